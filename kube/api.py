@@ -1,0 +1,184 @@
+"""The only door to the `kubernetes` package: HTTP verbs on paths, plain dicts in and out, five errors (`kube.errors`).
+
+Used asynchronously by the sources and the delivery, and through `kube.cluster.Cluster` by the functions and the CLI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from kube.errors import NotFound, Unavailable, error_of
+
+Object = dict[str, Any]
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+REQUEST_SECONDS = 10.0
+"""No single request may take longer: functions answer in about a second, and a hung server is an error to retry."""
+WATCH_SECONDS = 300
+"""The server ends a watch after this long; the follower resumes where it ended."""
+CONNECTIONS = 100
+"""Evictions wait about 0.1 s each inside the server: many at a time hide it."""
+
+
+class Api:
+    """Requests to one API server on one event loop. Keeps its connections warm; close it with `await api.close()`."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        configuration.connection_pool_maxsize = CONNECTIONS
+        configuration.client_session_kwargs = {"timeout": aiohttp.ClientTimeout(total=None)}
+        self._configuration = configuration
+        self._rest = RESTClientObject(configuration)
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Api:
+        """An Api for `kubeconfig` (default: `$KUBECONFIG`, then the usual file), or the pod's own account in a cluster.
+
+        Raises `Unavailable` naming the remedy when there is neither.
+        """
+        configuration = Configuration()
+        wanted = kubeconfig or os.environ.get("KUBECONFIG")
+        try:
+            if wanted is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+                config.load_incluster_config(client_configuration=configuration)
+            else:
+                await config.load_kube_config(
+                    config_file=wanted, context=context, client_configuration=configuration, persist_config=False
+                )
+        except config.ConfigException as error:
+            where = wanted or str(Path("~/.kube/config").expanduser())
+            raise Unavailable(0, f"no usable kubeconfig at {where}: {error}; set KUBECONFIG") from None
+        return cls(configuration)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._rest.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        """One request. `path` starts with /api or /apis; returns the decoded answer, raises an `ApiError`."""
+        try:
+            response = await self._open(method, path, query, body, content_type, REQUEST_SECONDS)
+            raw = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(0, f"no answer from the API server: {error or type(error).__name__}") from error
+        answer = _decoded(raw)
+        if response.status >= 400:
+            raise error_of(response.status, answer, patch=content_type == JSON_PATCH)
+        return answer
+
+    async def get(self, path: str) -> Object:
+        """The object at `path`, read from the store itself (never stale)."""
+        return await self.request("GET", path)
+
+    async def list(self, path: str, *, fields: str = "", labels: str = "", version: str | None = None) -> Object:
+        """The list at `path`, narrowed by field and label selectors.
+
+        `version` None asks for the newest state, for which a quiet server waits up to 0.1 s; "0" takes what the
+        server's cache has; another version takes the cache once it is no older than that (API concepts,
+        "resourceVersion in list requests").
+        """
+        query = {"fieldSelector": fields, "labelSelector": labels, "resourceVersion": version or ""}
+        if version not in (None, "", "0"):
+            query["resourceVersionMatch"] = "NotOlderThan"
+        return await self.request("GET", path, query={key: value for key, value in query.items() if value})
+
+    async def create(self, path: str, body: Object) -> Object:
+        """POST `body` to the collection or subresource at `path`."""
+        return await self.request("POST", path, body=body)
+
+    async def patch(self, path: str, body: Any, content_type: str = MERGE_PATCH) -> Object:
+        """PATCH by merge, or with `content_type=JSON_PATCH` by a list of operations."""
+        return await self.request("PATCH", path, body=body, content_type=content_type)
+
+    async def delete(self, path: str, *, uid: str) -> Object:
+        """DELETE the object at `path` if it is still the one with `uid`; `Conflict` when it is another."""
+        return await self.request("DELETE", path, body={"preconditions": {"uid": uid}})
+
+    async def watch(
+        self, path: str, *, version: str, fields: str = "", labels: str = ""
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Changes after `version` as (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server ends the watch.
+
+        Raises `NotFound` (410) when `version` is too old, `Unavailable` when the connection breaks.
+        """
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+            "fieldSelector": fields,
+            "labelSelector": labels,
+        }
+        wanted = {key: value for key, value in query.items() if value}
+        try:
+            response = await self._open("GET", path, wanted, None, "application/json", None)
+            if response.status >= 400:
+                raise error_of(response.status, _decoded(await response.read()))
+            async for line in _lines(response.response):
+                change = json.loads(line)
+                if change["type"] == "ERROR":
+                    raise error_of(int(change["object"].get("code") or 500), change["object"])
+                yield change["type"], change["object"]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(0, f"the watch on {path} broke: {error or type(error).__name__}") from error
+
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+        seconds: float | None,
+    ) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "nodemaintenance"}
+        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        if token:
+            headers["Authorization"] = token
+        url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=REQUEST_SECONDS)
+        return await self._rest.request(method, url, headers=headers, body=body, _request_timeout=timeout)
+
+
+async def absent_ok(call: Any) -> Object | None:
+    """The result of an awaitable request, or None when it raises `NotFound`."""
+    try:
+        result: Object = await call
+    except NotFound:
+        return None
+    return result
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Lines of any length (aiohttp's own reader refuses those over its buffer; a Node object can be larger)."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+
+
+def _decoded(raw: bytes) -> Object:
+    try:
+        answer = json.loads(raw or b"{}")
+    except ValueError:
+        return {"message": raw.decode(errors="replace")[:500]}
+    return answer if isinstance(answer, dict) else {"message": str(answer)}

@@ -1,0 +1,31 @@
+"""The three API groups that serve NodeMaintenance; one engine, the group only selects the drain taint (X-7, C2, C3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Group:
+    """One served NodeMaintenance API.
+
+    Attributes:
+        api_version: group and version as in `apiVersion`.
+        drain_taint: key of the NoSchedule taint that this group's documents name (NMO-4, KNM-4, DRN-13).
+    """
+
+    api_version: str
+    drain_taint: str
+
+    @property
+    def path(self) -> str:
+        """Path of the cluster-scoped collection on the API server."""
+        return f"/apis/{self.api_version}/nodemaintenances"
+
+
+MEDIK8S = Group("nodemaintenance.medik8s.io/v1beta1", "medik8s.io/drain")
+KUBEVIRT = Group("nodemaintenance.kubevirt.io/v1beta1", "kubevirt.io/drain")
+KUBEVIRT_ALPHA = Group("kubevirt.io/v1alpha1", "kubevirt.io/drain")
+"""Opt-in: with its CRD installed, the bare name `nodemaintenance` resolves to this group (C7)."""
+
+GROUPS = {group.api_version: group for group in (MEDIK8S, KUBEVIRT, KUBEVIRT_ALPHA)}
