@@ -1,0 +1,135 @@
+"""What disruption budgets let go now: the eviction subresource's rules, foreseen, so that no eviction is sent in vain."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kube.pods import Pod, is_ready, is_terminating, name_of, uid
+from kube.selectors import matches
+
+Budget = Mapping[str, Any]
+UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
+"""The eviction subresource asks no budget about pods in these phases."""
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """One pod that may not go now.
+
+    Attributes:
+        pod: `{namespace, name, uid}`.
+        reason: one word, e.g. DisruptionBudget, MultipleBudgets, NamespaceTerminating, Forbidden, Error.
+        message: the sentence for a person, naming what would unblock it.
+        budget: name of the budget, "" when none is the reason.
+        healthy, needed: its counts, None when unknown.
+    """
+
+    pod: dict[str, str]
+    reason: str
+    message: str
+    budget: str = ""
+    healthy: int | None = None
+    needed: int | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """The form that travels in event data; absent counts are left out."""
+        said = {"reason": self.reason, "message": self.message, "budget": self.budget}
+        counts = {"healthy": self.healthy, "needed": self.needed}
+        return {**self.pod, **said, **{name: count for name, count in counts.items() if count is not None}}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one pass may evict.
+
+    Attributes:
+        free: no budget stands in the way; all at once.
+        queues: per budget (namespace/name), one after another: evictions under one budget collide in the server.
+        blocked: not sent at all.
+        budgets: the budgets of `queues`.
+    """
+
+    free: list[Pod] = field(default_factory=list)
+    queues: dict[str, list[Pod]] = field(default_factory=dict)
+    blocked: list[Blocked] = field(default_factory=list)
+    budgets: dict[str, Budget] = field(default_factory=dict)
+
+
+def budget_key(budget: Budget) -> str:
+    """`namespace/name`."""
+    return f"{budget['metadata']['namespace']}/{budget['metadata']['name']}"
+
+
+def covers(budget: Budget, pod: Pod) -> bool:
+    """Whether the budget speaks about the pod: same namespace, selector matches, and the pod's phase counts."""
+    if budget["metadata"]["namespace"] != pod["metadata"]["namespace"]:
+        return False
+    if (pod.get("status") or {}).get("phase") in UNCOUNTED_PHASES:
+        return False
+    return matches(budget["spec"].get("selector"), pod["metadata"].get("labels") or {})
+
+
+def plan(leaving: Iterable[Pod], budgets: Iterable[Budget]) -> Plan:
+    """Who may go now. Terminating pods are on their way and appear nowhere in the plan."""
+    known = list(budgets)
+    result = Plan()
+    behind: dict[str, list[Pod]] = defaultdict(list)
+    for pod in leaving:
+        if is_terminating(pod):
+            continue
+        over = [budget for budget in known if covers(budget, pod)]
+        if not over:
+            result.free.append(pod)
+        elif len(over) > 1:
+            result.blocked.append(_between(pod, over))
+        else:
+            behind[budget_key(over[0])].append(pod)
+            result.budgets[budget_key(over[0])] = over[0]
+    for name, pods in behind.items():
+        going, waiting = admitted(result.budgets[name], pods)
+        if going:
+            result.queues[name] = going
+        result.blocked.extend(refused_by(result.budgets[name], pod) for pod in waiting)
+    return result
+
+
+def admitted(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
+    """Split the pods under one budget into those it admits now and those that wait.
+
+    Unready pods may go beside the count when the budget says AlwaysAllow, or is met without them
+    (`unhealthyPodEvictionPolicy`, KEP-3017).
+    """
+    status, spec = budget.get("status") or {}, budget["spec"]
+    if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
+        return [], list(pods)
+    healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+    beside = spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or 0 < needed <= healthy
+    free = [pod for pod in pods if beside and not is_ready(pod)]
+    counted = [pod for pod in pods if not (beside and not is_ready(pod))]
+    allowed = max(0, status.get("disruptionsAllowed", 0))
+    return free + counted[:allowed], counted[allowed:]
+
+
+def refused_by(budget: Budget, pod: Pod) -> Blocked:
+    """The pod waits for this budget."""
+    status = budget.get("status") or {}
+    name = budget["metadata"]["name"]
+    if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
+        return Blocked(identity(pod), "DisruptionBudget", f"budget {name} is new and not yet counted", name)
+    healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+    message = f"budget {name} needs {needed} healthy pods and has {healthy}"
+    return Blocked(identity(pod), "DisruptionBudget", message, name, healthy, needed)
+
+
+def identity(pod: Pod) -> dict[str, str]:
+    """`{namespace, name, uid}`."""
+    return {**name_of(pod), "uid": uid(pod)}
+
+
+def _between(pod: Pod, budgets: list[Budget]) -> Blocked:
+    names = ", ".join(sorted(budget["metadata"]["name"] for budget in budgets))
+    message = f"budgets {names} cover this pod, and an eviction can honour one only: delete or narrow one of them"
+    return Blocked(identity(pod), "MultipleBudgets", message, names)

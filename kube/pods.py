@@ -1,0 +1,159 @@
+"""Which pods leave a node in a drain: `kubectl drain`'s rules on plain dicts (NMO-6 to NMO-9, DRN-1 to DRN-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Pod = Mapping[str, Any]
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+FINISHED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class DrainOptions:
+    """The flags of `kubectl drain` that choose pods. A NodeMaintenance drains with the defaults here.
+
+    Attributes:
+        force: pods that no controller would make again leave too (DRN-4).
+        ignore_daemonsets: DaemonSet pods stay without stopping the drain (DRN-3).
+        delete_emptydir_data: pods with emptyDir volumes leave too (DRN-2).
+        pod_selector: a label selector; only pods it selects leave (DRN-5). The API server applies it.
+    """
+
+    force: bool = True
+    ignore_daemonsets: bool = True
+    delete_emptydir_data: bool = True
+    pod_selector: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Pods that stop a drain, and kubectl's reason."""
+
+    reason: str
+    pods: list[str]
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """The pods of a node, told apart.
+
+    Attributes:
+        leaving: to be evicted, or on their way already.
+        daemons: DaemonSet pods that stay.
+        bare: the ones among `leaving` that no controller will make again.
+        refusals: why a drain with these options must not start; empty when it may.
+    """
+
+    leaving: list[Pod] = field(default_factory=list)
+    daemons: list[Pod] = field(default_factory=list)
+    bare: list[Pod] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+NODE_MAINTENANCE = DrainOptions()
+
+
+def key(pod: Pod) -> str:
+    """`namespace/name`."""
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def name_of(pod: Pod) -> dict[str, str]:
+    """`{namespace, name}`, as it stands in status and events."""
+    return {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]}
+
+
+def uid(pod: Pod) -> str:
+    """`metadata.uid`."""
+    return str(pod["metadata"]["uid"])
+
+
+def controller(pod: Pod) -> Mapping[str, Any] | None:
+    """The owner reference of the controller that would make this pod again."""
+    owners = pod["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def is_mirror(pod: Pod) -> bool:
+    """A static pod's image on the API server; the kubelet alone can end it (NMO-9)."""
+    return MIRROR_ANNOTATION in (pod["metadata"].get("annotations") or {})
+
+
+def is_daemon(pod: Pod) -> bool:
+    """Owned by a DaemonSet."""
+    return (controller(pod) or {}).get("kind") == "DaemonSet"
+
+
+def is_finished(pod: Pod) -> bool:
+    """Ran to its end, well or not: nothing is lost by removing it."""
+    return (pod.get("status") or {}).get("phase") in FINISHED
+
+
+def is_terminating(pod: Pod) -> bool:
+    """Deletion was requested."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def is_ready(pod: Pod) -> bool:
+    """Condition Ready is True."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+
+
+def has_local_storage(pod: Pod) -> bool:
+    """Uses an emptyDir volume."""
+    return any("emptyDir" in volume for volume in pod["spec"].get("volumes") or [])
+
+
+def stays(pod: Pod, orphans: Collection[str] = ()) -> bool:
+    """Never evicted, whatever the options: mirror pods, and DaemonSet pods unless finished or orphaned."""
+    return is_mirror(pod) or (is_daemon(pod) and not is_finished(pod) and uid(pod) not in orphans)
+
+
+def sort(pods: Iterable[Pod], options: DrainOptions = NODE_MAINTENANCE, orphans: Collection[str] = ()) -> Sorted:
+    """Tell the pods of one node apart. `orphans`: uids of DaemonSet pods whose DaemonSet is gone (NMO-7)."""
+    result = Sorted()
+    local: list[Pod] = []
+    for pod in pods:
+        if is_mirror(pod):
+            continue
+        if stays(pod, orphans):
+            result.daemons.append(pod)
+            continue
+        result.leaving.append(pod)
+        if is_finished(pod):
+            continue
+        if controller(pod) is None or uid(pod) in orphans:
+            result.bare.append(pod)
+        if has_local_storage(pod):
+            local.append(pod)
+    result.refusals.extend(_refusals(result, local, options))
+    return result
+
+
+def _refusals(found: Sorted, local: list[Pod], options: DrainOptions) -> Iterable[Refusal]:
+    if found.daemons and not options.ignore_daemonsets:
+        yield Refusal(
+            "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)", [key(p) for p in found.daemons]
+        )
+    if local and not options.delete_emptydir_data:
+        yield Refusal(
+            "cannot delete Pods with local storage (use --delete-emptydir-data to override)", [key(p) for p in local]
+        )
+    if found.bare and not options.force:
+        yield Refusal(
+            "cannot delete Pods that declare no controller (use --force to override)", [key(p) for p in found.bare]
+        )
+
+
+def warnings(found: Sorted) -> list[str]:
+    """What an operator is told once before the first eviction (NMO-7, NMO-8)."""
+    said = []
+    if found.daemons:
+        said.append("ignoring DaemonSet-managed Pods: " + ", ".join(key(pod) for pod in found.daemons))
+    if found.bare:
+        said.append("deleting Pods that declare no controller: " + ", ".join(key(pod) for pod in found.bare))
+    return said
