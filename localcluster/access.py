@@ -1,0 +1,95 @@
+"""Who may speak to the API server: static tokens, kubeconfig files, the key that signs ServiceAccount tokens."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from localcluster.errors import LocalClusterError
+
+NAMESPACE = "node-maintenance"
+SERVICE_ACCOUNTS = (
+    *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
+    *("functions", "sources", "podsource"),
+)
+ADMIN = "admin"
+UNPRIVILEGED = "unprivileged"
+KWOK = "kwok"
+CONTROLLER_MANAGER = "system:kube-controller-manager"
+SCHEDULER = "system:kube-scheduler"
+
+AUTHENTICATED = "system:authenticated"
+MASTERS = "system:masters"
+P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # FIPS 186-4, D.1.2.3
+
+
+def service_account(name: str) -> str:
+    """Give the user name of one of the product's ServiceAccounts."""
+    return f"system:serviceaccount:{NAMESPACE}:{name}"
+
+
+def users() -> dict[str, tuple[str, ...]]:
+    """Give every user that gets a token, with its groups."""
+    ours = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", AUTHENTICATED)
+    return {
+        ADMIN: (MASTERS, AUTHENTICATED),
+        KWOK: (MASTERS, AUTHENTICATED),  # its own name, so that the audit log tells its writes from a person's
+        CONTROLLER_MANAGER: (AUTHENTICATED,),
+        SCHEDULER: (AUTHENTICATED,),
+        UNPRIVILEGED: (AUTHENTICATED,),
+        **{service_account(name): ours for name in SERVICE_ACCOUNTS},
+    }
+
+
+class Tokens:
+    """One random token per user, in the file that kube-apiserver reads at its start."""
+
+    def __init__(self, file: Path, groups: Mapping[str, tuple[str, ...]]) -> None:
+        self.file = file
+        self._tokens = {user: secrets.token_urlsafe(24) for user in groups}
+        lines = (f'{self._tokens[user]},{user},{user},"{",".join(groups[user])}"\n' for user in groups)
+        write_secret(file, "".join(lines))
+
+    def of(self, user: str) -> str:
+        """Give a user's token."""
+        if user not in self._tokens:
+            raise LocalClusterError(f"no token for user {user!r}; there are: {', '.join(sorted(self._tokens))}")
+        return self._tokens[user]
+
+
+def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: str) -> None:
+    """Write a kubeconfig that holds all it needs, and checks the server's certificate."""
+    cluster = {"server": url, "certificate-authority-data": base64.b64encode(certificate.encode()).decode()}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "local",
+        "clusters": [{"name": "local", "cluster": cluster}],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": "local", "context": {"cluster": "local", "user": user}}],
+    }
+    write_secret(file, yaml.safe_dump(content, sort_keys=False))
+
+
+def write_signing_key(file: Path) -> None:
+    """Write a fresh P-256 key as PEM.
+
+    RFC 5915: version 1, the 32 octets of the scalar, the curve's name; the public half may be left out, and so
+    no cryptography package is needed.
+    """
+    scalar = (secrets.randbelow(P256_ORDER - 1) + 1).to_bytes(32, "big")
+    der = bytes.fromhex("30310201010420") + scalar + bytes.fromhex("a00a06082a8648ce3d030107")
+    text = base64.encodebytes(der).decode()
+    write_secret(file, f"-----BEGIN EC PRIVATE KEY-----\n{text}-----END EC PRIVATE KEY-----\n")
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Write a file that only its owner may read, all at once."""
+    fresh = file.with_name(file.name + ".new")
+    fresh.touch(mode=0o600)
+    fresh.write_text(text)
+    fresh.replace(file)

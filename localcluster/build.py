@@ -1,0 +1,161 @@
+"""Builds the servers from the Go module files beside this file, once, into a cache outside the work tree."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from localcluster import toolchain
+from localcluster.errors import LocalClusterError
+
+HERE = Path(__file__).parent
+KUBERNETES_VERSION = "v1.36.3"
+# Without these the server reports a version that nobody can parse, and clients refuse it.
+LDFLAGS = " ".join(
+    f"-X {package}/version.gitVersion={KUBERNETES_VERSION}"
+    for package in ("k8s.io/component-base", "k8s.io/client-go/pkg")
+)
+FLAGS = ("-mod=readonly", "-buildvcs=false", "-v", "-ldflags", f"-s -w {LDFLAGS}")
+MODULES = ("etcd", "kubernetes")
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
+RENAMED = {"server": "etcd"}  # etcd's root package builds a program of its module's name
+QUIET_REPORT_SECONDS = 10
+
+
+def cache() -> Path:
+    """Give the folder for what is built once and shared by all work trees of this user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodemaintenance"
+
+
+def target() -> Path:
+    """Give the folder where these module files' programs belong; its name changes with any of them."""
+    digest = hashlib.sha256("\0".join((*FLAGS, sys.platform, platform.machine())).encode())
+    for module in MODULES:
+        for name in ("go.mod", "go.sum"):
+            digest.update((HERE / module / name).read_bytes())
+    return cache() / f"bin-{digest.hexdigest()[:12]}"
+
+
+def servers() -> Path:
+    """Give the folder with all the programs, building them first if need be."""
+    folder = target()
+    if not folder.is_dir():
+        cache().mkdir(parents=True, exist_ok=True)
+        with _alone():
+            if not folder.is_dir():
+                _build(folder)
+    return folder
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let one builder in at a time; the lock ends with its process."""
+    with (cache() / "build.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another process is building the servers; waiting for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(folder: Path) -> None:
+    """Install the tools of every module into a fresh folder, and give it its name when it is whole."""
+    go = toolchain.go(cache())
+    fresh = folder.with_name(folder.name + ".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    started = time.monotonic()
+    for module in MODULES:
+        _install(go, HERE / module, fresh)
+    for name, better in RENAMED.items():
+        (fresh / name).rename(fresh / better)
+    missing = [name for name in PROGRAMS if not (fresh / name).is_file()]
+    if missing:
+        raise LocalClusterError(f"the build left out {', '.join(missing)}: see the tool lines of go.mod")
+    fresh.rename(folder)
+    print(f"built the servers in {time.monotonic() - started:.0f} s: {folder}", flush=True)
+
+
+def _install(go: Path, module: Path, bin_folder: Path) -> None:
+    """Run `go install tool` in one module's folder, showing that it lives."""
+    environment = {**os.environ, "GOBIN": str(bin_folder), "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+    command = [str(go), "install", *FLAGS, "tool"]
+    build = subprocess.Popen(
+        command, cwd=module, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    progress = _Progress(module.name)
+    try:
+        with progress.shown():
+            for line in build.stderr or ():
+                progress.take(line.rstrip())
+            failed = build.wait()
+    finally:
+        build.kill()
+        build.wait()
+    if failed:
+        tail = "\n  ".join(progress.tail)
+        raise LocalClusterError(f"building {module.name} failed ({' '.join(command[:3])} …, exit {failed}):\n  {tail}")
+
+
+class _Progress:
+    """Counts what go reports; a spinner on a terminal, a line now and then in a log."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.downloaded = self.compiled = 0
+        self.tail: deque[str] = deque(maxlen=20)
+        self.started = time.monotonic()
+
+    def take(self, line: str) -> None:
+        """Count one line of go's output; what is neither a download nor a package may tell why it failed."""
+        if line.startswith("go: downloading "):
+            self.downloaded += 1
+        elif " " not in line and "/" in line:
+            self.compiled += 1
+        else:
+            self.tail.append(line)
+
+    def text(self) -> str:
+        """Say how far it is."""
+        seconds = time.monotonic() - self.started
+        return (
+            f"building {self.module}: {seconds:.0f} s, "
+            f"{self.downloaded} modules downloaded, {self.compiled} packages compiled"
+        )
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the progress while the block runs."""
+        console = Console()
+        done = threading.Event()
+        if not console.is_terminal:
+            print(f"{self.text()} (the first time this takes some minutes)", flush=True)
+        with console.status(self.text()) as status:
+
+            def report() -> None:
+                while not done.wait(0.5 if console.is_terminal else QUIET_REPORT_SECONDS):
+                    if console.is_terminal:
+                        status.update(self.text())
+                    else:
+                        print(self.text(), flush=True)
+
+            reporter = threading.Thread(target=report, daemon=True)
+            reporter.start()
+            try:
+                yield
+            finally:
+                done.set()
+                reporter.join()

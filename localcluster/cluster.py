@@ -1,0 +1,170 @@
+"""One Kubernetes cluster of real servers in local processes, with fake nodes."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from localcluster import access, build
+from localcluster.api import Api
+from localcluster.errors import LocalClusterError
+from localcluster.processes import Server, await_ready, free_port, stop_all
+from localcluster.servers import LOOPBACK, CommandLines
+
+PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+NODE_SIZE = {"cpu": "32", "memory": "256Gi", "pods": "250"}
+
+
+class LocalCluster:
+    """A cluster in a folder of its own; several can run side by side.
+
+    In: an empty or absent `directory`. Out: `kubeconfig` (admin), `url`, `audit_log`, a log per server.
+    The servers end with `stop()`, with the `with` block, or with the process that started them, however it ends.
+    """
+
+    def __init__(self, directory: Path, nodes: int = 3, audit: bool = True) -> None:
+        self.directory = directory.resolve()
+        self.nodes = 0
+        self._first_nodes = nodes
+        self._ports = {name: free_port() for name in PORTS}
+        self.url = f"https://{LOOPBACK}:{self._ports['kube-apiserver']}"
+        self._programs = build.servers()
+        self._lines = CommandLines(self._programs, self.directory, self._ports, audit)
+        self.audit_log = self._lines.audit_log
+        self.servers: list[Server] = []
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start all servers and the nodes; return when pods can be scheduled and run."""
+        if (self.directory / "etcd").exists():
+            raise LocalClusterError(f"{self.directory} holds an earlier cluster; give an empty folder")
+        try:
+            self._start_control_plane()
+            self._start_clients()
+            self.add_nodes(self._first_nodes)
+            self._await_clients()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop all servers; the folder stays, for its logs."""
+        stop_all(self.servers)
+        self.servers.clear()
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Give the administrator's kubeconfig file."""
+        return self.kubeconfig_for(access.ADMIN)
+
+    @property
+    def certificate(self) -> str:
+        """Give the certificate that the API server shows, which is also the one to trust."""
+        return self._lines.certificate.read_text()
+
+    def token(self, user: str = access.ADMIN) -> str:
+        """Give a user's token; `access.users()` names them, `access.service_account(name)` ours."""
+        return self._tokens.of(user)
+
+    def kubeconfig_for(self, user: str) -> Path:
+        """Give the path of a user's kubeconfig file, which is written if it is not there yet."""
+        file = self._lines.kubeconfig(user)
+        if not file.exists():
+            access.write_kubeconfig(file, self.url, self.certificate, user, self.token(user))
+        return file
+
+    def api(self, user: str = access.ADMIN) -> Api:
+        """Give a plain client for a user."""
+        return Api(self.url, self.certificate, self.token(user))
+
+    def kubectl(
+        self, *arguments: str | Path, input: str | None = None, check: bool = True, user: str = access.ADMIN
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as a user; with `check` a failure is an error that quotes kubectl."""
+        command = [self._programs / "kubectl", f"--kubeconfig={self.kubeconfig_for(user)}", *arguments]
+        done = subprocess.run(command, input=input, capture_output=True, text=True, check=False)
+        if check and done.returncode:
+            said = done.stderr.strip() or done.stdout.strip()
+            raise LocalClusterError(f"kubectl {' '.join(map(str, arguments))}: {said}")
+        return done
+
+    def add_nodes(self, count: int) -> list[str]:
+        """Create that many more nodes, node-1 being the first, and return their names when they are Ready."""
+        names = [f"node-{number}" for number in range(self.nodes + 1, self.nodes + count + 1)]
+        api = self.api()
+        for name in names:
+            api.post("/api/v1/nodes", _node(name))
+        self.nodes += count
+        await_ready(f"the nodes {', '.join(names)}", lambda: set(names) <= self._ready_nodes(api), self.servers)
+        return names
+
+    def _start_control_plane(self) -> None:
+        """Start etcd and the API server together; return when the API server is ready."""
+        for folder in (self.directory, self._lines.certificate.parent, self.directory / "users"):
+            folder.mkdir(parents=True, exist_ok=True)
+        access.write_signing_key(self._lines.signing_key)
+        self._tokens = access.Tokens(self._lines.tokens, access.users())
+        self._start(self._lines.etcd(), self._lines.apiserver())
+        await_ready("the API server's certificate", self._certificate_is_whole, self.servers)
+        api = self.api()
+        await_ready("the API server", lambda: api.answers("/readyz"), self.servers)
+
+    def _certificate_is_whole(self) -> bool:
+        file = self._lines.certificate
+        return file.exists() and file.read_text().rstrip().endswith("-----END CERTIFICATE-----")
+
+    def _start_clients(self) -> None:
+        """Start what works through the API server."""
+        for user in (access.CONTROLLER_MANAGER, access.SCHEDULER, access.KWOK):
+            self.kubeconfig_for(user)
+        self._start(self._lines.controller_manager(), self._lines.scheduler(), self._lines.kwok())
+
+    def _await_clients(self) -> None:
+        """Wait for the two with a health page, and for the account that every pod in `default` needs."""
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            health = Api(f"https://{LOOPBACK}:{self._ports[name]}", self.certificate)
+            await_ready(name, partial(health.answers, "/healthz"), self.servers)
+        api = self.api()
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        await_ready("the default ServiceAccount", lambda: api.answers(account), self.servers)
+
+    def _start(self, *servers: Server) -> None:
+        for server in servers:
+            self.servers.append(server)
+            server.start()
+
+    def _ready_nodes(self, api: Api) -> set[str]:
+        return {node["metadata"]["name"] for node in api.get("/api/v1/nodes")["items"] if _is_ready(node)}
+
+
+def _node(name: str) -> dict[str, Any]:
+    """Give a Node as a kubelet would register it; the annotation tells kwok to play that kubelet."""
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "node.kubernetes.io/instance-type": "fake",
+    }
+    metadata = {"name": name, "labels": labels, "annotations": {"kwok.x-k8s.io/node": "fake"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": metadata,
+        "status": {"capacity": NODE_SIZE, "allocatable": NODE_SIZE},
+    }
+
+
+def _is_ready(node: dict[str, Any]) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

@@ -1,0 +1,138 @@
+"""Servers as child processes: each in a session of its own, with a log file, and never outliving its owner."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from localcluster.errors import LocalClusterError
+
+LEASH = Path(__file__).with_name("leash.py")
+POLL_SECONDS = 0.02
+STOP_SECONDS = 5.0
+# Below the range that the kernel gives to outgoing connections: none of those takes a port before its server does.
+PORTS = range(20_000, 32_000)
+
+# The kernel ties a leash to the thread that forked, not to the process; so every fork is left to one thread that stays.
+_forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
+_given_ports: set[int] = set()
+# What every child holds open besides its log: while one of these files is locked, a child is alive (see supervisor).
+inherited: list[int] = []
+
+
+def free_port() -> int:
+    """Give a port on 127.0.0.1 that nobody listens on and that was not given before."""
+    for port in random.sample(PORTS, k=200):
+        if port in _given_ports:
+            continue
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            _given_ports.add(port)
+            return port
+    raise LocalClusterError(f"no free port between {PORTS.start} and {PORTS.stop} on 127.0.0.1")
+
+
+class Server:
+    """One server: started, watched, stopped, and started again with the same command line."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.command = [str(word) for word in command]
+        self.log = log
+        self.env = {**os.environ, **(env or {})}
+        self.cwd = cwd
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Give the process id; it is also the id of its session and process group."""
+        if self.process is None:
+            raise LocalClusterError(f"{self.name} was not started")
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether it runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start it; its output is added to its log."""
+        if not self.alive:
+            self.process = _forker.submit(self._fork).result()
+
+    def _fork(self) -> subprocess.Popen[bytes]:
+        leashed = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *self.command]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                leashed,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.env,
+                cwd=self.cwd,
+                start_new_session=True,
+                pass_fds=inherited,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and to what it started."""
+        # Its group can still hold workers when the process itself has ended.
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End it as a crash would: no notice, no cleaning up."""
+        self.signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Ask it to end, and kill what is left of it after that time."""
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        self.kill()
+
+    def tail(self, lines: int = 8) -> str:
+        """Give the end of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n  ".join(text.splitlines()[-lines:])
+
+
+def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server], seconds: float = 60.0) -> None:
+    """Return as soon as `ready()` holds; fail at once if one of the servers ends, or when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        for server in servers:
+            if not server.alive:
+                raise LocalClusterError(f"{server.name} ended while starting; {server.log} ends:\n  {server.tail()}")
+        if time.monotonic() > deadline:
+            logs = ", ".join(str(server.log) for server in servers)
+            raise LocalClusterError(f"{what} was not ready after {seconds:.0f} s; look into {logs}")
+        time.sleep(POLL_SECONDS)
+
+
+def stop_all(servers: Sequence[Server]) -> None:
+    """Stop them one after another, the last started first."""
+    for server in reversed(servers):
+        server.stop()

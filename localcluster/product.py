@@ -1,0 +1,117 @@
+"""The product on a local cluster: its manifests applied, its functions and the local delivery as two processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from localcluster import access
+from localcluster.api import Api
+from localcluster.cluster import LocalCluster
+from localcluster.processes import Server, await_ready, free_port
+from localcluster.servers import LOOPBACK
+
+ROOT = Path(__file__).parent.parent
+INSTALLED = ROOT / "manifests" / "local"
+FLOW = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
+READY = "/health/readiness"
+
+
+def install(cluster: LocalCluster) -> None:
+    """Apply the CRDs, the namespace and the RBAC, and wait until the API server serves the new kinds."""
+    cluster.kubectl("apply", "--server-side", "-k", INSTALLED)
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+
+
+class Product:
+    """The functions and the delivery: each can be stopped, killed and started again, on the same ports.
+
+    In: a cluster with the manifests installed, and a folder for logs and databases.
+    """
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        functions_port, delivery_port = free_port(), free_port()
+        self.functions_url = f"http://{LOOPBACK}:{functions_port}"
+        self.broker_url = f"http://{LOOPBACK}:{delivery_port}"
+        self.journal = directory / "journal.db"
+        self.database = directory / "delivery.db"
+        self.functions_log = directory / "functions.log"
+        self.delivery_log = directory / "delivery.log"
+        self.functions = self._functions(cluster, functions_port)
+        self.delivery = self._delivery(cluster, delivery_port)
+
+    def _functions(self, cluster: LocalCluster, port: int) -> Server:
+        config = ROOT / "functions" / "gunicorn.conf.py"
+        app = ("functions.app:create_app()", "-c", config, "--bind", f"{LOOPBACK}:{port}")
+        environment = {
+            "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("functions"))),
+            "K_SINK": self.broker_url,
+            "JOURNAL": str(self.journal),
+        }
+        return Server("functions", [sys.executable, "-m", "gunicorn", *app], self.functions_log, environment, ROOT)
+
+    def _delivery(self, cluster: LocalCluster, port: int) -> Server:
+        manifests = [word for folder in FLOW for word in ("--manifests", folder)]
+        where = ("--functions", self.functions_url, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
+        environment = {
+            "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("sources"))),
+            "PODSOURCE_KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("podsource"))),
+        }
+        command = [sys.executable, "-m", "eventing.broker", *manifests, *where]
+        return Server("delivery", command, self.delivery_log, environment, ROOT)
+
+    def __enter__(self) -> Product:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start both side by side; return when both are ready."""
+        try:
+            self.functions.start()
+            self.delivery.start()
+            self._await(self.functions, self.functions_url)
+            self._await(self.delivery, self.broker_url)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop both in good order, the delivery first."""
+        self.delivery.stop()
+        self.functions.stop()
+
+    def start_functions(self) -> None:
+        """Start the functions' server; return when it is ready."""
+        self.functions.start()
+        self._await(self.functions, self.functions_url)
+
+    def start_delivery(self) -> None:
+        """Start the delivery; return when it is ready."""
+        self.delivery.start()
+        self._await(self.delivery, self.broker_url)
+
+    def kill_functions(self) -> None:
+        """End the functions' server and its workers as a crash would."""
+        self.functions.kill()
+
+    def kill_delivery(self) -> None:
+        """End the delivery as a crash would."""
+        self.delivery.kill()
+
+    def _await(self, server: Server, url: str) -> None:
+        api = Api(url)
+        await_ready(server.name, lambda: api.answers(READY), [server], seconds=30)
+
+
+def start(cluster: LocalCluster, directory: Path) -> Product:
+    """Start the functions and the delivery for a cluster; return when both are ready."""
+    product = Product(cluster, directory)
+    product.start()
+    return product

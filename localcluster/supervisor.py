@@ -1,0 +1,205 @@
+"""What stays after `make up`: one process that owns the servers and ends them when it is told to or when it dies.
+
+It holds a lock on its pid file, and so does every process that it starts, through the open file that they inherit:
+the lock is free when, and only when, all of them are gone. A stale pid file is therefore simply one without a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from localcluster import build, processes, product
+from localcluster.cluster import LocalCluster
+from localcluster.errors import LocalClusterError
+
+DIRECTORY = Path(".cluster")
+PID_FILE = "supervisor.pid"
+READY_FILE = "ready"
+GROUPS_FILE = "groups"
+STOP_SECONDS = 30.0
+ORPHAN_SECONDS = 1.0
+LOCK_SECONDS = 2.0  # somebody else may be looking whether it is locked
+DELIVERIES = ("local",)
+
+
+def up(directory: Path, nodes: int, delivery: str) -> None:
+    """Start the supervisor and return when all is ready; say so and return if it is up already."""
+    if delivery not in DELIVERIES:
+        raise LocalClusterError(f"DELIVERY={delivery} is not known; allowed: {', '.join(DELIVERIES)}")
+    if running(directory):
+        print(f"already up; `make down` ends it. export KUBECONFIG={directory.resolve() / 'kubeconfig'}")
+        return
+    command = [sys.executable, "-m", "localcluster", "supervise", str(directory), str(nodes)]
+    quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
+    try:
+        for line in child.stdout or ():  # ends when the supervisor turns to its log file, or dies
+            print(line, end="", flush=True)
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+    if not (directory / READY_FILE).exists():
+        child.wait()
+        raise LocalClusterError("not started; the reason is above")
+
+
+def down(directory: Path) -> None:
+    """End the supervisor and wait until every process that it started is gone."""
+    pid = _supervisor(directory)
+    if not running(directory):
+        print("not up: nothing to do")
+        return
+    patience = STOP_SECONDS
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        patience = ORPHAN_SECONDS
+    if not _await_end(directory, patience):
+        # The lock is held, so what the supervisor started is still there, and these ids are still theirs.
+        for group in (*_groups(directory), pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        if not _await_end(directory, STOP_SECONDS):
+            raise LocalClusterError(f"something started from {directory} does not end; look into {directory}/*.log")
+    print("down")
+
+
+def running(directory: Path) -> bool:
+    """Tell whether a supervisor or anything that it started is alive."""
+    try:
+        with (directory / PID_FILE).open() as file:
+            return not _lock(file.fileno(), fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+
+
+def _lock(file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def status(directory: Path) -> None:
+    """Say what is up."""
+    if not running(directory):
+        print("not up; `make up` starts it")
+        return
+    ready = (directory / READY_FILE).exists()
+    print(f"{'up' if ready else 'starting or ending'}, supervisor {_supervisor(directory)}, logs in {directory}/")
+    if ready:
+        print((directory / READY_FILE).read_text(), end="")
+
+
+def supervise(directory: Path, nodes: int) -> None:
+    """Be the supervisor: start everything, say so, and stop it all on SIGTERM."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with _locked(directory):
+        signal.signal(signal.SIGTERM, _end)
+        with contextlib.suppress(_Ended):
+            _run(directory.resolve(), nodes)
+
+
+def _run(directory: Path, nodes: int) -> None:
+    _clear(directory)
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started:5.1f} s  {text}", flush=True)
+
+    cluster = LocalCluster(directory / "servers", nodes)
+    say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
+    with cluster:
+        _note_groups(directory, cluster.servers)
+        say(f"the cluster is ready: {nodes} nodes at {cluster.url}")
+        shutil.copy(cluster.kubeconfig, directory / "kubeconfig")
+        product.install(cluster)
+        say("the custom resources and the access rules are installed")
+        with product.Product(cluster, directory / "product") as running_product:
+            _note_groups(directory, [*cluster.servers, running_product.functions, running_product.delivery])
+            say(f"functions and delivery are ready; events are taken at {running_product.broker_url}")
+            _announce(directory)
+            while True:
+                signal.pause()
+
+
+class _Ended(BaseException):
+    """SIGTERM came; passes through whatever is under way, and what was started is stopped on the way out."""
+
+
+def _end(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Ended
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the pid file's lock, and have every child hold it too."""
+    with (directory / PID_FILE).open("a+") as file:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _lock(file.fileno(), fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise LocalClusterError(f"{directory} is in use by another supervisor; `make down` ends it")
+            time.sleep(processes.POLL_SECONDS)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        processes.inherited.append(file.fileno())
+        yield
+
+
+def _clear(directory: Path) -> None:
+    """Take away what an earlier cluster left, and nothing that is not ours."""
+    for name in ("servers", "product"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    for name in (READY_FILE, GROUPS_FILE, "kubeconfig", "supervisor.log"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def _announce(directory: Path) -> None:
+    """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`."""
+    hints = (
+        f"export KUBECONFIG={directory / 'kubeconfig'}\n"
+        f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
+        "next: kubectl get nodes; kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
+        "      `make down` ends it\n"
+    )
+    print(hints, end="", flush=True)
+    (directory / READY_FILE).write_text(hints)
+    with (directory / "supervisor.log").open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+
+def _note_groups(directory: Path, servers: list[processes.Server]) -> None:
+    (directory / GROUPS_FILE).write_text("\n".join(str(server.pid) for server in servers))
+
+
+def _groups(directory: Path) -> list[int]:
+    file = directory / GROUPS_FILE
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def _supervisor(directory: Path) -> int:
+    file = directory / PID_FILE
+    return int(file.read_text() or 0) if file.exists() else 0
+
+
+def _await_end(directory: Path, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while running(directory):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(processes.POLL_SECONDS)
+    return True

@@ -1,0 +1,33 @@
+"""One real cluster, and one product on it, for all tests of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcluster import product as localproduct
+from localcluster.cluster import LocalCluster
+from localcluster.product import Product
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Give a cluster of three nodes, node-1 to node-3; nothing of the product is on it."""
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: LocalCluster) -> LocalCluster:
+    """Give that cluster with the custom resources and the access rules on it."""
+    localproduct.install(cluster)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def product(installed: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    """Give the functions and the delivery at work on that cluster."""
+    with Product(installed, Path(tmp_path_factory.mktemp("product"))) as running:
+        yield running

@@ -1,0 +1,139 @@
+"""The cluster is quick to start, shares the machine, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from localcluster import access, build
+from localcluster.cluster import LocalCluster
+from localcluster.errors import LocalClusterError
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 10.0
+OWNER = """
+import signal, sys
+from pathlib import Path
+from localcluster.cluster import LocalCluster
+cluster = LocalCluster(Path(sys.argv[1]), nodes=1)
+cluster.start()
+print(*(server.pid for server in cluster.servers), flush=True)
+signal.pause()
+"""
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Give the command lines of all living processes that name this folder."""
+    lines = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue  # it ended while we looked
+    return [line for line in lines if str(directory) in line and "-c" not in line.split()]
+
+
+def await_none(directory: Path, seconds: float = 10.0) -> list[str]:
+    """Give what is left of a cluster after at most that time."""
+    deadline = time.monotonic() + seconds
+    while (left := processes_of(directory)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def test_two_clusters_run_side_by_side_and_each_starts_in_time(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A second cluster starts in under ten seconds beside the first, with its own nodes, and stops without a trace."""
+    build.servers()
+
+    started = time.monotonic()
+    with LocalCluster(tmp_path / "second", nodes=2) as second:
+        took = time.monotonic() - started
+        names = second.kubectl("get", "nodes", "-o", "name").stdout.split()
+
+    assert took < START_SECONDS
+    assert names == ["node/node-1", "node/node-2"]
+    assert await_none(tmp_path) == []
+    assert len(cluster.api().get("/api/v1/nodes")["items"]) >= 3
+
+
+def test_nothing_outlives_a_killed_owner(tmp_path: Path) -> None:
+    """When the process that owns a cluster is killed with SIGKILL, all its servers end at once."""
+    build.servers()
+    command = [sys.executable, "-c", OWNER, str(tmp_path / "cluster")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = owner.stdout.readline().split()
+        before = processes_of(tmp_path)
+        owner.send_signal(signal.SIGKILL)
+
+    assert len(pids) == len(before) == 5
+    assert await_none(tmp_path) == []
+
+
+def test_a_failed_start_leaves_nothing_and_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ends while the cluster starts is named, with the end of its log, and the others are stopped."""
+    monkeypatch.setattr("localcluster.servers.SERVICE_CIDR", "not-a-range")
+
+    with pytest.raises(LocalClusterError, match=r"kube-apiserver ended while starting.*not-a-range") as raised:
+        LocalCluster(tmp_path / "cluster").start()
+
+    assert "kube-apiserver.log" in str(raised.value)
+    assert await_none(tmp_path) == []
+
+
+def test_a_used_folder_is_refused(cluster: LocalCluster) -> None:
+    """A folder that holds an earlier cluster is not mixed with a new one."""
+    with pytest.raises(LocalClusterError, match="give an empty folder"):
+        LocalCluster(cluster.directory).start()
+
+
+def test_the_certificate_passes_the_strict_check(cluster: LocalCluster) -> None:
+    """The API server's certificate is accepted with X.509 strictness, which newer Pythons ask for by default."""
+    api = cluster.api()
+
+    assert api.context is not None
+    assert api.context.verify_mode == ssl.CERT_REQUIRED
+    assert api.context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert api.answers("/readyz")
+
+
+@pytest.mark.parametrize("name", access.SERVICE_ACCOUNTS)
+def test_each_function_has_an_identity_of_its_own(cluster: LocalCluster, name: str) -> None:
+    """A kubeconfig for a function's ServiceAccount is known to the API server by that name and its groups."""
+    user = access.service_account(name)
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": cluster.token(user)}}
+
+    status = cluster.api().post("/apis/authentication.k8s.io/v1/tokenreviews", review)["status"]
+
+    assert status["user"]["username"] == user
+    assert f"system:serviceaccounts:{access.NAMESPACE}" in status["user"]["groups"]
+
+
+def test_an_unprivileged_user_may_not_read_nodes(cluster: LocalCluster) -> None:
+    """RBAC is on: a user without a role is told Forbidden."""
+    done = cluster.kubectl("get", "nodes", check=False, user=access.UNPRIVILEGED)
+
+    assert done.returncode == 1
+    assert "Forbidden" in done.stderr
+
+
+def test_only_its_owner_may_read_a_kubeconfig(cluster: LocalCluster) -> None:
+    """Files with a token in them are readable by their owner only."""
+    assert os.stat(cluster.kubeconfig).st_mode & 0o077 == 0
+
+
+def test_writes_are_in_the_audit_log_when_they_are_answered(cluster: LocalCluster) -> None:
+    """A write is in the audit log, with its body and its user, as soon as it was answered."""
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "audited"}, "data": {"proof": "a-rare-word"}}
+
+    cluster.api().post("/api/v1/namespaces/default/configmaps", body)
+
+    line = next(line for line in cluster.audit_log.read_text().splitlines() if "a-rare-word" in line)
+    assert '"username":"admin"' in line

@@ -1,0 +1,152 @@
+"""Pods on fake nodes: when they become Ready, and when they go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from localcluster.api import Api
+from localcluster.cluster import LocalCluster
+
+PODS = "/api/v1/namespaces/pods-test/pods"
+AT_ONCE = 0.5  # seconds; measured: some hundredths, the rest is for a busy machine
+ROUNDS = 10
+
+
+@pytest.fixture(scope="module")
+def api(cluster: LocalCluster) -> Iterator[Api]:
+    """Give a client, and a namespace that the pods of this file live in."""
+    cluster.kubectl("create", "namespace", "pods-test")
+    cluster.kubectl(
+        *("wait", "--for=create", "serviceaccount/default", "--namespace=pods-test", "--timeout=30s"),
+    )
+    yield cluster.api()
+    cluster.kubectl("delete", "namespace", "pods-test", "--wait=false")
+
+
+def pod(name: str, annotations: dict[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
+    """Give a pod that is already bound to node-1."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations or {}, **metadata},
+        "spec": {"nodeName": "node-1", "containers": [{"name": "main", "image": "fake"}]},
+    }
+
+
+def seconds_to_ready(api: Api, name: str) -> float:
+    """Wait until the pod is Ready and give the seconds since its creation request."""
+    started = time.monotonic()
+    for event in api.watch(f"{PODS}?fieldSelector=metadata.name={name}"):
+        conditions = event["object"].get("status", {}).get("conditions", [])
+        if any(item["type"] == "Ready" and item["status"] == "True" for item in conditions):
+            break
+    return time.monotonic() - started
+
+
+def delete(cluster: LocalCluster, name: str) -> None:
+    """Ask for a pod's deletion, with the usual grace, and do not wait."""
+    cluster.kubectl("delete", "pod", name, "--namespace=pods-test", "--wait=false")
+
+
+def gone_after(api: Api, name: str, cluster: LocalCluster) -> float:
+    """Delete a pod and give the seconds from its deletionTimestamp being set to its end."""
+    events = api.watch(f"{PODS}?fieldSelector=metadata.name={name}")
+    next(events)
+    delete(cluster, name)
+    marked = 0.0
+    for event in events:
+        if event["type"] == "DELETED":
+            break
+        if "deletionTimestamp" in event["object"]["metadata"] and not marked:
+            marked = time.monotonic()
+    return time.monotonic() - marked
+
+
+def test_a_pod_is_ready_at_once(api: Api) -> None:
+    """A pod without annotations is Running and Ready a moment after it is bound."""
+    api.post(PODS, pod("at-once"))
+
+    assert seconds_to_ready(api, "at-once") < AT_ONCE
+
+
+def test_the_ready_delay_is_honoured(api: Api) -> None:
+    """A pod with the ready annotation is Ready after that time and not before."""
+    api.post(PODS, pod("late", {"pod-ready.stage.kwok.x-k8s.io/delay": "1s"}))
+
+    assert 0.9 < seconds_to_ready(api, "late") < 1 + AT_ONCE
+
+
+def test_a_deleted_pod_goes_at_once(api: Api, cluster: LocalCluster) -> None:
+    """Deleted pods without annotations go within a moment each, whatever their grace period."""
+    for number in range(ROUNDS):
+        api.post(PODS, pod(f"short-{number}"))
+        seconds_to_ready(api, f"short-{number}")
+
+    times = sorted(gone_after(api, f"short-{number}", cluster) for number in range(ROUNDS))
+
+    print("seconds from deletion to gone:", *(f"{value:.3f}" for value in times))
+    assert times[ROUNDS // 2] < AT_ONCE / 2
+
+
+def test_the_delete_delay_is_honoured_without_jitter(api: Api, cluster: LocalCluster) -> None:
+    """A deleted pod with the delete annotation goes after that time, not spread over its grace period."""
+    api.post(PODS, pod("slow", {"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
+    seconds_to_ready(api, "slow")
+
+    assert 0.9 < gone_after(api, "slow", cluster) < 1 + AT_ONCE
+
+
+def test_a_finalizer_holds_a_pod(api: Api, cluster: LocalCluster) -> None:
+    """A deleted pod with somebody's finalizer stays, finalizer and all, and goes when that is taken off."""
+    api.post(PODS, pod("held", finalizers=["example.com/hold"]))
+    api.post(PODS, pod("witness"))
+    seconds_to_ready(api, "held")
+    delete(cluster, "held")
+
+    # By the time that a pod deleted later is gone, kwok has long seen this one.
+    gone_after(api, "witness", cluster)
+    held = api.get(f"{PODS}/held")["metadata"]
+    assert held["finalizers"] == ["example.com/hold"]
+    assert datetime.fromisoformat(held["deletionTimestamp"].replace("Z", "+00:00"))
+
+    cluster.kubectl("patch", "pod", "held", "--namespace=pods-test", "--patch", '{"metadata":{"finalizers":null}}')
+    cluster.kubectl("wait", "--for=delete", "pod/held", "--namespace=pods-test", "--timeout=10s")
+
+
+def test_a_job_pod_completes_after_its_time(cluster: LocalCluster, api: Api) -> None:
+    """A Job's pod runs for as long as its annotation says, and then the Job is complete."""
+    template = {
+        "metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1s"}},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "fake"}]},
+    }
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "work"}, "spec": {"template": template}}
+    api.post("/apis/batch/v1/namespaces/pods-test/jobs", job)
+
+    cluster.kubectl("wait", "--for=condition=Complete", "job/work", "--namespace=pods-test", "--timeout=20s")
+
+
+def test_new_nodes_take_pods(cluster: LocalCluster, api: Api) -> None:
+    """A node that is added later is Ready and runs the pods that are bound to it."""
+    (name,) = cluster.add_nodes(1)
+    late = pod("elsewhere")
+    late["spec"]["nodeName"] = name
+    api.post(PODS, late)
+
+    assert seconds_to_ready(api, "elsewhere") < AT_ONCE
+    cluster.kubectl("delete", "node", name)
+
+
+def test_a_node_without_the_annotation_is_left_alone(cluster: LocalCluster, api: Api) -> None:
+    """kwok plays the kubelet only for nodes with its annotation."""
+    api.post("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign"}})
+    cluster.add_nodes(1)  # created after it, and Ready by now
+
+    conditions = api.get("/api/v1/nodes/foreign")["status"].get("conditions", [])
+    cluster.kubectl("delete", "node", "foreign", f"node-{cluster.nodes}")
+
+    assert [item for item in conditions if item["type"] == "Ready" and item["status"] == "True"] == []
