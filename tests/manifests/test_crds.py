@@ -1,0 +1,245 @@
+"""The three NodeMaintenance APIs as a real API server serves them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kube.groups import GROUPS, KUBEVIRT, MEDIK8S
+from localcluster.access import UNPRIVILEGED
+from localcluster.cluster import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+CRDS = [
+    ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml",
+    ROOT / "manifests/base/crds/nodemaintenance.kubevirt.io.yaml",
+    ROOT / "manifests/v1alpha1/crd.yaml",
+]
+MEDIK8S_NAME = "nodemaintenances.nodemaintenance.medik8s.io"
+KUBEVIRT_NAME = "nodemaintenances.nodemaintenance.kubevirt.io"
+
+
+def crd(file: Path) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(file.read_text())
+    return document
+
+
+def maintenance(name: str, spec: Any, api_version: str = MEDIK8S.api_version) -> str:
+    return json.dumps({"apiVersion": api_version, "kind": "NodeMaintenance", "metadata": {"name": name}, "spec": spec})
+
+
+@pytest.fixture
+def sample(installed: LocalCluster) -> Iterator[str]:
+    """A NodeMaintenance of the medik8s group for a node that is not there."""
+    name = "crd-sample"
+    installed.kubectl("create", "-f", "-", input=maintenance(name, {"nodeName": "crd-node", "reason": "first"}))
+    yield name
+    installed.kubectl("delete", MEDIK8S_NAME, name, "--ignore-not-found")
+
+
+@pytest.fixture
+def by_bare_name(installed: LocalCluster, tmp_path: Path) -> Any:
+    """Run kubectl with what it knows of the server's kinds read afresh."""
+    return lambda *arguments: installed.kubectl(*arguments, "--cache-dir", tmp_path, check=False)
+
+
+def test_the_three_groups_have_one_schema_and_one_set_of_columns() -> None:
+    """X-7, C2: YAML has no include; this holds the copies together."""
+    first, *others = ({**crd(file)["spec"]["versions"][0], "name": ""} for file in CRDS)
+
+    assert all(other == first for other in others)
+
+
+def test_the_files_serve_the_groups_that_the_code_knows() -> None:
+    """C2: three groups, each under its own version."""
+    specs = [crd(file)["spec"] for file in CRDS]
+
+    assert [f"{spec['group']}/{spec['versions'][0]['name']}" for spec in specs] == list(GROUPS)
+
+
+def test_every_field_is_described() -> None:
+    """`kubectl explain` has a sentence for each."""
+    schema = crd(CRDS[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+    assert list(undescribed(schema, "")) == [".metadata"]  # its own description comes from the server
+
+
+def undescribed(schema: dict[str, Any], path: str) -> Iterator[str]:
+    """Paths of the properties without a description."""
+    for name, child in schema.get("properties", schema.get("items", {}).get("properties", {})).items():
+        if "description" not in child:
+            yield f"{path}.{name}"
+        yield from undescribed(child, f"{path}.{name}")
+
+
+def test_the_installation_document_of_the_oldest_group_finds_its_files() -> None:
+    """DRN-12: both paths exist, and there is one copy of the CRD."""
+    file = ROOT / "deploy/crds/nodemaintenance_crd.yaml"
+
+    assert file.samefile(CRDS[2])
+    assert (
+        yaml.safe_load((ROOT / "deploy/crds/nodemaintenance_cr.yaml").read_text())["apiVersion"]
+        == "kubevirt.io/v1alpha1"
+    )
+
+
+def test_api_resources_lists_the_kind_with_its_short_name(installed: LocalCluster, by_bare_name: Any) -> None:
+    """NMO-1, C7: `nm` belongs to medik8s, and the kinds are cluster-scoped."""
+    listed = by_bare_name("api-resources", "--no-headers").stdout.splitlines()
+    rows = [line.split() for line in listed if line.startswith("nodemaintenances ")]
+
+    assert ["nodemaintenances", "nm", MEDIK8S.api_version, "false", "NodeMaintenance"] in rows
+    assert ["nodemaintenances", KUBEVIRT.api_version, "false", "NodeMaintenance"] in rows
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "config/samples").glob("*.yaml")), ids=lambda file: file.name)
+def test_a_sample_of_the_documents_is_accepted_unchanged(installed: LocalCluster, file: Path) -> None:
+    """NMO-1, KNM-1, OSV-11: the server takes every sample file as it is, and keeps reason and node (NMO-2)."""
+    done = installed.kubectl("apply", "--dry-run=server", "-o", "json", "-f", file)
+
+    assert json.loads(done.stdout)["spec"] == yaml.safe_load(file.read_text())["spec"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (None, "spec: Required value"),
+        ({}, "spec.nodeName: Required value"),
+        ({"reason": "no node"}, "spec.nodeName: Required value"),
+        ({"nodeName": ""}, "spec.nodeName"),
+        ({"nodeName": 5}, 'spec.nodeName: Invalid value: "integer"'),
+        ({"nodeName": "n" * 254}, "spec.nodeName: Too long"),
+        ({"nodeName": "n", "reason": 5}, 'spec.reason: Invalid value: "integer"'),
+    ],
+    ids=[
+        "no spec",
+        "empty spec",
+        "no nodeName",
+        "empty nodeName",
+        "integer nodeName",
+        "endless nodeName",
+        "integer reason",
+    ],
+)
+@pytest.mark.parametrize("api_version", [MEDIK8S.api_version, KUBEVIRT.api_version])
+def test_a_spec_that_names_no_node_is_refused(installed: LocalCluster, api_version: str, spec: Any, said: str) -> None:
+    """NMO-2, KNM-1: the server refuses and says which field, without any webhook (NMO-18)."""
+    body = json.loads(maintenance("crd-refused", spec, api_version))
+    if spec is None:
+        del body["spec"]
+
+    done = installed.kubectl("create", "--validate=false", "-f", "-", input=json.dumps(body), check=False)
+
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_the_node_of_a_maintenance_cannot_be_changed(installed: LocalCluster, sample: str) -> None:
+    """NMO-21: the server says what to do instead."""
+    patch = '{"spec": {"nodeName": "another"}}'
+
+    done = installed.kubectl("patch", MEDIK8S_NAME, sample, "--type=merge", "-p", patch, check=False)
+
+    assert done.returncode == 1
+    assert (
+        "spec.nodeName is immutable: delete this NodeMaintenance and create another for the other node" in done.stderr
+    )
+
+
+def test_the_reason_may_be_changed_at_any_time(installed: LocalCluster, sample: str) -> None:
+    """NMO-2."""
+    installed.kubectl("patch", MEDIK8S_NAME, sample, "--type=merge", "-p", '{"spec": {"reason": "second"}}')
+
+    assert installed.kubectl("get", MEDIK8S_NAME, sample, "-o", "jsonpath={.spec.reason}").stdout == "second"
+
+
+def test_the_status_keeps_both_spellings_and_every_declared_field(installed: LocalCluster, sample: str) -> None:
+    """KNM-2, C1: what the schema does not declare, the server would drop without a word."""
+    ref = {"namespace": "default", "name": "pod-a"}
+    since = "2022-06-23T11:43:18Z"
+    condition = {"type": "Drained", "status": "False", "reason": "Blocked", "message": "", "lastTransitionTime": since}
+    blocked = {
+        "reason": "DisruptionBudget",
+        "budget": "web",
+        "healthy": 2,
+        "needed": 2,
+        "since": since,
+        "message": "said",
+    }
+    status = {
+        "phase": "Running",
+        "drainProgress": 40,
+        "evictionPods": 5,
+        "totalpods": 19,
+        "totalPods": 19,
+        "pendingPods": ["pod-a"],
+        "pendingPodsRefs": [ref],
+        "pendingCount": 1,
+        "lastError": "Last failure message",
+        "lastUpdate": since,
+        "blockedPods": [{**ref, **blocked}],
+        "conditions": [{**condition, "observedGeneration": 1}],
+    }
+
+    patch = json.dumps({"status": status})
+    options = ("--subresource=status", "--type=merge", "-o", "json", "-p", patch)
+    kept = json.loads(installed.kubectl("patch", MEDIK8S_NAME, sample, *options).stdout)["status"]
+
+    assert kept == status
+
+
+@pytest.mark.parametrize("status", [{"phase": "Done"}, {"drainProgress": 101}, {"drainProgress": -1}])
+def test_a_status_outside_its_bounds_is_refused(installed: LocalCluster, sample: str, status: dict[str, Any]) -> None:
+    """NMO-10, C6."""
+    patch = json.dumps({"status": status})
+
+    done = installed.kubectl(
+        "patch", MEDIK8S_NAME, sample, "--subresource=status", "--type=merge", "-p", patch, check=False
+    )
+
+    assert done.returncode == 1
+
+
+def test_maintenances_are_selected_by_the_node_they_name(installed: LocalCluster, sample: str) -> None:
+    """NMO-22 needs it: who else has this node, asked of the server in one request."""
+    found = installed.kubectl("get", MEDIK8S_NAME, "-o", "name", "--field-selector=spec.nodeName=crd-node").stdout
+    other = installed.kubectl("get", MEDIK8S_NAME, "-o", "name", "--field-selector=spec.nodeName=crd-other").stdout
+
+    assert found.split() == [f"nodemaintenance.nodemaintenance.medik8s.io/{sample}"]
+    assert other == ""
+
+
+def test_the_table_shows_node_phase_progress_pending_and_age(installed: LocalCluster, sample: str) -> None:
+    """NMO-1: `-o wide` adds the reason."""
+    plain = installed.kubectl("get", MEDIK8S_NAME, sample).stdout.splitlines()[0].split()
+    wide = installed.kubectl("get", MEDIK8S_NAME, sample, "-o", "wide").stdout.splitlines()[0].split()
+
+    assert plain == ["NAME", "NODE", "PHASE", "PROGRESS", "PENDING", "AGE"]
+    assert wide == [*plain, "REASON"]
+
+
+def test_bare_names_reach_the_group_whose_document_uses_them(
+    installed: LocalCluster, sample: str, by_bare_name: Any
+) -> None:
+    """C7: without the opt-in CRD, `nodemaintenance` and `NodeMaintenance` are kubevirt's, and `nm` is medik8s'."""
+    if installed.kubectl("get", "crd", "nodemaintenances.kubevirt.io", check=False).returncode == 0:
+        pytest.skip("the opt-in CRD is installed on this cluster, and takes the bare names")
+
+    assert f"nodemaintenance.nodemaintenance.medik8s.io/{sample}" in by_bare_name("get", "nm", "-o", "name").stdout
+    for name in ("nodemaintenance", "NodeMaintenance", "nodemaintenances"):
+        assert f'{KUBEVIRT_NAME} "{sample}" not found' in by_bare_name("get", name, sample).stderr
+
+
+def test_an_unprivileged_user_may_not_start_a_maintenance(installed: LocalCluster) -> None:
+    """OSV-14: the answer is 403 and names verb and resource."""
+    body = maintenance("crd-forbidden", {"nodeName": "crd-node"})
+
+    done = installed.kubectl("create", "--validate=false", "-f", "-", input=body, check=False, user=UNPRIVILEGED)
+
+    assert done.returncode == 1
+    assert 'cannot create resource "nodemaintenances" in API group "nodemaintenance.medik8s.io"' in done.stderr

@@ -1,0 +1,110 @@
+"""The chain as Knative reads it: names, filters and refs agree with the functions and the event vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from eventing import events
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+FUNCTIONS = {"begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"}
+HEARD = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK, *events.MEANINGS}
+
+
+def documents(folder: str) -> list[dict[str, Any]]:
+    files = sorted((MANIFESTS / folder).glob("*.yaml"))
+    return [document for file in files for document in yaml.safe_load_all(file.read_text())]
+
+
+def of_kind(kind: str, *folders: str) -> list[dict[str, Any]]:
+    wanted = folders or ("base/eventing", "v1alpha1")
+    return [document for folder in wanted for document in documents(folder) if document["kind"] == kind]
+
+
+def refs(value: Any) -> list[dict[str, Any]]:
+    """Every `ref` at any depth."""
+    if isinstance(value, list):
+        return [ref for item in value for ref in refs(item)]
+    if not isinstance(value, dict):
+        return []
+    return [item for key, child in value.items() for item in ([child] if key == "ref" else refs(child))]
+
+
+TRIGGERS = of_kind("Trigger")
+SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in of_kind(kind)]
+
+
+@pytest.mark.parametrize("file", sorted(MANIFESTS.rglob("*.yaml")), ids=lambda file: str(file.relative_to(MANIFESTS)))
+def test_every_manifest_is_yaml_that_names_its_kind(file: Path) -> None:
+    for document in yaml.safe_load_all(file.read_text()):
+        assert {"apiVersion", "kind"} <= document.keys()
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger["metadata"]["name"])
+def test_a_trigger_calls_the_function_that_its_name_and_label_say(trigger: dict[str, Any]) -> None:
+    function = trigger["spec"]["subscriber"]["ref"]["name"]
+
+    assert function in FUNCTIONS
+    assert trigger["metadata"]["name"].startswith(f"{function}-on-")
+    assert trigger["metadata"]["labels"]["nodemaintenance.dev/function"] == function
+
+
+def test_every_function_is_called_by_some_trigger() -> None:
+    assert {trigger["spec"]["subscriber"]["ref"]["name"] for trigger in TRIGGERS} == FUNCTIONS
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger["metadata"]["name"])
+def test_a_trigger_filters_by_exact_attributes_of_a_known_event_alone(trigger: dict[str, Any]) -> None:
+    """X-4: one kind, one set of functions; `filters` would be unknown to the RabbitMQ Broker."""
+    assert "filters" not in trigger["spec"]
+    attributes = trigger["spec"].get("filter", {}).get("attributes", {})
+
+    assert all(isinstance(value, str) for value in attributes.values())
+    assert attributes.get("type") in HEARD or trigger["metadata"]["name"] == "record-on-everything"
+
+
+def test_every_event_that_we_emit_has_a_listener_beside_the_journal() -> None:
+    """NODE_RESTORED is the end of the chain."""
+    heard = {trigger["spec"].get("filter", {}).get("attributes", {}).get("type") for trigger in TRIGGERS}
+
+    assert set(events.MEANINGS) - heard == {events.NODE_RESTORED}
+
+
+def test_what_cannot_be_delivered_is_recorded_but_the_record_does_not_call_itself() -> None:
+    dead_letters = {
+        trigger["metadata"]["name"]: trigger["spec"]["delivery"].get("deadLetterSink", {}).get("ref", {}).get("name")
+        for trigger in TRIGGERS
+    }
+
+    assert dead_letters.pop("record-on-everything") is None
+    assert set(dead_letters.values()) == {"record"}
+
+
+@pytest.mark.parametrize("item", [*TRIGGERS, *SOURCES], ids=lambda item: item["metadata"]["name"])
+def test_every_reference_names_its_namespace(item: dict[str, Any]) -> None:
+    """Knative fills it in on creation only; a re-apply without it would take it away."""
+    found = refs(item)
+
+    assert found
+    assert {ref["namespace"] for ref in found} == {"node-maintenance"}
+
+
+def test_sources_watch_all_three_groups_and_nodes() -> None:
+    """X-7: the third group only with its opt-in folder."""
+    watched = {
+        folder: {
+            resource["apiVersion"]
+            for source in of_kind("ApiServerSource", folder)
+            for resource in source["spec"]["resources"]
+        }
+        for folder in ("base/eventing", "v1alpha1")
+    }
+
+    assert watched == {
+        "base/eventing": {"nodemaintenance.medik8s.io/v1beta1", "nodemaintenance.kubevirt.io/v1beta1", "v1"},
+        "v1alpha1": {"kubevirt.io/v1alpha1"},
+    }
