@@ -1,8 +1,8 @@
 """The vocabulary: every event type with what it says, and the one way to make an event from its cause.
 
-All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node`, `maintenance` (uid), `partitionkey` (the node's
-name: order per node where the broker keeps order), `cause` (id of the event it answers) and, when the cause has one,
-`traceparent`. Their data is always `{"maintenance": {apiVersion, name, uid}, "node": name, ...}` plus what is named below.
+All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node`, `maintenance` (uid), `partitionkey` (the
+node's name: order per node where the broker keeps order), `cause` (id of the event it answers) and, when the cause has
+one, `traceparent`. Their data is `{"maintenance": {apiVersion, name, uid}, "node": name}` plus what is named below.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ MEANINGS = {
     NODE_DRIFTED: "a node under maintenance is not cordoned or not tainted; data: message",
     NODE_CORDONED: "the node takes no new pods",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now",
-    PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, reason, "
-    "budget, healthy, needed, message}], error, podsVersion; extension more=true when further pods may go at once",
+    PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
+    "reason, budget, healthy, needed, message}], error, podsVersion; extension more=true when further pods may go at once",
     PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true",

@@ -1,4 +1,4 @@
-"""What disruption budgets let go now: the eviction subresource's rules, foreseen, so that no eviction is sent in vain."""
+"""What disruption budgets let go now: the eviction subresource's rules, so that no eviction is sent in vain."""
 
 from __future__ import annotations
 

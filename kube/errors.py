@@ -1,11 +1,11 @@
-"""What the API server can answer instead of what was asked, in five words. Raised by `kube.api`, answered by the callers.
+"""What the API server can answer instead of what was asked, in five words. Raised by `kube.api`.
 
-    ApiError
-    ├── NotFound      404, 410: the object, or its kind, is not there
-    ├── Conflict      409, and a JSON patch whose `test` failed: read again, then decide again
-    ├── Denied        401, 403: our account may not; the message names verb and resource
-    ├── Rejected      any other 4xx: the request itself is wrong
-    └── Unavailable   429, 5xx and broken connections: the same request may pass later
+ApiError
+├── NotFound      404, 410: the object, or its kind, is not there
+├── Conflict      409, and a JSON patch whose `test` failed: read again, then decide again
+├── Denied        401, 403: our account may not; the message names verb and resource
+├── Rejected      any other 4xx: the request itself is wrong
+└── Unavailable   429, 5xx and broken connections: the same request may pass later
 """
 
 from __future__ import annotations

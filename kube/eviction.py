@@ -1,4 +1,4 @@
-"""Evictions: the subresource, its answers as data, and one batch that never waits for pods to go (NMO-6, design rule 3)."""
+"""Evictions: the subresource, its answers as data, and one batch that never waits for pods to go (NMO-6)."""
 
 from __future__ import annotations
 
@@ -120,9 +120,7 @@ async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
     for owner, exists in zip(owners, await asyncio.gather(*(_exists(api, *owner) for owner in owners)), strict=True):
         if not exists:
             missing.add(owner)
-    return {
-        uid(pod) for pod in daemons if (pod["metadata"]["namespace"], (controller(pod) or {})["name"]) in missing
-    }
+    return {uid(pod) for pod in daemons if (pod["metadata"]["namespace"], (controller(pod) or {})["name"]) in missing}
 
 
 async def _exists(api: Api, namespace: str, name: str) -> bool:

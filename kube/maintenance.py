@@ -84,7 +84,7 @@ def snapshot(maintenance: Maintenance) -> Object | None:
 
 
 def begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:
-    """Merge patch that begins: finalizer, owner reference to the node (NMO-20) and snapshot, if nobody wrote meanwhile."""
+    """Merge patch that begins: finalizer, owner reference (NMO-20) and snapshot, if nobody wrote meanwhile."""
     metadata = maintenance["metadata"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
     others = [item for item in metadata.get("ownerReferences") or [] if item["uid"] != owner["uid"]]
@@ -140,7 +140,9 @@ def _status_failed(maintenance: Maintenance, report: Report, now: datetime) -> O
     return {"phase": FAILED, "lastError": report.error, "conditions": conditions}
 
 
-def _status_begun(maintenance: Maintenance, node: Node | None, pods: list[Pod], report: Report, now: datetime) -> Object:
+def _status_begun(
+    maintenance: Maintenance, node: Node | None, pods: list[Pod], report: Report, now: datetime
+) -> Object:
     before = maintenance.get("status") or {}
     counts = snapshot(maintenance) or {}
     pending = podrules.sort(pods).leaving
@@ -148,7 +150,9 @@ def _status_begun(maintenance: Maintenance, node: Node | None, pods: list[Pod], 
     blocked = _blocked(before.get("blockedPods") or [], pending, report, now)
     return {
         "phase": SUCCEEDED if done else RUNNING,
-        "drainProgress": 100 if done else progress(counts["evictionPods"], len(pending), before.get("drainProgress") or 0),
+        "drainProgress": 100
+        if done
+        else progress(counts["evictionPods"], len(pending), before.get("drainProgress") or 0),
         "evictionPods": counts["evictionPods"],
         "totalpods": counts["totalpods"],
         "totalPods": counts["totalpods"],  # both spellings (C1)

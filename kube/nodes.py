@@ -44,13 +44,13 @@ def cordon_patch(node: Node) -> list[Object]:
 
 
 def taint_patch(node: Node, drain_taint: str) -> list[Object]:
-    """JSON patch that adds the missing maintenance taints, others untouched and in place; empty when none is missing."""
+    """JSON patch that adds the missing maintenance taints, others left in place; empty when none is missing."""
     missing = missing_taints(node, drain_taint)
     return _taints_patch(node, [*(node["spec"].get("taints") or []), *missing]) if missing else []
 
 
 def restore_patch(node: Node, drain_taints: Iterable[str], *, uncordon: bool) -> list[Object]:
-    """JSON patch that takes the drain taints off, whatever their value, and with `uncordon` the cordon and its taint."""
+    """JSON patch that takes drain taints off, whatever their value, and with `uncordon` the cordon and its taint."""
     keys: Collection[str] = {*drain_taints, *([UNSCHEDULABLE] if uncordon else [])}
     taints = node["spec"].get("taints") or []
     kept = [taint for taint in taints if not (taint["key"] in keys and taint.get("effect") == NO_SCHEDULE)]

@@ -1,0 +1,81 @@
+"""CloudEvents over HTTP, both modes: one way in and one way out, for functions, delivery, sources and replay alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.bindings.http import HTTPMessage, from_http_event, to_binary_event, to_structured_event
+from cloudevents.core.exceptions import BaseCloudEventException
+
+BODY_LIMIT = 2 * 1024 * 1024
+"""Bytes. The API server stores no object over 1.5 MiB, so no honest event is larger."""
+STRUCTURED = "application/cloudevents+json"
+BATCH = "application/cloudevents-batch+json"
+
+
+class BadEvent(ValueError):
+    """The request is no CloudEvent we can read; the message says what is wrong and is fit for the sender."""
+
+    status = 400
+
+
+class TooLarge(BadEvent):
+    """The body is over `BODY_LIMIT`."""
+
+    status = 413
+
+
+class WrongContentType(BadEvent):
+    """The content type is neither a CloudEvent's nor JSON."""
+
+    status = 415
+
+
+def received(headers: Mapping[str, str], body: bytes) -> BaseCloudEvent:
+    """The CloudEvent 1.0 in a request or reply. Raises a `BadEvent` that names what is missing or malformed."""
+    if len(body) > BODY_LIMIT:
+        raise TooLarge(f"the body has {len(body)} bytes; at most {BODY_LIMIT} are taken")
+    lowered = {name.lower(): value for name, value in headers.items()}
+    content_type = lowered.get("content-type", "").split(";")[0].strip().lower()
+    binary = any(name.startswith("ce-") for name in lowered)
+    _check_content_type(content_type, binary=binary, empty=not body)
+    try:
+        event = from_http_event(HTTPMessage(lowered, body))
+    except BaseCloudEventException as error:
+        raise BadEvent(f"not a CloudEvent 1.0: {_reasons(error)}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadEvent(f"not a CloudEvent 1.0: {error}") from None
+    if event.get_specversion() != "1.0":
+        raise BadEvent(f"specversion is {event.get_specversion()!r}; send 1.0")
+    if body and event.get_data() is not None and not isinstance(event.get_data(), (dict, list)):
+        raise BadEvent("data is not valid JSON")
+    return event
+
+
+def _check_content_type(content_type: str, *, binary: bool, empty: bool) -> None:
+    if content_type == BATCH:
+        raise WrongContentType("batches are not taken: send one event a request")
+    if binary:
+        if not empty and content_type not in ("application/json", "text/json") and not content_type.endswith("+json"):
+            raise WrongContentType(f"content type is {content_type or 'missing'!r}; send application/json")
+    elif content_type != STRUCTURED:
+        raise WrongContentType(f"no ce- headers and content type {content_type or 'missing'!r}: not a CloudEvent")
+
+
+def _reasons(error: BaseCloudEventException) -> str:
+    """The library gathers all reasons per attribute; a sender reads them in one line."""
+    gathered = getattr(error, "errors", None)
+    if not gathered:
+        return str(error)
+    return "; ".join(str(reason) for reasons in gathered.values() for reason in reasons)
+
+
+def binary(event: BaseCloudEvent) -> HTTPMessage:
+    """Headers and body in binary mode."""
+    return to_binary_event(event)
+
+
+def structured(event: BaseCloudEvent) -> HTTPMessage:
+    """Headers and body in structured mode."""
+    return to_structured_event(event)

@@ -1,0 +1,198 @@
+"""The HTTP side of the functions: CloudEvent in, CloudEvent out. The routes are the list below, nothing else.
+
+`FUNCTION=evict` serves that one alone, at `/` and `/evict`; unset serves all by path. Run by gunicorn
+(`functions.app:create_app()`), by func's middleware, or by a test client.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import requests
+from cloudevents.core.base import BaseCloudEvent
+from flask import Flask, Response, request
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
+
+from eventing import events
+from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, binary, received
+from functions import begin, cordon, evict, guard, logs, record, restore, resync, status, taint
+from functions.errors import Failed, Retry
+from functions.subject import data_of, reference_of
+from kube.cluster import Cluster
+from kube.errors import ApiError, Conflict, Unavailable
+from kube.maintenance import node_name
+
+log = logging.getLogger("functions")
+Step = Callable[[BaseCloudEvent, Cluster], list[BaseCloudEvent]]
+
+
+@dataclass(frozen=True)
+class Function:
+    """One step: its name is its route, its Trigger, its ServiceAccount.
+
+    Attributes:
+        run: event in, events out.
+        takes: event types it acts on, () for all; others are answered with 204, so that no broker tries them again.
+        gives: event types it may answer with.
+    """
+
+    name: str
+    run: Step
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+FUNCTIONS = {
+    function.name: function
+    for function in (
+        Function("begin", begin.begin, begin.TAKES, begin.GIVES),
+        Function("cordon", cordon.cordon, cordon.TAKES, cordon.GIVES),
+        Function("taint", taint.taint, taint.TAKES, taint.GIVES),
+        Function("evict", evict.evict, evict.TAKES, evict.GIVES),
+        Function("status", status.status, status.TAKES, status.GIVES),
+        Function("restore", restore.restore, restore.TAKES, restore.GIVES),
+        Function("guard", guard.guard, guard.TAKES, guard.GIVES),
+        Function("resync", resync.resync, resync.TAKES, resync.GIVES),
+        Function("record", record.record, record.TAKES, record.GIVES),
+    )
+}
+KINDS = {"begin": "NodeMaintenance", "restore": "NodeMaintenance", "guard": "Node"}
+"""Of API server events, these functions act on this kind only."""
+
+SECONDS = Histogram("nodemaintenance_function_seconds", "Time one event took in a function", ["function"])
+RESULTS = Counter("nodemaintenance_function_events_total", "Events by function and answer", ["function", "status"])
+EVICTIONS = Counter("nodemaintenance_evictions_total", "Pods by what came of their eviction", ["outcome"])
+
+
+def create_app(cluster: Cluster | None = None) -> Flask:
+    """The Flask app on `cluster` (default: the one the environment names). Raises `SystemExit` for a wrong FUNCTION."""
+    logs.configure()
+    app = Flask("functions")
+    app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
+    doors = cluster or Cluster()
+    alone = os.environ.get("FUNCTION")
+    if alone and alone not in FUNCTIONS:
+        raise SystemExit(f"FUNCTION={alone} is none of {', '.join(FUNCTIONS)}; unset it to serve all")
+    for function in [FUNCTIONS[alone]] if alone else FUNCTIONS.values():
+        _add_route(app, function, doors, f"/{function.name}")
+        if alone:
+            _add_route(app, function, doors, "/")
+    _add_health(app, doors)
+    return app
+
+
+def _add_route(app: Flask, function: Function, cluster: Cluster, path: str) -> None:
+    def handle() -> Response:
+        with SECONDS.labels(function.name).time():
+            response = answer(function, cluster, dict(request.headers), _body())
+        RESULTS.labels(function.name, str(response.status_code)).inc()
+        return response
+
+    app.add_url_rule(path, f"{function.name}{path}", handle, methods=["POST"])
+
+
+def _body() -> bytes | None:
+    """The request's body; None when it is larger than any honest event."""
+    length = request.content_length
+    return None if length is not None and length > BODY_LIMIT else request.get_data()
+
+
+def answer(function: Function, cluster: Cluster, headers: dict[str, str], body: bytes | None) -> Response:
+    """Decode, run, encode: 200 with the next event or 204; 4xx for what is no event; 503 for what may work later."""
+    try:
+        if body is None:
+            raise TooLarge(f"at most {BODY_LIMIT} bytes are taken")
+        event = received(headers, body)
+        return _response(run(function, event, cluster))
+    except BadEvent as error:
+        log.warning("not an event: %s", error, extra={"fields": {"function": function.name}})
+        return _text(f"{error}\n", error.status)
+    except Retry as error:
+        log.warning("retry: %s", error, extra={"fields": {"function": function.name}})
+        return _text(f"{error}\n", 503)
+
+
+def run(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """Run one function on one event; what it cannot do becomes a `maintenance.failed` event.
+
+    Raises `Retry` for what may work later, and `BadEvent`.
+    """
+    if not _meant_for(function, event):
+        return []
+    try:
+        return function.run(event, cluster)
+    except (Conflict, Unavailable) as error:
+        raise Retry(error.message) from error
+    except Failed as error:
+        return _failed(function, event, str(error))
+    except ApiError as error:  # the account may not, or the server refuses: trying again changes nothing (X-6)
+        return _failed(function, event, error.message)
+
+
+def _meant_for(function: Function, event: BaseCloudEvent) -> bool:
+    kind, wanted = event.get_extension("kind"), KINDS.get(function.name)
+    if function.takes and event.get_type() not in function.takes:
+        return False
+    return not (wanted and kind and kind != wanted)
+
+
+def _failed(function: Function, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
+    """The `maintenance.failed` event. What speaks of no maintenance, or fails in `status` itself, is tried again."""
+    log.error(error, extra={"fields": {"function": function.name, "event": event.get_id()}})
+    data = data_of(event)
+    if function.name == "status" or not ("maintenance" in data or data.get("kind") == "NodeMaintenance"):
+        raise Retry(error)
+    reference = reference_of(event)
+    node = data.get("node") or node_name(data) or "-"
+    said = {"step": function.name, "error": error}
+    return [events.event(events.MAINTENANCE_FAILED, function.name, reference, node, cause=event, data=said)]
+
+
+def _response(replies: list[BaseCloudEvent]) -> Response:
+    """One event is the reply; a broker takes no more in one answer, so several are posted to `$K_SINK`."""
+    if not replies:
+        return Response(status=204)
+    if len(replies) > 1:
+        _send(replies)
+        return Response(status=204)
+    message = binary(replies[0])
+    return Response(message.body, 200, message.headers)
+
+
+def _send(replies: list[BaseCloudEvent]) -> None:
+    sink = os.environ.get("K_SINK")
+    if not sink:
+        raise Retry("several events to send and K_SINK is not set: bind this function to the broker")
+    for reply in replies:
+        message = binary(reply)
+        try:
+            requests.post(sink, message.body, headers=message.headers, timeout=5).raise_for_status()
+        except requests.RequestException as error:
+            raise Retry(f"the broker at K_SINK took no event: {error}") from None
+
+
+def _text(text: str, code: int) -> Response:
+    return Response(text, code, mimetype="text/plain")
+
+
+def _add_health(app: Flask, cluster: Cluster) -> None:
+    """Liveness says that we answer; readiness that the API server answers us."""
+
+    @app.get("/health/liveness")
+    def liveness() -> Response:
+        return _text("alive\n", 200)
+
+    @app.get("/health/readiness")
+    def readiness() -> Response:
+        try:
+            cluster.get("/version")
+        except ApiError as error:
+            return _text(f"the API server does not answer: {error.message}\n", 503)
+        return _text("ready\n", 200)
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(), content_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,89 @@
+"""Evict one batch: what may go goes, what is blocked is said, nothing is waited for (NMO-5 to NMO-9, design rule 3).
+
+In: `node.tainted`, `pods.gone`, `budget.opened`, `pods.evicted` with more=true. Out: `pods.evicted`, `node.drained`,
+`node.drifted`.
+Touches: nodemaintenances get; nodes get; pods list; pods/eviction create; poddisruptionbudgets list; daemonsets get.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.subject import active, data_of, node_of, path_of, reference_of, say, still
+from kube.api import Api, Object, absent_ok
+from kube.budgets import plan
+from kube.cluster import Cluster
+from kube.eviction import Batch, evict_batch, orphans, summary
+from kube.groups import MEDIK8S
+from kube.lookup import pods_on
+from kube.maintenance import Maintenance, group
+from kube.nodes import in_maintenance, node_path
+from kube.pods import Pod, sort
+
+TAKES = (events.NODE_TAINTED, events.PODS_GONE, events.BUDGET_OPENED, events.PODS_EVICTED)
+GIVES = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
+BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+
+
+def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """Evict what may go now from a cordoned and tainted node, and say what is left; `node.drained` when nothing is."""
+    name, reference, data = node_of(event), reference_of(event), data_of(event)
+    api, (path, fields) = cluster.api, pods_on(name)
+    maintenance, node, listed, budgets = cluster.together(
+        absent_ok(api.get(path_of(reference))),
+        absent_ok(api.get(node_path(name))),
+        api.list(path, fields=fields, version=data.get("podsVersion") or "0"),
+        api.list(BUDGETS, version=data.get("budgetsVersion") or "0"),
+    )
+    maintenance = still(maintenance, event)
+    if maintenance is None or node is None or not active(maintenance):
+        return []
+    if not in_maintenance(node, group(maintenance).drain_taint):
+        said = {"message": f"node {name} is not cordoned and tainted any more"}
+        return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=said)]
+    pods, version = cluster.run(leaving(api, name, listed, claimed=bool(data.get("podsVersion"))))
+    if not pods:
+        return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data={"podsVersion": version})]
+    batch = cluster.run(evict_batch(api, plan(pods, budgets["items"])))
+    _tell(maintenance, batch)
+    more = {"more": "true"} if batch.unsent else {}
+    return [
+        events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=_report(batch, version), **more)
+    ]
+
+
+async def leaving(api: Api, node: str, listed: Object, *, claimed: bool) -> tuple[list[Pod], str]:
+    """The pods still to leave, and the version of the list that shows them.
+
+    Empty is a claim, so it is looked at again: in the newest state, unless `claimed` (the list is no older than the
+    state in which the last pod was seen gone), and with orphaned DaemonSet pods told apart.
+    """
+    found = sort(listed["items"])
+    if not found.leaving and not claimed:
+        path, fields = pods_on(node)
+        listed = await api.list(path, fields=fields)
+        found = sort(listed["items"])
+    if not found.leaving and found.daemons:
+        found = sort(listed["items"], orphans=await orphans(api, found.daemons))
+    return found.leaving, listed["metadata"]["resourceVersion"]
+
+
+def _report(batch: Batch, version: str) -> Object:
+    return {
+        "evicted": batch.evicted,
+        "blocked": [item.as_data() for item in batch.blocked],
+        "error": summary(batch.blocked),
+        "podsVersion": version,
+    }
+
+
+def _tell(maintenance: Maintenance, batch: Batch) -> None:
+    if batch.evicted:
+        say("Evict all Pods from Node", maintenance)
+    for pod in batch.evicted:
+        whole = f"{pod['namespace']}/{pod['name']}"
+        said = whole if group(maintenance) is MEDIK8S else f'"{pod["name"]}"'
+        say(f"evicting pod {said}", maintenance, pod=whole)
+    if batch.blocked:
+        say(f"{len(batch.blocked)} pods are blocked", maintenance, error=summary(batch.blocked))

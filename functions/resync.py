@@ -1,0 +1,79 @@
+"""Resync: at every tick, say again what is not where it should be, and only that (X-3, X-5, design rule 4).
+
+In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
+Touches: nodemaintenances list; nodes get; pods list; leases get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timezone
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from kube import leases
+from kube import maintenance as m
+from kube.api import Api, Object, absent_ok
+from kube.cluster import Cluster
+from kube.lookup import maintenances, pods_on
+from kube.nodes import Node, in_maintenance, node_path
+from kube.pods import sort
+
+TAKES = (events.TICK,)
+GIVES = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
+
+
+def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """The events that would have come if none had been lost, one for each maintenance that waits for one."""
+    found = cluster.run(maintenances(cluster.api))
+    kinds = cluster.run(_due_all(cluster.api, found))
+    return [
+        events.event(kind, "resync", events.Reference.of(item), m.node_name(item), cause=event)
+        for item, kind in zip(found, kinds, strict=True)
+        if kind
+    ]
+
+
+async def _due_all(api: Api, found: list[Object]) -> list[str]:
+    return list(await asyncio.gather(*(_due(api, item, found) for item in found)))
+
+
+async def _due(api: Api, item: Object, all_items: list[Object]) -> str:
+    """The type of the event this maintenance waits for, "" when it waits for none."""
+    if m.is_deleting(item):
+        return events.MAINTENANCE_ENDED if set(m.finalizers(item)) & {m.FINALIZER, *m.LEGACY_FINALIZERS} else ""
+    name = m.node_name(item)
+    node, lease, pods = await asyncio.gather(
+        absent_ok(api.get(node_path(name))),
+        absent_ok(api.get(leases.lease_path(name))),
+        api.list(pods_on(name)[0], fields=pods_on(name)[1], version="0"),
+    )
+    if not m.has_begun(item):
+        return events.MAINTENANCE_FOUND if may_begin(item, node, lease, all_items) else ""
+    if node is None:
+        return ""
+    if lease is None or leases.is_due(lease, datetime.now(timezone.utc)):
+        return events.MAINTENANCE_FOUND
+    return due_on(item, node, pods["items"])
+
+
+def may_begin(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, all_items: list[Object]) -> bool:
+    """Whether one that has not begun should be tried (again): nobody told it why not, or the reason is gone."""
+    if not m.phase(item):
+        return True
+    if node is None:
+        return False
+    held = leases.held_for(lease) if lease else None
+    if lease and held is None:
+        return leases.is_expired(lease, datetime.now(timezone.utc))
+    return held is None or held[2] not in {other["metadata"]["uid"] for other in all_items}
+
+
+def due_on(item: m.Maintenance, node: Node, pods: list[Object]) -> str:
+    """What a begun maintenance waits for: cordon and taints, or the next look at its pods."""
+    if not in_maintenance(node, m.group(item).drain_taint):
+        return events.NODE_DRIFTED
+    if m.phase(item) != m.SUCCEEDED or sort(pods).leaving:
+        return events.NODE_TAINTED
+    return ""

@@ -1,0 +1,80 @@
+"""Write the status: the only writer of it, and only when something but the time changes (NMO-10 to NMO-13, KNM-2, 3).
+
+In: `maintenance.begun`, `node.tainted`, `pods.evicted`, `node.drained`, `maintenance.failed`. Out: nothing.
+Touches: nodemaintenances get; nodemaintenances/status patch; nodes get; pods list.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.errors import Retry
+from functions.subject import data_of, live, say
+from kube import maintenance as m
+from kube.api import Object, absent_ok
+from kube.cluster import Cluster
+from kube.errors import Conflict, NotFound
+from kube.lookup import pods_on
+from kube.nodes import node_path
+
+TAKES = (
+    events.MAINTENANCE_BEGUN,
+    events.NODE_TAINTED,
+    events.PODS_EVICTED,
+    events.NODE_DRAINED,
+    events.MAINTENANCE_FAILED,
+)
+GIVES = ()
+ATTEMPTS = 5
+"""Several steps of one maintenance may report at once; after this many the broker's backoff is the better wait."""
+
+
+def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """Bring `.status` to what the cluster shows and the event reports. Raises `Retry` when others keep writing."""
+    report, version = report_of(event), data_of(event).get("podsVersion")
+    for _ in range(ATTEMPTS):
+        maintenance = live(event, cluster)
+        if maintenance is None:
+            return []
+        patch = _patch(maintenance, report, version, cluster)
+        if patch is None:
+            return []
+        try:
+            cluster.patch(f"{m.path(maintenance)}/status", patch)
+        except Conflict:
+            continue
+        except NotFound:
+            return []
+        _tell(maintenance, patch["status"])
+        return []
+    raise Retry("others keep writing the status")
+
+
+def report_of(event: BaseCloudEvent) -> m.Report:
+    """What the event says beside what the cluster shows."""
+    data = data_of(event)
+    drained = event.get_type() == events.NODE_DRAINED
+    blocked = [] if drained else data.get("blocked")
+    return m.Report(error=str(data.get("error") or ""), blocked=blocked, drained=drained)
+
+
+def _patch(maintenance: m.Maintenance, report: m.Report, version: str | None, cluster: Cluster) -> Object | None:
+    """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
+    name, now = m.node_name(maintenance), datetime.now(timezone.utc)
+    path, fields = pods_on(name)
+    node, pods = cluster.together(
+        absent_ok(cluster.api.get(node_path(name))), cluster.api.list(path, fields=fields, version=version or "0")
+    )
+    patch = m.status_patch(maintenance, node, pods["items"], report, now)
+    if patch and m.phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
+        patch = m.status_patch(maintenance, node, cluster.list(path, fields=fields)["items"], report, now)
+    return patch
+
+
+def _tell(maintenance: m.Maintenance, written: Object) -> None:
+    phase = written.get("phase")
+    if phase:
+        say(f"phase is {phase} now", maintenance, phase=phase, error=written.get("lastError") or "")
