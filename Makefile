@@ -22,7 +22,9 @@ help: ## show this list
 demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
 
+# The build comes first by itself, since pytest would hide its progress.
 test: $(STAMP) ## run the tests; ARGS="-k cordon" goes to pytest
+	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m pytest $(ARGS)
 
 up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local

@@ -29,10 +29,17 @@ class Api:
         """Create an object."""
         return json.loads(self._send("POST", path, body, seconds=30))
 
+    def delete(self, path: str) -> Any:
+        """Ask for an object's deletion."""
+        return json.loads(self._send("DELETE", path, None, seconds=30))
+
     def answers(self, path: str) -> bool:
         """Tell whether a GET is answered with success."""
         try:
             self._send("GET", path, None, seconds=5)
+        except urllib.error.HTTPError as refusal:
+            refusal.close()
+            return False
         except OSError:
             return False
         return True

@@ -93,18 +93,19 @@ def _install(go: Path, module: Path, bin_folder: Path) -> None:
     """Run `go install tool` in one module's folder, showing that it lives."""
     environment = {**os.environ, "GOBIN": str(bin_folder), "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
     command = [str(go), "install", *FLAGS, "tool"]
-    build = subprocess.Popen(
-        command, cwd=module, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     progress = _Progress(module.name)
-    try:
-        with progress.shown():
-            for line in build.stderr or ():
+    with (
+        progress.shown(),
+        subprocess.Popen(command, cwd=module, env=environment, stdout=quiet, stderr=pipe, text=True) as building,
+    ):
+        try:
+            for line in building.stderr or ():
                 progress.take(line.rstrip())
-            failed = build.wait()
-    finally:
-        build.kill()
-        build.wait()
+        except BaseException:
+            building.kill()
+            raise
+    failed = building.returncode
     if failed:
         tail = "\n  ".join(progress.tail)
         raise LocalClusterError(f"building {module.name} failed ({' '.join(command[:3])} …, exit {failed}):\n  {tail}")

@@ -1,6 +1,7 @@
 """Runs one program that dies with its owner: `python leash.py OWNER_PID PROGRAM [ARG...]`. `processes` starts it.
 
 A program of its own, since what it sets must be set in the child, and Python code between fork and exec is not safe.
+Only Linux has such a leash; elsewhere a killed owner leaves its servers behind.
 """
 
 from __future__ import annotations

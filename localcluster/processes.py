@@ -132,7 +132,7 @@ def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server],
         time.sleep(POLL_SECONDS)
 
 
-def stop_all(servers: Sequence[Server]) -> None:
-    """Stop them one after another, the last started first."""
+def kill_all(servers: Sequence[Server]) -> None:
+    """End them one after another, the last started first."""
     for server in reversed(servers):
-        server.stop()
+        server.kill()

