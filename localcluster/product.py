@@ -44,7 +44,7 @@ class Product:
 
     def _functions(self, cluster: LocalCluster, port: int) -> Server:
         config = ROOT / "functions" / "gunicorn.conf.py"
-        app = ("functions.app:create_app()", "-c", config, "--bind", f"{LOOPBACK}:{port}")
+        app = ("functions.app:create_app()", "-c", config, "--no-control-socket", "--bind", f"{LOOPBACK}:{port}")
         environment = {
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("functions"))),
             "K_SINK": self.broker_url,

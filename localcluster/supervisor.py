@@ -70,7 +70,7 @@ def down(directory: Path) -> None:
 
 
 def _end_all(directory: Path) -> None:
-    pid = _supervisor(directory)
+    pid = supervisor_pid(directory)
     patience = STOP_SECONDS
     try:
         os.kill(pid, signal.SIGTERM)
@@ -78,7 +78,7 @@ def _end_all(directory: Path) -> None:
         patience = ORPHAN_SECONDS
     if not _await_end(directory, patience):
         # The lock is held, so what the supervisor started is still there, and these ids are still theirs.
-        for group in (*_groups(directory), pid):
+        for group in (*groups(directory), pid):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         if not _await_end(directory, STOP_SECONDS):
@@ -110,9 +110,21 @@ def status(directory: Path) -> None:
         print("not up; `make up` starts it")
         return
     ready = (directory / READY_FILE).exists()
-    print(f"{'up' if ready else 'starting or ending'}, supervisor {_supervisor(directory)}, logs in {directory}/")
+    print(f"{'up' if ready else 'starting or ending'}, supervisor {supervisor_pid(directory)}, logs in {directory}/")
     if ready:
         print((directory / READY_FILE).read_text(), end="")
+
+
+def groups(directory: Path) -> list[int]:
+    """Give the process groups that the supervisor started."""
+    file = directory / GROUPS_FILE
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def supervisor_pid(directory: Path) -> int:
+    """Give the process id of the supervisor, or of the last one if none runs."""
+    file = directory / PID_FILE
+    return int(file.read_text() or 0) if file.exists() else 0
 
 
 def supervise(directory: Path, nodes: int) -> None:
@@ -197,16 +209,6 @@ def _announce(directory: Path) -> None:
 
 def _note_groups(directory: Path, servers: list[processes.Server]) -> None:
     (directory / GROUPS_FILE).write_text("\n".join(str(server.pid) for server in servers))
-
-
-def _groups(directory: Path) -> list[int]:
-    file = directory / GROUPS_FILE
-    return [int(line) for line in file.read_text().split()] if file.exists() else []
-
-
-def _supervisor(directory: Path) -> int:
-    file = directory / PID_FILE
-    return int(file.read_text() or 0) if file.exists() else 0
 
 
 def _await_end(directory: Path, seconds: float) -> bool:

