@@ -75,8 +75,9 @@ def _alone() -> Iterator[None]:
 def _build(folder: Path) -> None:
     """Install the tools of every module into a fresh folder, and give it its name when it is whole."""
     go = toolchain.go(cache())
-    fresh = folder.with_name(folder.name + ".new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    for left in cache().glob("bin-*.new-*"):  # a builder was killed; its go may still write there, so take another name
+        shutil.rmtree(left, ignore_errors=True)
+    fresh = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     started = time.monotonic()
     for module in MODULES:
         _install(go, HERE / module, fresh)

@@ -16,6 +16,8 @@ ROOT = Path(__file__).parent.parent
 INSTALLED = ROOT / "manifests" / "local"
 FLOW = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
 READY = "/health/readiness"
+# A proxy from the environment is for the world outside, not for this machine.
+DIRECT = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
 
 
 def install(cluster: LocalCluster) -> None:
@@ -46,6 +48,7 @@ class Product:
         config = ROOT / "functions" / "gunicorn.conf.py"
         app = ("functions.app:create_app()", "-c", config, "--no-control-socket", "--bind", f"{LOOPBACK}:{port}")
         environment = {
+            **DIRECT,
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("functions"))),
             "K_SINK": self.broker_url,
             "JOURNAL": str(self.journal),
@@ -56,6 +59,7 @@ class Product:
         manifests = [word for folder in FLOW for word in ("--manifests", folder)]
         where = ("--functions", self.functions_url, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
         environment = {
+            **DIRECT,
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("sources"))),
             "PODSOURCE_KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("podsource"))),
         }
