@@ -1,0 +1,76 @@
+"""Options that commands share: which cluster, which form of output, how long to wait."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+KUBECONFIG = "console.kubeconfig"
+CONTEXT = "console.context"
+SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+
+
+class Duration(click.ParamType[float]):
+    """A length of time as kubectl writes it: `90s`, `5m`, `1h30m`; `0` is without limit. In seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Give the seconds; a usage error when it is no duration."""
+        if isinstance(value, float):
+            return value
+        parts = PART.findall(str(value))
+        if not parts or "".join(number + unit for number, unit in parts) != value:
+            self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h30m", param, ctx)
+        return sum(float(number) * SECONDS[unit] for number, unit in parts)
+
+
+def cluster_options(command: Decorated) -> Decorated:
+    """Add `--kubeconfig` and `--context`, which may stand before or after the command's name, as with kubectl."""
+    kubeconfig = click.option(
+        "--kubeconfig",
+        type=click.Path(exists=True, dir_okay=False),
+        expose_value=False,
+        callback=_remember(KUBECONFIG),
+        help="File that says how to reach the cluster.  [default: $KUBECONFIG, then ~/.kube/config]",
+    )
+    context = click.option(
+        "--context", expose_value=False, callback=_remember(CONTEXT), help="Which of the kubeconfig's contexts to use."
+    )
+    return kubeconfig(context(command))
+
+
+def _remember(key: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
+    def remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value:
+            ctx.meta[key] = value
+
+    return remember
+
+
+def output_option(command: Decorated) -> Decorated:
+    """Add `-o table|json`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="For eyes, or one JSON object for programs.",
+    )(command)
+
+
+def timeout_option(default: str, what: str) -> Callable[[Decorated], Decorated]:
+    """Add `--timeout`."""
+    return click.option(
+        "--timeout",
+        type=Duration(),
+        default=default,
+        show_default=True,
+        help=f"How long to wait until {what}, such as 90s or 5m; 0 is without limit.",
+    )

@@ -1,0 +1,74 @@
+"""Where the output goes: a terminal is redrawn in place, a pipe gets lines, a program gets JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+T = TypeVar("T")
+PIPE_WIDTH = 240
+"""Columns for output that no terminal folds: wide enough that rows stay on one line."""
+REFRESH_PER_SECOND = 2
+"""How often ages are redrawn; changes are drawn at once."""
+
+
+def console() -> Console:
+    """The standard output as it is now; made afresh because tests replace it."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def show(what: RenderableType) -> None:
+    """Print one thing."""
+    console().print(what)
+
+
+def show_json(what: Any, indent: int | None = 2) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(what, indent=indent))
+
+
+def note(text: str, output: str = "table") -> None:
+    """Tell a person what was done; with JSON the one object tells it all."""
+    if output == "table":
+        click.echo(text)
+
+
+@contextmanager
+def live(render: Callable[[T], RenderableType], text: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
+    """A function that shows the newest state: drawn in place on a terminal, otherwise as lines when they differ."""
+    out = console()
+    if not out.is_terminal:
+        yield _lines(text)
+        return
+    states: list[T] = []
+
+    def newest() -> RenderableType:
+        return render(states[-1]) if states else ""
+
+    with Live(console=out, get_renderable=newest, refresh_per_second=REFRESH_PER_SECOND) as drawn:
+
+        def redraw(state: T) -> None:
+            states[:] = [state]
+            drawn.refresh()
+
+        yield redraw
+
+
+def _lines(text: Callable[[T], str]) -> Callable[[T], None]:
+    last = ""
+
+    def tell(state: T) -> None:
+        nonlocal last
+        said = text(state)
+        if said and said != last:
+            last = said
+            click.echo(said)
+
+    return tell

@@ -1,0 +1,113 @@
+"""`kubectl maintenance start NODE`: create the NodeMaintenance; the functions do the rest."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, nullcontext
+from datetime import datetime, timezone
+
+import click
+
+from console.connection import with_api, within
+from console.display import full_name, line, overview, phase_word
+from console.options import cluster_options, output_option, timeout_option
+from console.screen import live, note, show_json
+from console.watching import watched
+from kube.api import Api, Object
+from kube.errors import Conflict, NotFound
+from kube.groups import KUBEVIRT, MEDIK8S, Group
+from kube.lookup import maintenances
+from kube.maintenance import FAILED, condition, is_deleting, node_name
+from kube.nodes import node_path
+
+GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
+
+
+@click.command
+@click.argument("node")
+@click.option("--reason", default="", help="Why, in your own words.")
+@click.option("--name", default="", help="Name of the NodeMaintenance.  [default: the node's name]")
+@click.option(
+    "--group", type=click.Choice(list(GROUPS)), default="medik8s", show_default=True, help="API group to use."
+)
+@click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
+@timeout_option("0", "the node is drained, with --wait")
+@output_option
+@cluster_options
+def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: float, output: str) -> None:
+    """Take NODE out of service: cordon it, taint it and evict its pods.
+
+    \b
+    Example:
+      kubectl maintenance start node-1 --reason "new disk"
+      kubectl maintenance start node-1 --wait --timeout 10m
+    """
+
+    async def work(api: Api) -> Object:
+        made = await create(api, GROUPS[group], node, name or node, reason)
+        note(f"{full_name(made)} created", output)
+        if not wait:
+            note(f"Follow it with: kubectl maintenance status {node} --watch", output)
+            return made
+        late = f"{node} is not drained yet, its maintenance goes on: kubectl maintenance status {node}"
+        return await within(timeout, _drained(api, made, output), lambda: late)
+
+    made = with_api(work)
+    if output == "json":
+        show_json(made)
+
+
+async def create(api: Api, group: Group, node: str, name: str, reason: str) -> Object:
+    """Create the NodeMaintenance, or say in one line why not (NMO-19, NMO-22)."""
+    await _refuse_unknown(api, node)
+    await _refuse_second(api, node)
+    spec = {"nodeName": node, **({"reason": reason} if reason else {})}
+    body = {"apiVersion": group.api_version, "kind": "NodeMaintenance", "metadata": {"name": name}, "spec": spec}
+    try:
+        return await api.create(group.path, body)
+    except NotFound:
+        kind = f"nodemaintenances.{group.api_version.split('/')[0]}"
+        raise click.ClickException(f"this cluster has no {kind}: install that CRD, or use another --group") from None
+    except Conflict:
+        other = node_name(await api.get(f"{group.path}/{name}"))
+        raise click.ClickException(f"the NodeMaintenance {name} exists for {other}: choose another --name") from None
+
+
+async def _refuse_unknown(api: Api, node: str) -> None:
+    try:
+        await api.get(node_path(node))
+    except NotFound:
+        raise click.ClickException(f"there is no node {node}: see kubectl get nodes") from None
+
+
+async def _refuse_second(api: Api, node: str) -> None:
+    for other in await maintenances(api, node):
+        if is_deleting(other):
+            raise click.ClickException(f"{node} is being given back by {full_name(other)}: try again when that is gone")
+        state = f"{full_name(other)} ({phase_word(other)})"
+        raise click.ClickException(f"{node} is in maintenance already by {state}: kubectl maintenance stop {node}")
+
+
+async def _drained(api: Api, made: Object, output: str) -> Object:
+    """The NodeMaintenance once its node is drained, its progress shown meanwhile; a one-line error if it fails."""
+    screen = (
+        live(lambda item: overview([item], datetime.now(timezone.utc)), line)
+        if output == "table"
+        else nullcontext(_mute)
+    )
+    uid, name = made["metadata"]["uid"], full_name(made)
+    with screen as tell:
+        async with aclosing(watched(api, node_name(made))) as states:
+            async for state in states:
+                item = next((item for item in state if item["metadata"]["uid"] == uid), None)
+                if item is None or is_deleting(item):
+                    raise click.ClickException(f"{name} was deleted before its node was drained")
+                tell(item)
+                if condition(item, "Drained").get("status") == "True":
+                    return item
+                if phase_word(item) == FAILED:
+                    raise click.ClickException(f"{name} failed: {item['status'].get('lastError')}")
+    raise click.ClickException(f"the watch on {name} ended: see kubectl maintenance status")
+
+
+def _mute(item: Object) -> None:
+    """With JSON nothing is shown before the end."""

@@ -1,0 +1,42 @@
+"""`kubectl maintenance uncordon NODE`: the end of a drain that no NodeMaintenance asked for (DRN-6, OSV-10)."""
+
+from __future__ import annotations
+
+import click
+
+from console.connection import with_api
+from console.display import full_name
+from console.draining import known_node
+from console.options import cluster_options, output_option
+from console.screen import note, show_json
+from kube.api import JSON_PATCH, Api
+from kube.lookup import maintenances
+from kube.nodes import is_cordoned, node_path, restore_patch
+
+
+@click.command
+@click.argument("node")
+@output_option
+@cluster_options
+def uncordon(node: str, output: str) -> None:
+    """Let NODE take new pods again after a drain.
+
+    \b
+    Example:
+      kubectl maintenance uncordon node-1
+    """
+    changed = with_api(lambda api: _uncordon(api, node))
+    note(f"node/{node} {'uncordoned' if changed else 'already uncordoned'}", output)
+    if output == "json":
+        show_json({"node": node, "schedulable": True, "changed": changed})
+
+
+async def _uncordon(api: Api, node: str) -> bool:
+    """Take the cordon off; a one-line error while a maintenance holds the node, which would cordon it again."""
+    found = await known_node(api, node)
+    for holder in await maintenances(api, node):
+        raise click.ClickException(f"{node} is in maintenance by {full_name(holder)}: kubectl maintenance stop {node}")
+    if not is_cordoned(found):
+        return False
+    await api.patch(node_path(node), restore_patch(found, (), uncordon=True), JSON_PATCH)
+    return True
