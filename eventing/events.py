@@ -45,7 +45,7 @@ MEANINGS = {
     NODE_CORDONED: "the node takes no new pods",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now",
     PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
-    "reason, budget, healthy, needed, message}], error, podsVersion; extension more=true when further pods may go at once",
+    "reason, budget, healthy, needed, message}], error, podsVersion; extension more=true: others may go at once",
     PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true",

@@ -92,7 +92,8 @@ def plan(leaving: Iterable[Pod], budgets: Iterable[Budget]) -> Plan:
         going, waiting = admitted(result.budgets[name], pods)
         if going:
             result.queues[name] = going
-        result.blocked.extend(refused_by(result.budgets[name], pod) for pod in waiting)
+        going_ready = sum(is_ready(pod) for pod in going)
+        result.blocked.extend(refused_by(result.budgets[name], pod, going_ready) for pod in waiting)
     return result
 
 
@@ -113,13 +114,13 @@ def admitted(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]
     return free + counted[:allowed], counted[allowed:]
 
 
-def refused_by(budget: Budget, pod: Pod) -> Blocked:
-    """The pod waits for this budget."""
+def refused_by(budget: Budget, pod: Pod, going: int = 0) -> Blocked:
+    """The pod waits for this budget, of whose healthy pods `going` are about to go."""
     status = budget.get("status") or {}
     name = budget["metadata"]["name"]
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
         return Blocked(identity(pod), "DisruptionBudget", f"budget {name} is new and not yet counted", name)
-    healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+    healthy, needed = max(0, status.get("currentHealthy", 0) - going), status.get("desiredHealthy", 0)
     message = f"budget {name} needs {needed} healthy pods and has {healthy}"
     return Blocked(identity(pod), "DisruptionBudget", message, name, healthy, needed)
 

@@ -1,0 +1,114 @@
+"""The events as they flow, read from the delivery's log: shown line by line, and summed up at the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from localcluster.errors import LocalClusterError
+
+OURS = "dev.nodemaintenance."
+LOOK_SECONDS = 0.02
+"""A log file has no event to wait for that every system has."""
+
+
+class Flow:
+    """Follows a delivery's log in a thread while the block runs.
+
+    In: the log's path and what shows a line. Lines already in the log are passed over.
+    """
+
+    def __init__(self, log: Path, show: Callable[[str], None]) -> None:
+        self._log, self._show = log, show
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._entries: list[dict[str, Any]] = []
+        self._start = 0.0
+        self._thread = threading.Thread(target=self._follow, name="flow", daemon=True)
+
+    def __enter__(self) -> Flow:
+        self._position = self._log.stat().st_size
+        self._start = time.time()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def interleave(self, line: str) -> None:
+        """Show a line of somebody else's between ours."""
+        with self._changed:
+            self._show(line)
+
+    def await_type(self, kind: str, seconds: float) -> None:
+        """Return when an event of that type was accepted. Raises `LocalClusterError` after `seconds`."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: any(_is(entry, kind) for entry in self._entries), seconds):
+                raise LocalClusterError(f"no {kind} within {seconds} s")
+
+    def summary(self) -> list[str]:
+        """For each function: how often it was called, and how long it took at the median and the most."""
+        taken: dict[str, list[float]] = {}
+        for entry in self._entries:
+            if entry["msg"] == "delivered" and "trigger" in entry:
+                taken.setdefault(entry["trigger"].split("-on-")[0], []).append(float(entry["ms"]))
+        lines = []
+        for function, ms in taken.items():
+            ms.sort()
+            lines.append(
+                f"{function:8} called {len(ms):3d} times, median {ms[len(ms) // 2]:6.1f} ms, longest {ms[-1]:6.1f} ms"
+            )
+        return sorted(lines)
+
+    def _follow(self) -> None:
+        with self._log.open() as file:
+            file.seek(self._position)
+            rest = ""
+            while True:
+                ending = self._ending.is_set()
+                rest += file.read()
+                *lines, rest = rest.split("\n")
+                for line in lines:
+                    self._take(line)
+                if ending:
+                    return
+                self._ending.wait(LOOK_SECONDS)
+
+    def _take(self, line: str) -> None:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            return  # a child's own words
+        if not isinstance(entry, dict) or "msg" not in entry:
+            return
+        with self._changed:
+            self._entries.append(entry)
+            if _worth_showing(entry):
+                self._show(self._line(entry))
+            self._changed.notify_all()
+
+    def _line(self, entry: dict[str, Any]) -> str:
+        kind = str(entry["type"]).removeprefix(OURS).removeprefix("dev.knative.")
+        function = str(entry["trigger"]).split("-on-")[0]
+        return f"  +{entry['ts'] - self._start:7.3f} s {kind:26} ─▶ {function:8} {float(entry['ms']):6.1f} ms"
+
+
+def _is(entry: dict[str, Any], kind: str) -> bool:
+    return bool(entry["msg"] == "accepted" and entry.get("type") == kind)
+
+
+def _worth_showing(entry: dict[str, Any]) -> bool:
+    """A delivery to a function that acts; `record` sees everything, and most updates need nothing done."""
+    if entry["msg"] != "delivered" or str(entry.get("trigger", "")).startswith("record"):
+        return False
+    if str(entry["type"]).startswith(OURS) or str(entry["type"]).endswith(".add"):
+        return True
+    return entry.get("status") != 204
