@@ -14,7 +14,7 @@ from console.uncordon import uncordon
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @cluster_options
-def main() -> None:
+def commands() -> None:
     """Take nodes out of service and give them back.
 
     \b
@@ -25,8 +25,13 @@ def main() -> None:
     """
 
 
-main.add_command(start)
-main.add_command(stop)
-main.add_command(status)
-main.add_command(drain)
-main.add_command(uncordon)
+commands.add_command(start)
+commands.add_command(stop)
+commands.add_command(status)
+commands.add_command(drain)
+commands.add_command(uncordon)
+
+
+def main() -> None:
+    """Entry point of the script; the help names the program as kubectl calls it."""
+    commands(prog_name="kubectl maintenance")

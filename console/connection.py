@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ def with_api(work: Callable[[Api], Awaitable[T]]) -> T:
 
     An error of the API server becomes the server's sentence with a remedy (exit 1); Ctrl-C ends quietly.
     """
+    logging.getLogger("kubernetes").setLevel(logging.ERROR)  # it would warn of what the error then says
     meta = click.get_current_context().meta
     try:
         return asyncio.run(_connected(meta.get(KUBECONFIG), meta.get(CONTEXT), work))

@@ -26,6 +26,11 @@ def full_name(maintenance: Maintenance) -> str:
     return f"nodemaintenance.{group}/{maintenance['metadata']['name']}"
 
 
+def plain(item: Object) -> Object:
+    """The object without `metadata.managedFields`, as kubectl shows it."""
+    return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key != "managedFields"}}
+
+
 def phase_word(maintenance: Maintenance) -> str:
     """The phase, or what comes before the first and after the last one."""
     return "Ending" if is_deleting(maintenance) else phase(maintenance) or "Waiting"
@@ -110,9 +115,11 @@ def _maintenance(item: Maintenance, now: datetime) -> list[RenderableType]:
 
 def _counts(item: Maintenance, now: datetime) -> str:
     status = item.get("status") or {}
+    if "evictionPods" not in status:
+        return "not begun yet"
     pending = len(status.get("pendingPods") or [])
     since = age(item["metadata"]["creationTimestamp"], now)
-    return f"{pending} of {status.get('evictionPods', 0)} pods left, begun {since} ago"
+    return f"{pending} of {status['evictionPods']} pods left, begun {since} ago"
 
 
 def _pending(status: Mapping[str, Any]) -> list[RenderableType]:

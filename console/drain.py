@@ -6,7 +6,7 @@ import click
 
 from console.connection import with_api, within
 from console.draining import Drain, cordon, known_node, look
-from console.flags import KubectlFlags
+from console.flags import KubectlFlags, switch
 from console.options import cluster_options, output_option, timeout_option
 from console.screen import note, show_json
 from kube.api import Api, Object
@@ -15,14 +15,11 @@ from kube.pods import DrainOptions, Sorted, key, name_of, warnings
 
 @click.command(cls=KubectlFlags)
 @click.argument("node")
-@click.option(
-    "--delete-emptydir-data/--no-delete-emptydir-data",
-    "--delete-local-data/--no-delete-local-data",
-    "delete_emptydir_data",
-    help="Evict pods with emptyDir volumes too; their data is lost.",
+@switch(
+    "--delete-emptydir-data", "--delete-local-data", help="Evict pods with emptyDir volumes too; their data is lost."
 )
-@click.option("--ignore-daemonsets/--no-ignore-daemonsets", help="Leave DaemonSet pods where they are.")
-@click.option("--force/--no-force", help="Evict pods too that no controller makes again.")
+@switch("--ignore-daemonsets", help="Leave DaemonSet pods where they are.")
+@switch("--force", help="Evict pods too that no controller makes again.")
 @click.option("--pod-selector", default="", help="Evict only pods with these labels, such as app=web.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 @timeout_option("0", "all pods are gone")
@@ -39,8 +36,6 @@ def drain(
     output: str,
 ) -> None:
     """Cordon NODE and evict its pods, as kubectl drain does; it stays cordoned until uncordon.
-
-    Flags may be written --force, --force=true or --force=false.
 
     \b
     Example:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import click
 
-TRUE = {"1", "t", "T", "true", "True", "TRUE"}
-FALSE = {"0", "f", "F", "false", "False", "FALSE"}
-"""What kubectl itself takes (Go's strconv.ParseBool)."""
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+METAVAR = "[=true|false]"
+
+
+def switch(*names: str, help: str) -> Callable[[Decorated], Decorated]:
+    """A flag that is off unless given, for a command of class `KubectlFlags`."""
+    return click.option(*names, type=bool, default=False, metavar=METAVAR, help=help)
 
 
 class KubectlFlags(click.Command):
-    """A command whose on/off options may carry `=true` or `=false`, as kubectl's do (DRN-3)."""
+    """A command whose switches may stand alone or carry a value after `=`, never as the next word (DRN-1, DRN-3)."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Rewrite `--x=false` as `--no-x`, which click knows; anything else is left for click to judge."""
-        return super().parse_args(ctx, [self._plain(argument) for argument in args])
-
-    def _plain(self, argument: str) -> str:
-        flag, equals, value = argument.partition("=")
-        if not equals or flag not in self._switches() or value not in TRUE | FALSE:
-            return argument
-        return flag if value in TRUE else f"--no-{flag.removeprefix('--')}"
-
-    def _switches(self) -> set[str]:
-        return {
-            name
-            for option in self.params
-            if isinstance(option, click.Option) and option.secondary_opts
-            for name in option.opts
-        }
+        """Give a switch that stands alone its value, before click takes the next word for it."""
+        switches = {name for option in self.params if option.metavar == METAVAR for name in option.opts}
+        return super().parse_args(ctx, [f"{word}=true" if word in switches else word for word in args])

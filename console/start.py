@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import click
 
 from console.connection import with_api, within
-from console.display import full_name, line, overview, phase_word
+from console.display import full_name, line, overview, phase_word, plain
 from console.options import cluster_options, output_option, timeout_option
 from console.screen import live, note, show_json
 from console.watching import watched
@@ -53,7 +53,7 @@ def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: fl
 
     made = with_api(work)
     if output == "json":
-        show_json(made)
+        show_json(plain(made))
 
 
 async def create(api: Api, group: Group, node: str, name: str, reason: str) -> Object:

@@ -9,7 +9,7 @@ import click
 from rich.console import RenderableType
 
 from console.connection import with_api
-from console.display import GONE, details, line, node_report, overview
+from console.display import GONE, details, line, node_report, overview, plain
 from console.options import cluster_options, output_option
 from console.screen import live, show, show_json
 from console.watching import watched
@@ -53,9 +53,10 @@ async def _read(api: Api, node: str) -> Object:
 
 async def _state(api: Api, node: str, found: list[Object]) -> Object:
     """The JSON output: `{maintenances}`, and of one node also `{node, schedulable, state}`."""
+    items = [plain(item) for item in found]
     if not node:
-        return {"maintenances": found}
-    return {**node_report(node, await absent_ok(api.get(node_path(node)))), "maintenances": found}
+        return {"maintenances": items}
+    return {**node_report(node, await absent_ok(api.get(node_path(node)))), "maintenances": items}
 
 
 async def _watch(api: Api, node: str, output: str) -> None:

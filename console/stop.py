@@ -45,8 +45,9 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
 
     report = with_api(work)
     for name in report["deleted"]:
-        note(f"{name} deleted", output)
-    note(f"Node {node}: {report['state']}", output)
+        note(f"{name} {'deleted' if wait else 'marked for deletion'}", output)
+    if wait:
+        note(f"Node {node}: {report['state']}", output)
     if output == "json":
         show_json(report)
 
