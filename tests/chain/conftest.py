@@ -1,0 +1,26 @@
+"""A cluster of the chain's own: elsewhere functions are tested one by one, and nothing else may act there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from localcluster import product as localproduct
+from localcluster.cluster import LocalCluster
+from localcluster.product import ROOT, Product
+from tests.chain.scene import Scene
+
+
+@pytest.fixture(scope="session")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Give a cluster with all three NodeMaintenance APIs and the product at work."""
+    folder = tmp_path_factory.mktemp("chain")
+    with LocalCluster(folder / "servers", nodes=1) as cluster:
+        localproduct.install(cluster)
+        cluster.kubectl("apply", "-f", ROOT / "manifests" / "v1alpha1" / "crd.yaml")
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+        with Product(cluster, folder / "product") as product:
+            scene = Scene(cluster, product)
+            yield scene
+            scene.admin.close()
