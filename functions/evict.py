@@ -37,7 +37,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         api.list(BUDGETS, version=data.get("budgetsVersion") or "0"),
     )
     maintenance = still(maintenance, event)
-    if maintenance is None or node is None or not active(maintenance):
+    if maintenance is None or node is None or not active(maintenance, name):
         return []
     if not in_maintenance(node, group(maintenance).drain_taint):
         said = {"message": f"node {name} is not cordoned and tainted any more"}

@@ -33,7 +33,7 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     deleted = event.get_type() == events.RESOURCE_DELETED
     if not deleted and any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values()):
         return []  # as it should be: the hint suffices
-    begun = [item for item in cluster.run(holders(cluster.api, name, version="0")) if active(item)]
+    begun = [item for item in cluster.run(holders(cluster.api, name, version="0")) if active(item, name)]
     if not begun:
         return []
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))

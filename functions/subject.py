@@ -69,9 +69,9 @@ def live(event: BaseCloudEvent, cluster: Cluster) -> Maintenance | None:
     return still(cluster.run(absent_ok(cluster.api.get(path_of(reference_of(event))))), event)
 
 
-def active(maintenance: Maintenance | None) -> bool:
-    """Whether its node is ours to change now: begun, and not being deleted."""
-    return maintenance is not None and has_begun(maintenance) and not is_deleting(maintenance)
+def active(maintenance: Maintenance, node: str) -> bool:
+    """Whether this node is its to change now: named by the live object, begun, and not being deleted."""
+    return node_name(maintenance) == node and has_begun(maintenance) and not is_deleting(maintenance)
 
 
 def say(message: str, maintenance: Maintenance, **more: object) -> None:

@@ -27,7 +27,7 @@ def taint(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     read = cluster.api.get
     maintenance, node = cluster.together(absent_ok(read(path_of(reference))), absent_ok(read(node_path(name))))
     maintenance = still(maintenance, event)
-    if maintenance is None or not active(maintenance):
+    if maintenance is None or not active(maintenance, name):
         return []
     if node is None:
         raise Failed(f'nodes "{name}" not found')

@@ -24,7 +24,7 @@ async def holders(api: Api, node: str, version: str | None = None) -> list[Objec
 
 
 async def _of_group(api: Api, group: Group, node: str, version: str | None) -> list[Object]:
-    fields = f"spec.nodeName={node}" if node else ""
+    fields = f"spec.nodeName={_escaped(node)}" if node else ""
     answer = await absent_ok(api.list(group.path, fields=fields, version=version))
     items = (answer or {}).get("items", [])
     return [{**item, "apiVersion": group.api_version, "kind": "NodeMaintenance"} for item in items]
@@ -36,4 +36,9 @@ def _age(item: Object) -> tuple[str, str]:
 
 def pods_on(node: str) -> tuple[str, str]:
     """Path and field selector of the pods on a node."""
-    return "/api/v1/pods", f"spec.nodeName={node}"
+    return "/api/v1/pods", f"spec.nodeName={_escaped(node)}"
+
+
+def _escaped(value: str) -> str:
+    """A value in a field selector: nodeName is free text, and one with a comma must not spoil the whole request."""
+    return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
