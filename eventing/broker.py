@@ -78,7 +78,8 @@ async def _emit(options: Options, delivery: Delivery, measures: Measures, stoppi
 @asynccontextmanager
 async def _listening(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
     """Serve `app`; gives its URL, with the port that was found when 0 was asked for."""
-    runner = web.AppRunner(app, access_log=None)
+    # Knative's ingress unpacks nothing either: a compressed body is refused as what it is, no JSON.
+    runner = web.AppRunner(app, access_log=None, auto_decompress=False)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port, shutdown_timeout=1).start()

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from eventing import envelope
 from eventing.envelope import Envelope
@@ -51,8 +50,8 @@ async def _event(request: web.Request, accept: Accept) -> web.Response:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:
         return _refused(413, f"the body is over {BODY_LIMIT} bytes")
-    except HttpProcessingError as error:
-        return _refused(400, f"unreadable body: {error.message}")
+    except (web.RequestPayloadError, OSError) as error:
+        return _refused(400, f"the body broke off: {error}")
     try:
         accept(envelope.received(request.headers, body))
     except BadEvent as error:

@@ -6,6 +6,7 @@ import base64
 import json
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import requests
@@ -146,7 +147,7 @@ def test_a_failing_subscriber_is_tried_again_with_the_declared_backoff(
     broker.wait_line(msg="dropped")
 
     times = [request.at for request in receiver.at("/f")]
-    waited = [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+    waited = [later - sooner for sooner, later in pairwise(times)]
     assert len(waited) == 3
     for got, wanted in zip(waited, pauses, strict=True):
         assert wanted <= got + 0.005

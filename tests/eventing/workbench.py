@@ -59,7 +59,7 @@ class Receiver:
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
 
-            def do_POST(self) -> None:  # noqa: N802 - the base class asks for this name
+            def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 answer = receiver.take(Received(self.path, headers, body, time.monotonic()))
