@@ -1,0 +1,58 @@
+"""A TCP connection to a real server that a test can cut: what a follower must live through."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class Cable:
+    """Forwards to 127.0.0.1:`port`; `cut()` breaks all connections and refuses new ones until `mend()`."""
+
+    def __init__(self, port: int) -> None:
+        self._target = ("127.0.0.1", port)
+        self._sockets: set[socket.socket] = set()
+        self._whole = True
+        self._server = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.getsockname()[1])
+
+    def cut(self) -> None:
+        self._whole = False
+        for one in list(self._sockets):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self._whole = True
+
+    def close(self) -> None:
+        self.cut()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                if not self._whole:
+                    near.close()
+                    continue
+                far = socket.create_connection(self._target)
+                self._sockets |= {near, far}
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+            self._sockets.discard(one)
