@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 
 from console.connection import with_api
@@ -10,8 +12,12 @@ from console.draining import known_node
 from console.options import cluster_options, output_option
 from console.screen import note, show_json
 from kube.api import JSON_PATCH, Api
+from kube.errors import Conflict
 from kube.lookup import maintenances
-from kube.nodes import is_cordoned, node_path, restore_patch
+from kube.nodes import node_path, restore_patch
+
+ATTEMPTS = 5
+"""The node lifecycle controller writes taints right after a cordon: read again, then patch again."""
 
 
 @click.command
@@ -33,10 +39,13 @@ def uncordon(node: str, output: str) -> None:
 
 async def _uncordon(api: Api, node: str) -> bool:
     """Take the cordon off; a one-line error while a maintenance holds the node, which would cordon it again."""
-    found = await known_node(api, node)
     for holder in await maintenances(api, node):
         raise click.ClickException(f"{node} is in maintenance by {full_name(holder)}: kubectl maintenance stop {node}")
-    if not is_cordoned(found):
-        return False
-    await api.patch(node_path(node), restore_patch(found, (), uncordon=True), JSON_PATCH)
-    return True
+    for _ in range(ATTEMPTS):
+        patch = restore_patch(await known_node(api, node), (), uncordon=True)
+        if not patch:
+            return False
+        with suppress(Conflict):
+            await api.patch(node_path(node), patch, JSON_PATCH)
+            return True
+    raise click.ClickException(f"{node} is being changed by somebody else all the time: try again")

@@ -1,0 +1,87 @@
+"""The commands on a real cluster, and nodes of their own that nothing else is scheduled to."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from console.cli import commands
+from kube.groups import KUBEVIRT, MEDIK8S
+from localcluster import build
+from localcluster.cluster import LocalCluster
+from tests.console.workloads import KEEP_OUT, clear
+
+Run = Callable[..., Result]
+Nodes = Callable[[], str]
+NUMBERS = count(1)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def served(installed: LocalCluster) -> LocalCluster:
+    """Give the cluster once it answers for our kinds: a moment after a CRD is Established it still says 429.
+
+    kubectl asks again by itself.
+    """
+    for group in (MEDIK8S, KUBEVIRT):
+        installed.kubectl("get", f"nodemaintenances.{group.api_version.split('/')[0]}")
+    return installed
+
+
+@pytest.fixture
+def run(served: LocalCluster) -> Run:
+    """Run one command line against the cluster, as the administrator or as `user`."""
+
+    def runs(*words: str, user: str = "admin") -> Result:
+        kubeconfig = ["--kubeconfig", str(served.kubeconfig_for(user))]
+        return CliRunner().invoke(commands, [*kubeconfig, *words], prog_name="kubectl maintenance")
+
+    return runs
+
+
+@pytest.fixture
+def new_node(installed: LocalCluster) -> Iterator[Nodes]:
+    """Make Ready nodes whose taint keeps the pods of other tests out; they go with all that `workloads` put there."""
+    names: list[str] = []
+
+    def make() -> str:
+        name = f"console-{next(NUMBERS)}"
+        taint = {"key": KEEP_OUT, "effect": "NoSchedule"}
+        metadata = {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name},
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+        }
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": [taint]}}
+        installed.kubectl("create", "-f", "-", input=json.dumps(node))
+        installed.kubectl("wait", "--for=condition=Ready", "--timeout=20s", f"node/{name}")
+        names.append(name)
+        return name
+
+    yield make
+    for name in names:
+        clear(installed, name)
+        installed.kubectl("delete", "node", name, "--ignore-not-found", "--wait=false")
+
+
+@pytest.fixture
+def node(new_node: Nodes) -> str:
+    """One such node."""
+    return new_node()
+
+
+@pytest.fixture
+def plugin(served: LocalCluster, tmp_path: Path) -> dict[str, str]:
+    """Environment in which `kubectl maintenance` finds the script that installing the project would write."""
+    script = tmp_path / "kubectl-maintenance"
+    script.write_text(f"#!{sys.executable}\nfrom console.cli import main\n\nmain()\n")
+    script.chmod(0o755)
+    path = f"{tmp_path}:{build.servers()}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "KUBECONFIG": str(served.kubeconfig)}
