@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -130,13 +131,14 @@ class Api:
         wanted = {key: value for key, value in query.items() if value}
         try:
             response = await self._open("GET", path, wanted, None, "application/json", None)
-            if response.status >= 400:
-                raise error_of(response.status, _decoded(await response.read()))
-            async for line in _lines(response.response):
-                change = json.loads(line)
-                if change["type"] == "ERROR":
-                    raise error_of(int(change["object"].get("code") or 500), change["object"])
-                yield change["type"], change["object"]
+            with closing(response.response):  # whoever stops watching must not keep the connection
+                if response.status >= 400:
+                    raise error_of(response.status, _decoded(await response.read()))
+                async for line in _lines(response.response):
+                    change = json.loads(line)
+                    if change["type"] == "ERROR":
+                        raise error_of(int(change["object"].get("code") or 500), change["object"])
+                    yield change["type"], change["object"]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(0, f"the watch on {path} broke: {error or type(error).__name__}") from error
 
