@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,19 @@ def main() -> int:
     started = time.monotonic()
     build.servers()
     with tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-") as folder:
-        with LocalCluster(Path(folder) / "cluster", nodes=3) as cluster:
-            say(f"three nodes on a real API server, ready after {time.monotonic() - started:.1f} s")
-            product.install(cluster)
-            with Product(cluster, Path(folder) / "product") as running:
-                say("CRDs and rights installed; functions and delivery at work")
-                _tell(cluster, running)
+        _run(Path(folder), started)
     say("everything that was started is stopped")
     _look_next()
     return 0
+
+
+def _run(folder: Path, started: float) -> None:
+    with LocalCluster(folder / "cluster", nodes=3) as cluster:
+        say(f"three nodes on a real API server, ready after {time.monotonic() - started:.1f} s")
+        product.install(cluster)
+        with Product(cluster, folder / "product") as running:
+            say("CRDs and rights installed; functions and delivery at work")
+            _tell(cluster, running)
 
 
 def _tell(cluster: LocalCluster, running: Product) -> None:

@@ -48,11 +48,11 @@ class Flow:
         with self._changed:
             self._show(line)
 
-    def await_type(self, kind: str, seconds: float) -> None:
-        """Return when an event of that type was accepted. Raises `LocalClusterError` after `seconds`."""
+    def await_type(self, kind: str, seconds: float, times: int = 1) -> None:
+        """Return when so many events of that type were accepted. Raises `LocalClusterError` after `seconds`."""
         with self._changed:
-            if not self._changed.wait_for(lambda: any(_is(entry, kind) for entry in self._entries), seconds):
-                raise LocalClusterError(f"no {kind} within {seconds} s")
+            if not self._changed.wait_for(lambda: sum(_is(entry, kind) for entry in self._entries) >= times, seconds):
+                raise LocalClusterError(f"not {times} times {kind} within {seconds} s")
 
     def summary(self) -> list[str]:
         """For each function: how often it was called, and how long it took at the median and the most."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kube.cluster import Cluster
@@ -40,7 +42,12 @@ class Scene:
         size = {"cpu": "32", "memory": "256Gi", "pods": "250"}
         self.admin.create(
             "/api/v1/nodes",
-            {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"capacity": size, "allocatable": size}},
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": metadata,
+                "status": {"capacity": size, "allocatable": size},
+            },
         )
         self.until("/api/v1/nodes", name, _is_ready)
         return name
@@ -52,20 +59,61 @@ class Scene:
         self.cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=30s")
         return name
 
-    def pods(self, node: str, count: int, *, namespace: str = "", labels: Object | None = None, **more: Any) -> list[Object]:
+    def pods(
+        self, node: str, count: int, *, namespace: str = "", labels: Object | None = None, **more: Any
+    ) -> list[Object]:
         """Make bare pods on the node and wait until all are Ready; `delete` and `ready` are kwok's delays."""
         namespace = namespace or self.namespace()
-        delays = {f"pod-{stage}.stage.kwok.x-k8s.io/delay": more[stage] for stage in ("delete", "ready") if stage in more}
+        delays = {
+            f"pod-{stage}.stage.kwok.x-k8s.io/delay": more[stage] for stage in ("delete", "ready") if stage in more
+        }
         names = [f"pod-{next(NUMBERS)}" for _ in range(count)]
         for name in names:
             metadata = {"name": name, "labels": labels or {}, "annotations": delays}
             metadata |= {"finalizers": more["finalizers"]} if "finalizers" in more else {}
             spec = {"nodeName": node, "containers": [{"name": "main", "image": "fake"}]}
+            spec |= {"terminationGracePeriodSeconds": more["grace"]} if "grace" in more else {}
             body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
             self.admin.create(f"/api/v1/namespaces/{namespace}/pods", body)
         if more.get("ready_awaited", True):
             return [self.until(f"/api/v1/namespaces/{namespace}/pods", name, _is_ready) for name in names]
         return [self.admin.get(f"/api/v1/namespaces/{namespace}/pods/{name}") for name in names]
+
+    def deployment(self, namespace: str, node: str, replicas: int, **delays: str) -> None:
+        """Make the Deployment `web`, all replicas Ready on this node; `delete` and `ready` as in `pods`.
+
+        Its pods run where `allow` says: on this node only, for now.
+        """
+        self.allow(namespace, node)
+        labels = {"app": "web"}
+        annotations = {f"pod-{stage}.stage.kwok.x-k8s.io/delay": delay for stage, delay in delays.items()}
+        template = {
+            "metadata": {"labels": labels, "annotations": annotations},
+            "spec": {"nodeSelector": {"pool": namespace}, "containers": [{"name": "main", "image": "fake"}]},
+        }
+        spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+        body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+        self.admin.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", body)
+        self.cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+
+    def allow(self, namespace: str, node: str) -> None:
+        """Let the namespace's Deployment run on this node, too."""
+        self.cluster.kubectl("label", "node", node, f"pool={namespace}")
+
+    def maintain_with_pods(self, node: str, count: int) -> str:
+        """Put pods on the node and drain it; returns the path of its finished maintenance."""
+        self.pods(node, count)
+        path = self.maintain(node)
+        self.reaches(path)
+        return path
+
+    @contextmanager
+    def aside(self, work: Callable[[], None]) -> Iterator[None]:
+        """Do `work` in a thread while the block runs, and wait for its end."""
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        yield
+        thread.join(timeout=30)
 
     def budget(self, namespace: str, labels: Object, *, name: str = "budget", allowed: int, **spec: Any) -> Object:
         """Make a disruption budget and wait until it allows that many disruptions."""

@@ -19,7 +19,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_sample_drains_its_node_and_gives_it_back(scene: Scene, group: str) -> None:
-    """X-7, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: all groups cordon, taint, drain and restore alike."""
+    """X-7, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: all groups do alike."""
     name, wanted, reason = SAMPLES[group]
     node = scene.node(wanted)
     foreign = {"key": "example.com/mine", "value": "yes", "effect": "NoSchedule"}
@@ -80,7 +80,8 @@ def test_pods_do_not_come_back_when_the_node_does(scene: Scene) -> None:
     """OSV-6, NMO-6: a Deployment's pods live on elsewhere and stay there after the maintenance."""
     node, other = scene.node(), scene.node()
     namespace = scene.namespace()
-    _deployment(scene, namespace, [node, other], 4)
+    scene.deployment(namespace, node, 4)
+    scene.allow(namespace, other)
     path = scene.maintain(node)
     scene.reaches(path)
     scene.cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
@@ -164,21 +165,6 @@ def test_a_deletion_in_the_middle_of_a_drain_stops_it(scene: Scene) -> None:
     assert len(scene.pods_on(node)) == 3
     assert scene.evictions(pods) == []
     assert not scene.spec(node).get("unschedulable")
-
-
-def _deployment(scene: Scene, namespace: str, nodes: list[str], replicas: int) -> None:
-    """A Deployment on these nodes only, with all replicas Ready."""
-    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}]}]
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    labels = {"app": "web"}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": {"affinity": affinity, "containers": [{"name": "main", "image": "fake"}]},
-    }
-    spec: Object = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
-    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
-    scene.admin.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", body)
-    scene.cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
 
 
 def _pods(scene: Scene, namespace: str) -> list[Object]:

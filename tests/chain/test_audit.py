@@ -1,0 +1,70 @@
+"""What the API server saw of us, in its own audit log."""
+
+from __future__ import annotations
+
+from eventing.events import TICK
+from localcluster.flow import Flow
+from tests.chain.scene import OURS, Object, Scene
+
+
+def test_nothing_is_evicted_before_cordon_and_taint(scene: Scene) -> None:
+    """NMO-5, C32: the last write to the node precedes the first eviction."""
+    node = scene.node()
+    pods = scene.pods(node, 5)
+    path = scene.maintain(node)
+    scene.reaches(path)
+
+    writes = [entry for entry in scene.our_writes() if entry["objectRef"].get("name") == node]
+    prepared = [entry["stageTimestamp"] for entry in writes if entry["objectRef"]["resource"] == "nodes"]
+    evicted = [entry["requestReceivedTimestamp"] for entry in scene.evictions(pods)]
+
+    assert len(prepared) == 2
+    assert len(evicted) == 5
+    assert max(prepared) < min(evicted)
+    scene.delete(path)
+    scene.gone(path)
+
+
+def test_pods_leave_by_eviction_with_their_uid_and_no_other_way(scene: Scene) -> None:
+    """NMO-6, 9: every eviction names the pod's uid as precondition; we never delete a pod ourselves."""
+    node = scene.node()
+    pods = scene.pods(node, 5)
+    path = scene.maintain(node)
+    scene.reaches(path)
+
+    asked = {entry["objectRef"]["name"]: entry["requestObject"]["deleteOptions"] for entry in scene.evictions(pods)}
+
+    assert {name: options["preconditions"]["uid"] for name, options in asked.items()} == {
+        pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods
+    }
+    assert not [entry for entry in scene.our_writes() if _deletes_pods(entry)]
+    scene.delete(path)
+    scene.gone(path)
+
+
+def test_a_quiet_cluster_stays_quiet(scene: Scene) -> None:
+    """X-3, NMO-12: three finished maintenances, and a minute of resync ticks without a single write of ours."""
+    paths = [scene.maintain(scene.node()) for _ in range(3)]
+    for path in paths:
+        scene.reaches(path)
+    versions = [scene.admin.get(path)["metadata"]["resourceVersion"] for path in paths]
+    with Flow(scene.product.delivery_log, show=str) as flow:
+        flow.await_type(TICK, 20)  # what the last step caused is over
+        before = len(scene.our_writes())
+
+        flow.await_type(TICK, 70, times=5)
+
+    assert scene.our_writes()[before:] == []
+    assert [scene.admin.get(path)["metadata"]["resourceVersion"] for path in paths] == versions
+    for path in paths:
+        scene.delete(path)
+        scene.gone(path)
+
+
+def _deletes_pods(entry: Object) -> bool:
+    reference = entry["objectRef"]
+    return (
+        entry["user"]["username"].startswith(OURS)
+        and entry["verb"] in ("delete", "deletecollection")
+        and reference["resource"] == "pods"
+    )

@@ -1,0 +1,125 @@
+"""Objects, nodes and pods that are not as one would wish."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kube.groups import MEDIK8S
+from localcluster.errors import LocalClusterError
+from tests.chain.scene import Object, Scene
+
+RESYNC = 20.0
+"""Seconds within which a tick has come and was answered."""
+
+
+def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
+    """NMO-19: Failed with the reason, no write elsewhere; the node comes later and is maintained by the next tick."""
+    path = scene.maintain("chain-not-yet")
+    status = scene.reaches(path, lambda item: bool((item.get("status") or {}).get("phase")))["status"]
+    assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "chain-not-yet" not found')
+
+    scene.node("chain-not-yet")
+    done = scene.reaches(path, seconds=RESYNC)["status"]
+
+    assert "lastError" not in done
+    scene.delete(path)
+    scene.gone(path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        pytest.param({"spec": {"nodeName": ""}}, "spec.nodeName", id="empty"),
+        pytest.param({"spec": {"reason": "x"}}, "spec.nodeName: Required value", id="missing"),
+        pytest.param({}, "spec: Required value", id="no spec"),
+        pytest.param({"spec": {"nodeName": 7}}, "spec.nodeName", id="number"),
+    ],
+)
+def test_a_node_name_that_is_none_is_refused_at_the_door(scene: Scene, spec: Object, said: str) -> None:
+    """NMO-2, NMO-18: the schema refuses it and names the field, with no webhook in sight."""
+    head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "bad"}}
+
+    with pytest.raises(LocalClusterError) as refused:
+        scene.cluster.kubectl("create", "-f", "-", input=json.dumps({**head, **spec}))
+
+    assert said in str(refused.value)
+
+
+def test_the_node_name_cannot_be_changed(scene: Scene) -> None:
+    """NMO-21: a patch of spec.nodeName is refused; the reason may change at any time."""
+    node = scene.node()
+    path = scene.maintain(node)
+    scene.reaches(path)
+
+    with pytest.raises(LocalClusterError) as refused:
+        scene.cluster.kubectl("patch", "nm", path.rsplit("/", 1)[1], "--type=merge", '-p={"spec":{"nodeName":"x"}}')
+    scene.cluster.kubectl("patch", "nm", path.rsplit("/", 1)[1], "--type=merge", '-p={"spec":{"reason":"other"}}')
+
+    assert "spec.nodeName is immutable" in str(refused.value)
+    scene.delete(path)
+    scene.gone(path)
+
+
+def test_a_deleted_node_ends_its_maintenance(scene: Scene) -> None:
+    """NMO-20, NMO-14: the node goes, and its NodeMaintenance with it."""
+    node = scene.node()
+    path = scene.maintain(node)
+    scene.reaches(path)
+
+    scene.cluster.kubectl("delete", "node", node)
+
+    assert scene.gone(path, seconds=10) < 10
+
+
+def test_a_node_uncordoned_by_hand_is_cordoned_again(scene: Scene) -> None:
+    """Design, guard: somebody uncordons a node under maintenance; it is cordoned again and an Event on it says so."""
+    node = scene.node()
+    path = scene.maintain(node)
+    scene.reaches(path)
+
+    scene.cluster.kubectl("uncordon", node)
+    scene.until("/api/v1/nodes", node, lambda item: bool(item["spec"].get("unschedulable")), seconds=10)
+
+    assert "NodeCordonedAgain" in scene.cluster.kubectl("describe", "node", node).stdout
+    scene.delete(path)
+    scene.gone(path)
+
+
+def test_a_pod_that_a_finalizer_holds_is_said(scene: Scene) -> None:
+    """NMO-12, OSV-15: a pod stuck terminating stays pending and is named with what holds it, until it is let go."""
+    node = scene.node()
+    (pod,) = scene.pods(node, 1, finalizers=["example.com/hold"], grace=1)
+    path = scene.maintain(node)
+
+    status = scene.reaches(path, lambda item: bool((item.get("status") or {}).get("blockedPods")), seconds=RESYNC)[
+        "status"
+    ]
+    assert status["phase"] == "Running"
+    assert [(item["reason"], item["name"]) for item in status["blockedPods"]] == [
+        ("Finalizers", pod["metadata"]["name"])
+    ]
+    assert "example.com/hold" in status["blockedPods"][0]["message"]
+
+    where = ("-n", pod["metadata"]["namespace"], "pod", pod["metadata"]["name"])
+    scene.cluster.kubectl("patch", *where, "--type=merge", '-p={"metadata":{"finalizers":null}}')
+    scene.reaches(path)
+    scene.delete(path)
+    scene.gone(path)
+
+
+def test_a_namespace_that_is_being_deleted_does_not_stop_the_drain(scene: Scene) -> None:
+    """NMO-6: evictions are forbidden in a terminating namespace; its pods go with it, and the rest is drained."""
+    node, leaving = scene.node(), scene.namespace()
+    scene.pods(node, 5, namespace=leaving, delete="1s")
+    scene.pods(node, 3)
+    scene.cluster.kubectl("delete", "namespace", leaving, "--wait=false")
+
+    path = scene.maintain(node)
+    status = scene.reaches(path)["status"]
+
+    assert "lastError" not in status
+    assert scene.pods_on(node) == []
+    scene.delete(path)
+    scene.gone(path)

@@ -1,0 +1,106 @@
+"""Parts of the product that are down, or die, while there is work."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from localcluster.product import Product
+from tests.chain.scene import Object, Scene, finished
+
+RESYNC = 15.0
+"""Seconds between two ticks of the PingSource."""
+SLACK = 5.0
+"""Seconds for the maintenance itself."""
+MANY = 50
+
+
+@pytest.fixture(autouse=True)
+def _whole_again(scene: Scene) -> Iterator[None]:
+    """Leave the product running whatever a test did to it."""
+    yield
+    for server, start in (
+        (scene.product.functions, scene.product.start_functions),
+        (scene.product.delivery, scene.product.start_delivery),
+    ):
+        if not server.alive:
+            start()
+
+
+def test_a_maintenance_created_while_all_sources_are_down_is_found(scene: Scene) -> None:
+    """X-3: delivery and sources were down when the object came; started, they complete it within one resync period."""
+    node = scene.node()
+    scene.pods(node, 3)
+    scene.product.kill_delivery()
+    path = scene.maintain(node)
+
+    scene.product.start_delivery()
+    started = time.monotonic()
+    scene.reaches(path, seconds=RESYNC + SLACK)
+
+    assert time.monotonic() - started < RESYNC + SLACK
+    scene.delete(path)
+    scene.gone(path)
+
+
+def test_a_maintenance_deleted_while_all_is_down_waits_for_us(scene: Scene) -> None:
+    """X-5, NMO-15: the object stays, with its deletion time, until we are back; then the node is restored."""
+    node = scene.node()
+    path = scene.maintain(node)
+    scene.reaches(path)
+    scene.product.kill_delivery()
+    scene.product.kill_functions()
+
+    scene.delete(path)
+    assert scene.admin.get(path)["metadata"]["deletionTimestamp"]
+    assert scene.spec(node)["unschedulable"] is True
+
+    scene.product.start_functions()
+    scene.product.start_delivery()
+    scene.gone(path, seconds=RESYNC + SLACK)
+    assert not scene.spec(node).get("unschedulable")
+    assert "taints" not in scene.spec(node)
+
+
+@pytest.mark.parametrize(
+    ("kill", "start"),
+    [
+        pytest.param(Product.kill_functions, Product.start_functions, id="functions"),
+        pytest.param(Product.kill_delivery, Product.start_delivery, id="delivery"),
+    ],
+)
+def test_a_kill_in_the_middle_of_a_drain_costs_time_only(
+    scene: Scene, kill: Callable[[Product], None], start: Callable[[Product], None]
+) -> None:
+    """X-2, X-3, design rule 4: killed with -9 amid 50 pods and started again, all go, each evicted once."""
+    node = scene.node()
+    pods = scene.pods(node, MANY, delete="2s")
+    path = scene.maintain(node)
+    _wait_for_terminating(scene, pods, 10)
+
+    kill(scene.product)
+    assert scene.admin.get(path)["status"]["phase"] == "Running"
+    start(scene.product)
+    status = scene.reaches(path, finished, seconds=45)["status"]
+
+    granted = [entry for entry in scene.evictions(pods) if entry["responseStatus"]["code"] < 300]
+    times = Counter(entry["requestObject"]["deleteOptions"]["preconditions"]["uid"] for entry in granted)
+    assert times == {pod["metadata"]["uid"]: 1 for pod in pods}
+    assert scene.pods_on(node) == []
+    assert (status["drainProgress"], status["evictionPods"]) == (100, MANY)
+    scene.delete(path)
+    scene.gone(path)
+
+
+def _wait_for_terminating(scene: Scene, pods: list[Object], count: int) -> None:
+    """Return when so many of the pods are being deleted."""
+    namespace = pods[0]["metadata"]["namespace"]
+    going: set[str] = set()
+    for change in scene.cluster.api().watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):
+        if change["object"]["metadata"].get("deletionTimestamp"):
+            going.add(change["object"]["metadata"]["uid"])
+        if len(going) >= count:
+            return
