@@ -160,9 +160,14 @@ def _status_begun(
         "pendingPodsRefs": [podrules.name_of(pod) for pod in pending],
         "pendingCount": len(pending),
         "blockedPods": blocked,
-        "lastError": (report.error or None) if not done else None,
+        "lastError": None if done else report.error or _still_true(before, report, blocked),
         "conditions": _conditions(maintenance, node, done, len(pending), blocked, now),
     }
+
+
+def _still_true(before: Mapping[str, Any], report: Report, blocked: list[Object]) -> str | None:
+    """The error of before, where a clean step said nothing of the pods that are blocked: it would come back at once."""
+    return before.get("lastError") if report.blocked is None and blocked else None
 
 
 def _blocked(before: list[Object], pending: list[Pod], report: Report, now: datetime) -> list[Object]:
