@@ -1,0 +1,104 @@
+"""The functions on a cluster where nothing else of the product runs, each under its own account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+from werkzeug.test import TestResponse
+
+from eventing.wire import binary, received, structured
+from functions.app import FUNCTIONS, create_app
+from functions.record import journal
+from kube.api import Object
+from kube.cluster import Cluster
+from localcluster import access, product
+from localcluster.cluster import LocalCluster
+from tests.functions.hints import added
+from tests.workload import Audit, Workload
+
+
+class Functions:
+    """All functions, each behind Flask's test client and with its own account's rights and no other."""
+
+    def __init__(self, local: LocalCluster) -> None:
+        kubeconfigs = {name: local.kubeconfig_for(access.service_account(name)) for name in FUNCTIONS}
+        self.clusters = {name: Cluster(str(kubeconfig)) for name, kubeconfig in kubeconfigs.items()}
+        self.clients = {name: create_app(cluster).test_client() for name, cluster in self.clusters.items()}
+
+    def close(self) -> None:
+        for cluster in self.clusters.values():
+            cluster.close()
+
+    def post(self, step: str, event: BaseCloudEvent, *, mode: str = "binary") -> TestResponse:
+        """Post the event to one function, in binary or structured mode."""
+        message = binary(event) if mode == "binary" else structured(event)
+        return self.clients[step].post(f"/{step}", data=message.body, headers=message.headers)
+
+    def answer(self, step: str, event: BaseCloudEvent) -> BaseCloudEvent | None:
+        """The event that the function answers with, None for none; any other answer is an error."""
+        response = self.post(step, event)
+        assert response.status_code in (200, 204), response.text
+        return received(response.headers, response.data) if response.status_code == 200 else None
+
+    def chain(self, maintenance: Object, *steps: str) -> BaseCloudEvent:
+        """Give the added object to the first step and each one's answer to the next; returns the last answer."""
+        event: BaseCloudEvent = added(maintenance)
+        for step in steps:
+            reply = self.answer(step, event)
+            assert reply is not None, f"{step} answered nothing to {event.get_type()}"
+            event = reply
+        return event
+
+    def begin(self, maintenance: Object) -> BaseCloudEvent:
+        """Begin it; returns `maintenance.begun`."""
+        return self.chain(maintenance, "begin")
+
+    def prepare(self, maintenance: Object) -> BaseCloudEvent:
+        """Begin it, cordon and taint its node; returns `node.tainted`."""
+        return self.chain(maintenance, "begin", "cordon", "taint")
+
+
+@pytest.fixture(scope="session")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Give a cluster with the three kinds and the accounts, where no function ever runs but those called here."""
+    with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1) as running:
+        running.kubectl("apply", "-f", product.ROOT / "manifests" / "v1alpha1" / "crd.yaml")
+        product.install(running)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def admin(quiet: LocalCluster) -> Iterator[Cluster]:
+    """Give the administrator's door to it."""
+    door = Cluster(str(quiet.kubeconfig))
+    yield door
+    door.close()
+
+
+@pytest.fixture(scope="session")
+def functions(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Functions]:
+    """Give all functions, with a journal of their own."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JOURNAL", str(tmp_path_factory.mktemp("journal") / "journal.db"))
+        for name in ("FUNCTION", "K_SINK"):
+            environment.delenv(name, raising=False)
+        journal.cache_clear()
+        all_functions = Functions(quiet)
+        yield all_functions
+        all_functions.close()
+        journal().close()
+        journal.cache_clear()
+
+
+@pytest.fixture
+def work(quiet: LocalCluster, admin: Cluster) -> Workload:
+    """Give a namespace of the test's own."""
+    return Workload(quiet, admin)
+
+
+@pytest.fixture
+def audit(quiet: LocalCluster, work: Workload) -> Audit:
+    """Give what the API server is asked to write from now on."""
+    return Audit(quiet.audit_log)

@@ -1,0 +1,249 @@
+"""What tests put on a real cluster: nodes, namespaces, pods, budgets, owners, NodeMaintenances; and ways to look at it.
+
+Whatever has to be waited for is awaited by a watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from kube.api import Object
+from kube.cluster import Cluster
+from kube.following import follow
+from kube.groups import MEDIK8S, Group
+from kube.maintenance import path as maintenance_path
+from kube.pods import is_ready
+from localcluster.cluster import LocalCluster
+
+OURS = "system:serviceaccount:node-maintenance:"
+"""Prefix of the user names of the product's accounts."""
+SECONDS = 15.0
+"""What is awaited comes within a second; this is for a busy machine."""
+_numbers = itertools.count(1)
+
+
+class Workload:
+    """A namespace of its own on a real cluster, and what a test puts there."""
+
+    def __init__(self, local: LocalCluster, admin: Cluster) -> None:
+        self.local = local
+        self.admin = admin
+        self.namespace = self.add_namespace()
+
+    def add_namespace(self) -> str:
+        """Create another namespace that takes pods; returns its name."""
+        name = f"work-{next(_numbers)}"
+        self.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        self.wait_for(f"/api/v1/namespaces/{name}/serviceaccounts/default", bool)
+        return name
+
+    def node(self) -> str:
+        """Create a node that nobody else uses; returns its name."""
+        (name,) = self.local.add_nodes(1)
+        # a node is registered with the taint not-ready, which the controller manager takes off a moment later
+        self.wait_for(f"/api/v1/nodes/{name}", lambda node: node is not None and not node["spec"].get("taints"))
+        return name
+
+    def read_node(self, name: str) -> Object:
+        """The node as it is now."""
+        return self.admin.get(f"/api/v1/nodes/{name}")
+
+    def pods(self, node: str, *names: str, namespace: str = "", ready: bool = True, **options: Any) -> list[Object]:
+        """Create bare pods on `node` (see `pod_on`) and return them when all are Ready, or at once without `ready`."""
+        where = f"/api/v1/namespaces/{namespace or self.namespace}/pods"
+        bodies = [pod_on(node, name, **options) for name in names]
+        created = self.admin.together(*(self.admin.api.create(where, body) for body in bodies))
+        if not ready:
+            return created
+        known = self.until(where, lambda pods: all(name in pods and is_ready(pods[name]) for name in names))
+        return [known[name] for name in names]
+
+    def budget(
+        self, name: str, labels: Mapping[str, str], minimum: int, *, counted: int, namespace: str = ""
+    ) -> Object:
+        """Create a PodDisruptionBudget with `minAvailable`; returns it when it has counted that many healthy pods."""
+        where = f"/apis/policy/v1/namespaces/{namespace or self.namespace}/poddisruptionbudgets"
+        spec = {"minAvailable": minimum, "selector": {"matchLabels": dict(labels)}}
+        self.admin.create(where, {"metadata": {"name": name}, "spec": spec})
+
+        def is_counted(budget: Object | None) -> bool:
+            status = (budget or {}).get("status") or {}
+            return bool(status.get("observedGeneration")) and status.get("currentHealthy") == counted
+
+        return self.wait_for(f"{where}/{name}", is_counted)
+
+    def deployment(self, name: str, node: str, replicas: int) -> list[Object]:
+        """Create a Deployment whose pods can run on `node` only; returns its pods when they are Ready."""
+        spec = {"replicas": replicas, **_pods_of(name, node)}
+        self.admin.create(
+            f"/apis/apps/v1/namespaces/{self.namespace}/deployments", {"metadata": {"name": name}, "spec": spec}
+        )
+        return self._ready_pods_of(name, replicas)
+
+    def daemonset(self, name: str, node: str) -> Object:
+        """Create a DaemonSet on `node` only; returns its pod when that is Ready."""
+        self.admin.create(
+            f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets",
+            {"metadata": {"name": name}, "spec": _pods_of(name, node)},
+        )
+        return self._ready_pods_of(name, 1)[0]
+
+    def _ready_pods_of(self, app: str, count: int) -> list[Object]:
+        known = self.until(
+            f"/api/v1/namespaces/{self.namespace}/pods",
+            lambda pods: sum(is_ready(pod) for pod in pods.values()) >= count,
+            labels=f"app={app}",
+        )
+        return list(known.values())
+
+    def maintenance(self, node: str, group: Group = MEDIK8S, *, reason: str = "test", **metadata: Any) -> Object:
+        """Create a NodeMaintenance of `node`; returns it."""
+        body = {
+            "apiVersion": group.api_version,
+            "kind": "NodeMaintenance",
+            "metadata": {"name": f"maintenance-{next(_numbers)}", **metadata},
+            "spec": {"nodeName": node, "reason": reason},
+        }
+        return self.admin.create(group.path, body)
+
+    def again(self, maintenance: Object) -> Object:
+        """The NodeMaintenance as it is now."""
+        return self.admin.get(maintenance_path(maintenance))
+
+    def delete(self, path: str) -> None:
+        """Ask for an object's deletion, whatever its uid."""
+        self.admin.run(self.admin.api.request("DELETE", path))
+
+    def wait_for(self, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS) -> Object:
+        """Wait until the object at `path` is as `predicate` wants it (None: it is not there); returns it, {} if gone."""
+        collection, _, name = path.rpartition("/")
+        known = self.until(
+            collection, lambda items: predicate(items.get(name)), seconds, fields=f"metadata.name={name}"
+        )
+        return known.get(name, {})
+
+    def until(
+        self,
+        path: str,
+        predicate: Callable[[dict[str, Object]], bool],
+        seconds: float = SECONDS,
+        *,
+        fields: str = "",
+        labels: str = "",
+    ) -> dict[str, Object]:
+        """Wait until the collection at `path`, as name → object, is as `predicate` wants it; returns it."""
+        return self.admin.run(_until(self.admin, path, predicate, seconds, fields, labels))
+
+
+async def _until(
+    admin: Cluster,
+    path: str,
+    predicate: Callable[[dict[str, Object]], bool],
+    seconds: float,
+    fields: str,
+    labels: str,
+) -> dict[str, Object]:
+    known: dict[str, Object] = {}
+
+    async def watch() -> None:
+        synced = False
+        async with aclosing(follow(admin.api, path, fields=fields, labels=labels)) as changes:
+            async for change in changes:
+                if change.kind == "SYNCED":
+                    synced = True
+                elif change.kind == "DELETED":
+                    known.pop(change.object["metadata"]["name"], None)
+                else:
+                    known[change.object["metadata"]["name"]] = change.object
+                if synced and predicate(known):
+                    return
+
+    try:
+        await asyncio.wait_for(watch(), seconds)
+    except asyncio.TimeoutError:
+        raise TimeoutError(f"after {seconds} s {path} is not as awaited: {json.dumps(known)}") from None
+    return known
+
+
+def pod_on(
+    node: str,
+    name: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    finalizers: tuple[str, ...] = (),
+    empty_dir: bool = False,
+) -> Object:
+    """A bare pod that is bound to `node` already."""
+    spec: Object = {
+        "nodeName": node,
+        "containers": [{"name": "main", "image": "fake"}],
+        "tolerations": [{"operator": "Exists"}],
+    }
+    if empty_dir:
+        spec["volumes"] = [{"name": "scratch", "emptyDir": {}}]
+    metadata = {
+        "name": name,
+        "labels": dict(labels or {}),
+        "annotations": dict(annotations or {}),
+        "finalizers": list(finalizers),
+    }
+    return {"metadata": metadata, "spec": spec}
+
+
+def _pods_of(app: str, node: str) -> Object:
+    """Selector and template of a workload whose pods can run on `node` only."""
+    return {
+        "selector": {"matchLabels": {"app": app}},
+        "template": {
+            "metadata": {"labels": {"app": app}},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/hostname": node},
+                "containers": [{"name": "main", "image": "fake"}],
+            },
+        },
+    }
+
+
+class Audit:
+    """The writes that the API server has seen since this object was made, refused ones too."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._start = file.stat().st_size
+
+    def entries(self) -> list[Object]:
+        """All of them, in the order of their end."""
+        with self._file.open("rb") as log:
+            log.seek(self._start)
+            return [json.loads(line) for line in log.read().splitlines()]
+
+    def writes_by(self, prefix: str = OURS) -> list[Object]:
+        """Those by users whose name begins with `prefix`."""
+        return [entry for entry in self.entries() if entry["user"]["username"].startswith(prefix)]
+
+    def evictions(self, *names: str) -> list[Object]:
+        """Evictions, of all pods or of those of these names."""
+        wanted = [entry for entry in self.entries() if entry["objectRef"].get("subresource") == "eviction"]
+        return [entry for entry in wanted if not names or entry["objectRef"]["name"] in names]
+
+
+def audit(cluster: LocalCluster) -> Audit:
+    """The writes that `cluster` sees from now on."""
+    return Audit(cluster.audit_log)
+
+
+def written(entries: list[Object]) -> list[tuple[str, str, str]]:
+    """(verb, resource or resource/subresource, name) of audit entries."""
+    return [(entry["verb"], _resource(entry["objectRef"]), entry["objectRef"].get("name", "")) for entry in entries]
+
+
+def _resource(reference: Mapping[str, str]) -> str:
+    subresource = reference.get("subresource")
+    return reference["resource"] + (f"/{subresource}" if subresource else "")
