@@ -126,6 +126,12 @@ def _address(context: click.Context, option: click.Parameter, value: str) -> tup
     return host, int(port)
 
 
+def _url(context: click.Context, option: click.Parameter, value: str) -> str:
+    if not triggers.is_url(value):
+        raise click.BadParameter(f"{value!r} is not a URL such as http://127.0.0.1:8080")
+    return value
+
+
 @click.command(epilog="Example: python -m eventing.broker --manifests manifests/base --functions http://127.0.0.1:8080")
 @click.option(
     "--manifests",
@@ -135,7 +141,7 @@ def _address(context: click.Context, option: click.Parameter, value: str) -> tup
     type=click.Path(path_type=Path),
     help="File or folder; repeatable.",
 )
-@click.option("--functions", required=True, help="URL below which Services are found by name.")
+@click.option("--functions", required=True, callback=_url, help="URL below which Services are found by name.")
 @click.option(
     "--database", default="delivery.db", show_default=True, type=click.Path(path_type=Path), help="SQLite file."
 )

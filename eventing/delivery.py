@@ -161,7 +161,7 @@ class Delivery:
             return
         letter = event.extended(_extensions(failure))
         pause = BURY_FIRST
-        while not (outcome := await self._attempt(trigger, trigger.policy.dead_letters, letter)).delivered:
+        while not (outcome := await self._attempt(trigger, trigger.policy.dead_letters, letter)).taken:
             self._note("dead letter not taken", trigger, event, outcome, pause=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, BURY_LONGEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
@@ -12,6 +13,10 @@ from eventing import wire
 
 CONTENT_TYPE = "content-type"
 TRACE = "traceparent"
+HEADER_NAME = re.compile(r"[a-z0-9-]+")
+LONGEST_VALUE, MOST_HEADERS = 8000, 64
+"""Characters, and headers. gunicorn refuses a field over 8190 and more than 100 of them: no subscriber, and no dead
+letter sink, could ever take such an event."""
 SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 """What stands for itself in a header value (CloudEvents HTTP binding, 3.1.3.2)."""
 
@@ -40,7 +45,7 @@ class Envelope:
 
     def fields(self) -> dict[str, str]:
         """What a log line says of the event."""
-        named = {name: self.attribute(name) for name in ("id", "type", "source", "node")}
+        named = {name: self.attribute(name) for name in ("id", "type", "source", "subject", "node")}
         return {name: value for name, value in named.items() if value}
 
     def extended(self, extensions: Mapping[str, str]) -> Envelope:
@@ -51,13 +56,28 @@ class Envelope:
 
 def received(headers: Mapping[str, str], body: bytes) -> Envelope:
     """The event in a request or reply; raises `wire.BadEvent`. A trace given as plain header becomes the extension."""
-    envelope = sealed(wire.received(headers, body))
+    try:
+        envelope = sealed(wire.received(headers, body))
+    except UnicodeEncodeError:
+        raise wire.BadEvent("an attribute has characters that are no text") from None
+    _check_sendable(envelope)
     lowered = {name.lower(): value for name, value in headers.items()}
     if not lowered.get(CONTENT_TYPE, "").startswith(wire.STRUCTURED):
         envelope = Envelope(envelope.headers, body)  # the very bytes: written anew, they could differ
     if TRACE in lowered and envelope.attribute(TRACE) is None:
         return envelope.extended({TRACE: lowered[TRACE]})
     return envelope
+
+
+def _check_sendable(envelope: Envelope) -> None:
+    """Refuse at the door what could not be sent on: a structured event can hold what fits no header."""
+    if len(envelope.headers) > MOST_HEADERS:
+        raise wire.BadEvent(f"{len(envelope.headers)} attributes; at most {MOST_HEADERS} are taken")
+    for name, value in envelope.headers.items():
+        if not HEADER_NAME.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            raise wire.BadEvent(f"attribute {name!r} cannot be a header")
+        if len(value) > LONGEST_VALUE:
+            raise wire.BadEvent(f"attribute {name!r} is over {LONGEST_VALUE} characters")
 
 
 def sealed(event: BaseCloudEvent) -> Envelope:

@@ -34,20 +34,22 @@ class Outcome:
 
     Attributes:
         status: HTTP status, or NO_ANSWER or BAD_REPLY.
+        taken: whether the HTTP status was 2xx, whatever came with it: all that counts for a dead letter.
         text: the answer's body, or what went wrong.
         reply: the event that was answered.
         seconds: how long it took.
     """
 
     status: int
+    taken: bool = False
     text: bytes = b""
     reply: Envelope | None = None
     seconds: float = 0.0
 
     @property
     def delivered(self) -> bool:
-        """Whether the subscriber took the event."""
-        return 200 <= self.status < 300
+        """Whether the subscriber took the event and answered nothing or an event."""
+        return self.taken and self.status != BAD_REPLY
 
     @property
     def passing(self) -> bool:
@@ -84,16 +86,17 @@ async def _answer(client: aiohttp.ClientSession, url: str, event: Envelope, time
         async with client.post(url, data=event.body, headers=headers, timeout=limit, allow_redirects=False) as answer:
             return _outcome(answer.status, answer.headers, await answer.read())
     except asyncio.TimeoutError:
-        return Outcome(NO_ANSWER, f"no answer within {timeout:g} s".encode())
+        return Outcome(NO_ANSWER, text=f"no answer within {timeout:g} s".encode())
     except (aiohttp.ClientError, OSError) as error:
-        return Outcome(NO_ANSWER, f"no answer: {error or type(error).__name__}".encode())
+        return Outcome(NO_ANSWER, text=f"no answer: {error or type(error).__name__}".encode())
 
 
 def _outcome(status: int, headers: Mapping[str, str], body: bytes) -> Outcome:
     is_event = any(name.lower().startswith("ce-") for name in headers)
-    if not 200 <= status < 300 or (not body and not is_event):
-        return Outcome(status, body)
+    taken = 200 <= status < 300
+    if not taken or (not body and not is_event):
+        return Outcome(status, taken, body)
     try:
-        return Outcome(status, body, envelopes.received(headers, body))
+        return Outcome(status, taken, body, envelopes.received(headers, body))
     except BadEvent as error:
-        return Outcome(BAD_REPLY, f"the answer is neither empty nor a CloudEvent: {error}".encode())
+        return Outcome(BAD_REPLY, taken, f"the answer is neither empty nor a CloudEvent: {error}".encode())

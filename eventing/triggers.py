@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from eventing import durations
 from eventing.manifests import Document
@@ -145,13 +146,22 @@ def destination(document: Document, field: str, functions: str) -> str:
     if document.get(f"{field}.ref", dict) is None:
         if uri is None:
             raise document.wrong(field, "has neither ref nor uri")
-        if not uri.startswith(("http://", "https://")):
+        if not is_url(uri):
             raise document.wrong(f"{field}.uri", f"is not absolute: {uri!r}")
         return uri
     if document.need(f"{field}.ref.kind", str) != "Service":
         raise document.wrong(f"{field}.ref.kind", "must be Service: nothing else has an address here")
     path = uri if uri is not None else document.need(f"{field}.ref.name", str)
     return f"{functions.rstrip('/')}/{path.lstrip('/')}"
+
+
+def is_url(text: str) -> bool:
+    """Whether `text` is an address that a request can be sent to."""
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname)
 
 
 def broker_sink(document: Document) -> None:

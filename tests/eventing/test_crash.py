@@ -123,3 +123,25 @@ def test_an_event_that_cannot_be_kept_is_not_accepted(receiver: Receiver, start:
     assert refused.text.count("\n") == 1
     broker.post()
     broker.wait_line(msg="delivered")
+
+
+def test_a_broker_that_can_no_longer_write_ends_with_one_line(receiver: Receiver, start: Start) -> None:
+    """It does not go on delivering what it cannot strike off; at the next start everything owed is still there."""
+    broker = start(trigger("f"))
+    other = sqlite3.connect(broker.folder / "delivery.db", isolation_level=None, check_same_thread=False)
+
+    def lock(_: Received) -> Answer:
+        if not other.in_transaction:
+            other.execute("BEGIN IMMEDIATE")
+        return Answer()
+
+    receiver.answers["/f"] = lock
+    broker.post()
+    broker.process.wait(20)
+    assert broker.stop() == 1
+    other.close()
+    receiver.answers["/f"] = lambda _: Answer()
+    assert broker.text.splitlines()[-1] == "Error: database: database is locked"
+    broker.restart()
+
+    broker.wait_line(msg="delivered")

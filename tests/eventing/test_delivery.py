@@ -245,6 +245,21 @@ def test_a_dead_letter_waits_for_its_sink_also_across_a_restart(receiver: Receiv
     assert len(receiver.at("/f")) == 1
 
 
+def test_what_a_dead_letter_sink_answers_does_not_matter(receiver: Receiver, start: Start) -> None:
+    """2xx is taken, with whatever body, and an event in it is not passed on."""
+    receiver.answers["/f"] = lambda _: Answer(400)
+    receiver.answers["/record"] = lambda request: Answer(200, body=b"ok") if request.id == "1" else reply(type="b")
+    broker = start(trigger("f", type="a", delivery={"deadLetterSink": service("record")}), trigger("g", type="b"))
+
+    broker.post(id="1", type="a")
+    broker.post(id="2", type="a")
+    broker.wait_line(msg="dead letter taken", id="1")
+    broker.wait_line(msg="dead letter taken", id="2")
+
+    assert len(receiver.at("/record")) == 2
+    assert receiver.at("/g") == []
+
+
 def test_the_log_tells_the_flow(receiver: Receiver, start: Start) -> None:
     """One JSON line per event accepted and per delivery, with what a reader needs to follow a node."""
     broker = start(trigger("f"))

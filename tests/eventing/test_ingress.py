@@ -46,6 +46,19 @@ MALFORMED: dict[str, tuple[dict[str, str], bytes, str]] = {
     "structured, bad JSON": (STRUCTURED, b"{", "not a CloudEvent"),
     "structured, no object": (STRUCTURED, b"[1]", "not a CloudEvent"),
     "structured, no type": (STRUCTURED, json.dumps({**GOOD, "type": ""}).encode(), "type"),
+    "structured, header smuggled in": (
+        STRUCTURED,
+        json.dumps({**GOOD, "datacontenttype": "application/json\r\nx: y", "data": {}}).encode(),
+        "content-type",
+    ),
+    "structured, name with line break": (STRUCTURED, json.dumps({**GOOD, "name\n": "x"}).encode(), "header|lowercase"),
+    "structured, no text": (STRUCTURED, json.dumps({**GOOD, "subject": "\ud800"}).encode(), "text"),
+    "structured, too long": (STRUCTURED, json.dumps({**GOOD, "subject": "x" * 9000}).encode(), "subject"),
+    "structured, too many": (
+        STRUCTURED,
+        json.dumps({**GOOD, **{f"x{number}": "y" for number in range(80)}}).encode(),
+        "attributes",
+    ),
     "batch": ({"content-type": "application/cloudevents-batch+json"}, json.dumps([GOOD]).encode(), "batch"),
     "bad compression": ({**binary(), "content-encoding": "gzip"}, b"no gzip", "JSON"),
 }
@@ -81,6 +94,19 @@ def test_a_compressed_body_is_not_unpacked(broker: Broker) -> None:
     response = requests.post(broker.url, data=packed, headers={**binary(), "content-encoding": "gzip"}, timeout=10)
 
     assert response.status_code == 400
+
+
+def test_bytes_that_are_no_text_in_a_header_are_refused(broker: Broker) -> None:
+    """400, and no traceback; sent raw, since no client library would."""
+    port = int(broker.url.rsplit(":", 1)[1])
+    lines = [f"{name}: {value}".encode() for name, value in binary().items()]
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        head = [b"POST / HTTP/1.1", b"host: x", b"content-length: 2", b"connection: close", b"ce-subject: \xff", *lines]
+        raw.sendall(b"\r\n".join([*head, b"", b"{}"]))
+        answer = raw.makefile("rb").read()
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert "Traceback" not in broker.text
 
 
 def test_a_connection_that_breaks_off_leaves_the_broker_well(broker: Broker) -> None:

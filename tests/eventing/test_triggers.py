@@ -221,7 +221,9 @@ def test_files_that_are_no_manifests_are_named(tmp_path: Path) -> None:
 
 def test_a_wrong_address_is_a_usage_error(tmp_path: Path) -> None:
     """Exit 2, as for every wrong option."""
-    status, output = run("--manifests", tmp_path, "--functions", FUNCTIONS, "--listen", "here")
+    listen_status, listen = run("--manifests", tmp_path, "--functions", FUNCTIONS, "--listen", "here")
+    functions_status, functions = run("--manifests", tmp_path, "--functions", "127.0.0.1:8080")
 
-    assert status == 2
-    assert "HOST:PORT" in output
+    assert (listen_status, functions_status) == (2, 2)
+    assert "HOST:PORT" in listen
+    assert "not a URL" in functions
