@@ -11,6 +11,7 @@ import click
 from kube.api import Api, Object, absent_ok
 from kube.following import Change, follow
 from kube.groups import GROUPS, Group
+from kube.lookup import pods_on
 
 
 async def merged(*streams: AsyncIterator[Change]) -> AsyncGenerator[tuple[int, Change], None]:
@@ -46,7 +47,7 @@ def _serves(answer: Object | None) -> bool:
 async def watched(api: Api, node: str = "") -> AsyncGenerator[list[Object], None]:
     """All NodeMaintenance objects (of `node`), oldest first: once when all are known, then after every change."""
     groups = await served_groups(api)
-    fields = f"spec.nodeName={node}" if node else ""
+    fields = pods_on(node)[1] if node else ""  # both kinds name their node in spec.nodeName
     unread = set(range(len(groups)))
     known: dict[str, Object] = {}
     streams = [follow(api, group.path, fields=fields) for group in groups]
