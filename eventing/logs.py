@@ -1,4 +1,4 @@
-"""Log lines of the local delivery: one JSON object a line on standard output, flushed, so that the flow can be read."""
+"""Log lines of functions and delivery: one JSON object a line on standard output (KNM-5, C31), flushed at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class JsonLines(logging.Formatter):
         line |= {"msg": record.getMessage(), **getattr(record, "fields", {})}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        return json.dumps(line, default=str)
 
 
 def configure() -> None:
@@ -30,5 +30,5 @@ def configure() -> None:
 
 
 def log(message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """One line of the logger `delivery`."""
+    """One line of the local delivery's."""
     LOGGER.log(level, message, extra={"fields": fields})

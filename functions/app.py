@@ -16,9 +16,9 @@ from cloudevents.core.base import BaseCloudEvent
 from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
 
-from eventing import events
+from eventing import events, logs
 from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, binary, received
-from functions import begin, cordon, evict, guard, logs, record, restore, resync, status, taint
+from functions import begin, cordon, evict, guard, record, restore, resync, status, taint
 from functions.errors import Failed, Retry
 from functions.subject import data_of, reference_of
 from kube.cluster import Cluster

@@ -8,6 +8,7 @@ Touches: nodemaintenances get; nodes get; pods list; pods/eviction create; poddi
 from __future__ import annotations
 
 from cloudevents.core.base import BaseCloudEvent
+from prometheus_client import Counter
 
 from eventing import events
 from functions.subject import active, data_of, node_of, path_of, reference_of, say, still
@@ -24,6 +25,7 @@ from kube.pods import Pod, sort
 TAKES = (events.NODE_TAINTED, events.PODS_GONE, events.BUDGET_OPENED, events.PODS_EVICTED)
 GIVES = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+EVICTIONS = Counter("nodemaintenance_evictions_total", "Pods by what came of their eviction", ["outcome"])
 
 
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -46,6 +48,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not pods:
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data={"podsVersion": version})]
     batch = cluster.run(evict_batch(api, plan(pods, budgets["items"])))
+    _count(batch)
     _tell(maintenance, batch)
     more = {"more": "true"} if batch.unsent else {}
     return [
@@ -76,6 +79,12 @@ def _report(batch: Batch, version: str) -> Object:
         "error": summary(batch.blocked),
         "podsVersion": version,
     }
+
+
+def _count(batch: Batch) -> None:
+    EVICTIONS.labels("evicted").inc(len(batch.evicted))
+    EVICTIONS.labels("gone").inc(len(batch.gone))
+    EVICTIONS.labels("blocked").inc(len(batch.blocked))
 
 
 def _tell(maintenance: Maintenance, batch: Batch) -> None:

@@ -11,7 +11,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.wire import BadEvent
 from functions.announcing import warn
-from functions.subject import active, data_of, say
+from functions.subject import active, data_of, metadata_of, say
 from kube import maintenance as m
 from kube.api import Object, absent_ok
 from kube.cluster import Cluster
@@ -27,10 +27,12 @@ GIVES = (events.NODE_DRIFTED,)
 def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Answer a Node's change with what its maintenances need; a cordon that none asked for is left alone (DRN-6)."""
     hint = data_of(event)
-    name = (hint.get("metadata") or {}).get("name")
-    if not name:
+    name = metadata_of(event).get("name")
+    if not isinstance(name, str) or not name:
         raise BadEvent("metadata.name of the Node is missing in data")
     deleted = event.get_type() == events.RESOURCE_DELETED
+    if not isinstance(hint.get("spec"), dict):
+        raise BadEvent("spec of the Node is missing in data")
     if not deleted and any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values()):
         return []  # as it should be: the hint suffices
     begun = [item for item in cluster.run(holders(cluster.api, name, version="0")) if active(item, name)]

@@ -11,3 +11,4 @@ keepalive = 75
 timeout = 30
 graceful_timeout = 5
 accesslog = None
+control_socket_disable = True

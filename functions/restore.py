@@ -12,7 +12,7 @@ from eventing import events
 from functions.announcing import announce
 from functions.errors import Retry
 from functions.patching import patch_node
-from functions.subject import data_of, live, say
+from functions.subject import live, metadata_of, say
 from kube import leases
 from kube import maintenance as m
 from kube.api import Object, absent_ok
@@ -28,7 +28,7 @@ OURS = (m.FINALIZER, *m.LEGACY_FINALIZERS)
 
 def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Undo what the maintenance did to its node (NMO-14, 15, 16); hand it over when another holds it too (X-7)."""
-    if event.get_type() == events.RESOURCE_UPDATED and not data_of(event).get("metadata", {}).get("deletionTimestamp"):
+    if event.get_type() == events.RESOURCE_UPDATED and not metadata_of(event).get("deletionTimestamp"):
         return []  # the hint suffices: every status write comes by here
     maintenance = live(event, cluster)
     if maintenance is None or not m.is_deleting(maintenance) or not set(OURS) & set(m.finalizers(maintenance)):

@@ -10,7 +10,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing.events import Reference
 from eventing.wire import BadEvent
-from kube.api import Object, absent_ok
+from kube.api import Object, absent_ok, segment
 from kube.cluster import Cluster
 from kube.groups import GROUPS
 from kube.maintenance import Maintenance, has_begun, is_deleting, node_name
@@ -24,6 +24,12 @@ def data_of(event: BaseCloudEvent) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise BadEvent("data is not a JSON object")
     return data
+
+
+def metadata_of(event: BaseCloudEvent) -> Mapping[str, Any]:
+    """The metadata of the whole object that the API server's event carries, {} when there is none."""
+    metadata = data_of(event).get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def reference_of(event: BaseCloudEvent) -> Reference:
@@ -54,7 +60,7 @@ def node_of(event: BaseCloudEvent) -> str:
 
 def path_of(reference: Reference) -> str:
     """Path of the referenced object."""
-    return f"{GROUPS[reference.api_version].path}/{reference.name}"
+    return f"{GROUPS[reference.api_version].path}/{segment(reference.name)}"
 
 
 def still(maintenance: Object | None, event: BaseCloudEvent) -> Maintenance | None:

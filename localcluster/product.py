@@ -46,7 +46,7 @@ class Product:
 
     def _functions(self, cluster: LocalCluster, port: int) -> Server:
         config = ROOT / "functions" / "gunicorn.conf.py"
-        app = ("functions.app:create_app()", "-c", config, "--no-control-socket", "--bind", f"{LOOPBACK}:{port}")
+        app = ("functions.app:create_app()", "-c", config, "--bind", f"{LOOPBACK}:{port}")
         environment = {
             **DIRECT,
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("functions"))),

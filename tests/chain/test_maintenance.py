@@ -19,7 +19,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_sample_drains_its_node_and_gives_it_back(scene: Scene, group: str) -> None:
-    """X-7, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: all groups do alike."""
+    """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: all do alike."""
     name, wanted, reason = SAMPLES[group]
     node = scene.node(wanted)
     foreign = {"key": "example.com/mine", "value": "yes", "effect": "NoSchedule"}

@@ -1,0 +1,107 @@
+"""What the README shows is so."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eventing.journal import Journal
+from localcluster import build
+from tests.chain.scene import Scene
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def commands(heading: str) -> list[str]:
+    """The `$` lines in the section under that heading."""
+    section = README.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"^\$ (.+?)(?:\s+# .*)?$", section, re.MULTILINE)
+
+
+def run(scene: Scene, command: str) -> str:
+    """Run a README command in a shell as its reader would, and give what it prints."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), str(build.servers()), os.environ["PATH"]])
+    environment = {**os.environ, "KUBECONFIG": str(scene.cluster.kubeconfig), "PATH": path}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, f"{command}: {done.stderr or done.stdout}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("target", [command.split()[1] for command in re.findall(r"`?\$? ?(make [a-z]+)", README)])
+def test_a_make_target_of_the_readme_exists(target: str) -> None:
+    """Each `make` target that the README names is one of the Makefile's."""
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_the_readmes_session_works_as_shown(scene: Scene) -> None:
+    """OSV-1: the commands of "Try it yourself", one after the other, between `make up` and `make down`."""
+    shown = commands("Try it yourself")
+    assert (shown[0], shown[-1]) == ("make up", "make down")
+    assert shown[1].startswith("export KUBECONFIG=$PWD/.cluster/kubeconfig ")
+
+    said = [run(scene, command) for command in shown[2:-1]]
+
+    assert "condition met" in "".join(said)
+    assert not scene.spec("node-1").get("unschedulable")
+    run(scene, "kubectl delete deployment web")
+
+
+def test_the_readmes_object_is_taken(scene: Scene) -> None:
+    """NMO-1: the NodeMaintenance in the README is valid."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+
+    assert yaml.safe_load(text)["kind"] == "NodeMaintenance"
+    scene.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=text)
+
+
+def test_the_readmes_replays_work_as_shown(scene: Scene) -> None:
+    """X-2: the two replay commands, with the addresses and ids of a real maintenance."""
+    path = scene.maintain_with_pods(scene.node(), 1)
+    uid = scene.admin.get(path)["metadata"]["uid"]
+    scene.delete(path)
+    scene.gone(path)
+    book = Journal(scene.product.journal)
+    event = next(event for event in book.events() if event.get_extension("maintenance") == uid)
+    book.close()
+    to_function, to_broker = commands("Replay an event")
+
+    def filled(command: str, url: str) -> str:
+        command = command.replace("http://127.0.0.1:PORT", url).replace("--id ID", f"--id {event.get_id()}")
+        command = command.replace("--maintenance UID", f"--maintenance {uid}")
+        return command.replace(".cluster/product/journal.db", str(scene.product.journal))
+
+    assert f"{event.get_id()}  {event.get_type()}  204" in run(scene, filled(to_function, scene.product.functions_url))
+    assert event.get_id() in run(scene, filled(to_broker, scene.product.broker_url))
+
+
+def test_the_readmes_install_is_whole(scene: Scene) -> None:
+    """NMO-24: what `kubectl apply -k` would send renders, and holds the CRDs, the rights and the flow."""
+    (command,) = commands("Install on a cluster")
+
+    rendered = run(scene, command.replace("apply -k", "kustomize"))
+
+    kinds = {document["kind"] for document in yaml.safe_load_all(rendered)}
+    assert {"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Broker", "Trigger", "PingSource"} <= kinds
+
+
+@pytest.mark.parametrize("room", re.findall(r"^\| `([a-z]+/)` \|", README, re.MULTILINE))
+def test_a_room_of_the_readme_is_there(room: str) -> None:
+    """The folders in the README's table exist."""
+    assert (ROOT / room).is_dir()
+
+
+@pytest.mark.parametrize("field", re.findall(r"`([A-Za-z]+)`", README.split("## Read the status")[1].split("\n## ")[0]))
+def test_a_status_word_of_the_readme_is_known(field: str) -> None:
+    """Fields, phases and conditions in the README's table are those of the CRD and the status rules."""
+    known = (ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml").read_text()
+
+    assert re.search(rf"\b{field}\b", known + (ROOT / "kube/maintenance.py").read_text())
