@@ -44,8 +44,12 @@ class DrainingNode:
         self.task: asyncio.Task[None] | None = None
 
     def references(self) -> Iterable[Reference]:
-        """Who is told: the maintenances that hold the node."""
-        return [Reference.of(item) for item in self.maintenances.values() if m.has_begun(item)]
+        """Who is told: all its maintenances, as the watch that says which one has begun may lag behind the pods'."""
+        return [Reference.of(item) for item in self.maintenances.values()]
+
+    def has_begun(self) -> bool:
+        """Whether one of its maintenances may have evicted pods already."""
+        return any(m.has_begun(item) for item in self.maintenances.values())
 
     def leaving(self) -> list[Pod]:
         """The pods that are still to leave."""
@@ -100,8 +104,8 @@ class PodSource:
         async for change in follow(self._api, path, fields=fields):
             version = change.object["metadata"]["resourceVersion"]
             if change.kind == "SYNCED":
-                # what went before this watch was there is told now; nothing was evicted before a maintenance began
-                self._gone(node, version)
+                if node.has_begun():  # pods may have gone before this watch was there
+                    self._gone(node, version)
             elif change.kind == "DELETED":
                 self._left(node, change.object, version)
             else:
