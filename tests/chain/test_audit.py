@@ -15,7 +15,8 @@ def test_nothing_is_evicted_before_cordon_and_taint(scene: Scene) -> None:
     scene.reaches(path)
 
     writes = [entry for entry in scene.our_writes() if entry["objectRef"].get("name") == node]
-    prepared = [entry["stageTimestamp"] for entry in writes if entry["objectRef"]["resource"] == "nodes"]
+    granted = [entry for entry in writes if entry["responseStatus"]["code"] < 300]  # a stale patch is refused and redone
+    prepared = [entry["stageTimestamp"] for entry in granted if entry["objectRef"]["resource"] == "nodes"]
     evicted = [entry["requestReceivedTimestamp"] for entry in scene.evictions(pods)]
 
     assert len(prepared) == 2
