@@ -15,7 +15,7 @@ def test_nothing_is_evicted_before_cordon_and_taint(scene: Scene) -> None:
     scene.reaches(path)
 
     writes = [entry for entry in scene.our_writes() if entry["objectRef"].get("name") == node]
-    granted = [entry for entry in writes if entry["responseStatus"]["code"] < 300]  # a stale patch is refused and redone
+    granted = [entry for entry in writes if entry["responseStatus"]["code"] < 300]  # stale ones are redone
     prepared = [entry["stageTimestamp"] for entry in granted if entry["objectRef"]["resource"] == "nodes"]
     evicted = [entry["requestReceivedTimestamp"] for entry in scene.evictions(pods)]
 
