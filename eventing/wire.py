@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from cloudevents.core.base import BaseCloudEvent
@@ -11,6 +12,8 @@ from cloudevents.core.exceptions import BaseCloudEventException
 BODY_LIMIT = 2 * 1024 * 1024
 """Bytes. The API server stores no object over 1.5 MiB, so no honest event is larger."""
 STRUCTURED = "application/cloudevents+json"
+REQUIRED = ("specversion", "id", "source", "type")
+"""CloudEvents 1.0, "required attributes"."""
 BATCH = "application/cloudevents-batch+json"
 
 
@@ -41,10 +44,13 @@ def received(headers: Mapping[str, str], body: bytes) -> BaseCloudEvent:
     binary = any(name.startswith("ce-") for name in lowered)
     _check_content_type(content_type, binary=binary, empty=not body)
     try:
+        _check_required(lowered if binary else json.loads(body), "ce-" if binary else "")
         event = from_http_event(HTTPMessage(lowered, body))
     except BaseCloudEventException as error:
         raise BadEvent(f"not a CloudEvent 1.0: {_reasons(error)}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except BadEvent:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadEvent(f"not a CloudEvent 1.0: {error}") from None
     if event.get_specversion() != "1.0":
         raise BadEvent(f"specversion is {event.get_specversion()!r}; send 1.0")
@@ -61,6 +67,15 @@ def _check_content_type(content_type: str, *, binary: bool, empty: bool) -> None
             raise WrongContentType(f"content type is {content_type or 'missing'!r}; send application/json")
     elif content_type != STRUCTURED:
         raise WrongContentType(f"no ce- headers and content type {content_type or 'missing'!r}: not a CloudEvent")
+
+
+def _check_required(said: object, prefix: str) -> None:
+    """The library makes up an id and a specversion where they are missing; a retry would be another event each time."""
+    if not isinstance(said, Mapping):
+        raise BadEvent("not a CloudEvent 1.0: the body is no JSON object")
+    missing = [name for name in REQUIRED if f"{prefix}{name}" not in said]
+    if missing:
+        raise BadEvent(f"not a CloudEvent 1.0: {', '.join(missing)} missing")
 
 
 def _reasons(error: BaseCloudEventException) -> str:

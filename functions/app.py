@@ -64,24 +64,29 @@ KINDS = {"begin": "NodeMaintenance", "restore": "NodeMaintenance", "guard": "Nod
 
 SECONDS = Histogram("nodemaintenance_function_seconds", "Time one event took in a function", ["function"])
 RESULTS = Counter("nodemaintenance_function_events_total", "Events by function and answer", ["function", "status"])
-EVICTIONS = Counter("nodemaintenance_evictions_total", "Pods by what came of their eviction", ["outcome"])
 
 
 def create_app(cluster: Cluster | None = None) -> Flask:
     """The Flask app on `cluster` (default: the one the environment names). Raises `SystemExit` for a wrong FUNCTION."""
     logs.configure()
+    served = chosen()
     app = Flask("functions")
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
     doors = cluster or Cluster()
+    for function in served:
+        _add_route(app, function, doors, f"/{function.name}")
+    if len(served) == 1:
+        _add_route(app, served[0], doors, "/")
+    _add_health(app, doors)
+    return app
+
+
+def chosen() -> list[Function]:
+    """The functions that the environment asks for. Raises `SystemExit` for a wrong FUNCTION."""
     alone = os.environ.get("FUNCTION")
     if alone and alone not in FUNCTIONS:
         raise SystemExit(f"FUNCTION={alone} is none of {', '.join(FUNCTIONS)}; unset it to serve all")
-    for function in [FUNCTIONS[alone]] if alone else FUNCTIONS.values():
-        _add_route(app, function, doors, f"/{function.name}")
-        if alone:
-            _add_route(app, function, doors, "/")
-    _add_health(app, doors)
-    return app
+    return [FUNCTIONS[alone]] if alone else list(FUNCTIONS.values())
 
 
 def _add_route(app: Flask, function: Function, cluster: Cluster, path: str) -> None:

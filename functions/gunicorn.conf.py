@@ -12,3 +12,10 @@ timeout = 30
 graceful_timeout = 5
 accesslog = None
 control_socket_disable = True
+
+
+def on_starting(_server: object) -> None:
+    """End at once where FUNCTION names none: a worker that ends is started again for ever."""
+    from functions.app import chosen
+
+    chosen()

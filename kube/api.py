@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import aiohttp
 from kubernetes.aio import config
@@ -158,6 +158,13 @@ class Api:
         url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=REQUEST_SECONDS)
         return await self._rest.request(method, url, headers=headers, body=body, _request_timeout=timeout)
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path. Free text may stand where a name should; it must not lead to another resource:
+    what no object's name can hold becomes a name that no object has."""
+    harmless = name.replace("/", ":").replace("%", ":") if name.strip(".") else ":"
+    return quote(harmless, safe="")
 
 
 async def absent_ok(call: Any) -> Object | None:

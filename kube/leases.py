@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from kube.api import Object
+from kube.api import Object, segment
 from kube.maintenance import Maintenance
 
 Lease = Mapping[str, Any]
@@ -21,7 +21,7 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 def lease_path(node: str) -> str:
     """Path of the node's lease."""
-    return f"{LEASES}/{node}"
+    return f"{LEASES}/{segment(node)}"
 
 
 def held_for(lease: Lease) -> tuple[str, str, str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from kube.api import Object
+from kube.api import Object, segment
 
 Node = Mapping[str, Any]
 NODES = "/api/v1/nodes"
@@ -15,7 +15,7 @@ NO_SCHEDULE = "NoSchedule"
 
 def node_path(name: str) -> str:
     """Path of one node."""
-    return f"{NODES}/{name}"
+    return f"{NODES}/{segment(name)}"
 
 
 def is_cordoned(node: Node) -> bool:
@@ -25,7 +25,7 @@ def is_cordoned(node: Node) -> bool:
 
 def missing_taints(node: Node, drain_taint: str) -> list[Object]:
     """The maintenance taints the node lacks. Key and effect decide; one with a value is left as it is (C4)."""
-    present = {(taint["key"], taint.get("effect")) for taint in node["spec"].get("taints") or []}
+    present = {(taint.get("key"), taint.get("effect")) for taint in node["spec"].get("taints") or []}
     return [
         {"key": key, "effect": NO_SCHEDULE} for key in (drain_taint, UNSCHEDULABLE) if (key, NO_SCHEDULE) not in present
     ]
