@@ -13,8 +13,10 @@ from functions.app import FUNCTIONS, create_app
 from functions.record import journal
 from kube.api import Object
 from kube.cluster import Cluster
+from kube.groups import GROUPS
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
+from localcluster.processes import await_ready
 from tests.functions.hints import added
 from tests.workload import Audit, Workload
 
@@ -66,6 +68,10 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1) as running:
         running.kubectl("apply", "-f", product.ROOT / "manifests" / "v1alpha1" / "crd.yaml")
         product.install(running)
+        # a kind that was installed a moment ago has no cache yet, and answers 503 to whoever is content with one
+        api = running.api()
+        cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
+        await_ready("the kinds' caches", lambda: all(api.answers(path) for path in cached), running.servers)
         yield running
 
 

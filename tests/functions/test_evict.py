@@ -14,7 +14,6 @@ from kube.api import Object
 from kube.groups import KUBEVIRT, MEDIK8S, Group
 from kube.pods import key
 from tests.functions.conftest import Functions
-from tests.functions.gaps import begin_rights
 from tests.functions.hints import said
 from tests.workload import Audit, Workload, written
 
@@ -93,7 +92,6 @@ def test_a_node_that_is_not_ready_for_it_is_not_drained(
     assert audit.evictions() == []
 
 
-@begin_rights
 def test_daemons_and_static_pods_stay(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-7, NMO-9, DRN-3: with only a DaemonSet's pod and a mirror pod there the node is drained at once."""
     node = work.node()
@@ -106,7 +104,6 @@ def test_daemons_and_static_pods_stay(functions: Functions, work: Workload, audi
     assert audit.evictions() == []
 
 
-@begin_rights
 def test_a_daemon_without_its_daemonset_leaves(functions: Functions, work: Workload) -> None:
     """NMO-7: a DaemonSet pod whose DaemonSet is gone is evicted like any bare pod."""
     node = work.node()

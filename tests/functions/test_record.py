@@ -1,0 +1,36 @@
+"""`record` and its journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eventing.journal import Journal
+from functions.record import journal
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, tick
+from tests.workload import Audit, Workload
+
+
+def test_every_event_is_kept_once(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2, X-1: every type is taken, a duplicate is kept once, and nothing is written to the cluster."""
+    item = work.maintenance("nowhere")
+    events = [added(item), tick()]
+
+    statuses = [functions.post("record", event).status_code for event in [*events, *events]]
+
+    kept = [event.get_id() for event in journal().events()]
+    assert statuses == [204] * 4
+    assert [kept.count(event.get_id()) for event in events] == [1, 1]
+    assert audit.writes_by() == []
+
+
+def test_the_journal_survives(functions: Functions) -> None:
+    """X-2: what was recorded is there when another process opens the same file."""
+    event = tick()
+    functions.post("record", event, mode="structured")
+    (_, _, file) = journal()._db.execute("PRAGMA database_list").fetchone()
+
+    reopened = Journal(Path(file))
+
+    assert event.get_id() in [kept.get_id() for kept in reopened.events()]
+    reopened.close()
