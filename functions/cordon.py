@@ -10,12 +10,10 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.announcing import announce
-from functions.errors import Failed
 from functions.patching import patch_node
-from functions.subject import active, node_of, path_of, reference_of, say, still
-from kube.api import absent_ok
+from functions.subject import maintained, reference_of, say
 from kube.cluster import Cluster
-from kube.nodes import cordon_patch, node_path
+from kube.nodes import cordon_patch
 
 TAKES = (events.MAINTENANCE_BEGUN, events.NODE_DRIFTED)
 GIVES = (events.NODE_CORDONED,)
@@ -23,14 +21,11 @@ GIVES = (events.NODE_CORDONED,)
 
 def cordon(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Set `spec.unschedulable` where it is not set. Raises `Failed` when the node is gone."""
-    name, reference = node_of(event), reference_of(event)
-    read = cluster.api.get
-    maintenance, node = cluster.together(absent_ok(read(path_of(reference))), absent_ok(read(node_path(name))))
-    maintenance = still(maintenance, event)
-    if maintenance is None or not active(maintenance, name):
+    found = maintained(event, cluster)
+    if found is None:
         return []
-    if node is None:
-        raise Failed(f'nodes "{name}" not found')
+    maintenance, node = found
+    name, reference = node["metadata"]["name"], reference_of(event)
     if patch_node(name, node, cordon_patch, cluster):
         say(f"cordon Node: {name}", maintenance)
         announce(name, "NodeNotSchedulable", maintenance, cluster)

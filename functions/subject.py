@@ -10,10 +10,12 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing.events import Reference
 from eventing.wire import BadEvent
+from functions.errors import Failed
 from kube.api import Object, absent_ok, segment
 from kube.cluster import Cluster
 from kube.groups import GROUPS
 from kube.maintenance import Maintenance, has_begun, is_deleting, node_name
+from kube.nodes import Node, node_path
 
 log = logging.getLogger("controller_nodemaintenance")
 
@@ -73,6 +75,23 @@ def still(maintenance: Object | None, event: BaseCloudEvent) -> Maintenance | No
 def live(event: BaseCloudEvent, cluster: Cluster) -> Maintenance | None:
     """Read the event's NodeMaintenance again; None when it is gone."""
     return still(cluster.run(absent_ok(cluster.api.get(path_of(reference_of(event))))), event)
+
+
+def maintained(event: BaseCloudEvent, cluster: Cluster) -> tuple[Maintenance, Node] | None:
+    """The event's NodeMaintenance and its node, read side by side; None when the node is not its to change now.
+
+    Raises `Failed` when the node is gone.
+    """
+    name, read = node_of(event), cluster.api.get
+    maintenance, node = cluster.together(
+        absent_ok(read(path_of(reference_of(event)))), absent_ok(read(node_path(name)))
+    )
+    maintenance = still(maintenance, event)
+    if maintenance is None or not active(maintenance, name):
+        return None
+    if node is None:
+        raise Failed(f'nodes "{name}" not found')
+    return maintenance, node
 
 
 def active(maintenance: Maintenance, node: str) -> bool:

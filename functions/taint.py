@@ -9,13 +9,11 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.errors import Failed
 from functions.patching import patch_node
-from functions.subject import active, node_of, path_of, reference_of, say, still
-from kube.api import absent_ok
+from functions.subject import maintained, reference_of, say
 from kube.cluster import Cluster
 from kube.maintenance import group
-from kube.nodes import missing_taints, node_path, taint_patch
+from kube.nodes import missing_taints, taint_patch
 
 TAKES = (events.NODE_CORDONED,)
 GIVES = (events.NODE_TAINTED,)
@@ -23,14 +21,11 @@ GIVES = (events.NODE_TAINTED,)
 
 def taint(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Add the maintenance taints that are missing. Raises `Failed` when the node is gone."""
-    name, reference = node_of(event), reference_of(event)
-    read = cluster.api.get
-    maintenance, node = cluster.together(absent_ok(read(path_of(reference))), absent_ok(read(node_path(name))))
-    maintenance = still(maintenance, event)
-    if maintenance is None or not active(maintenance, name):
+    found = maintained(event, cluster)
+    if found is None:
         return []
-    if node is None:
-        raise Failed(f'nodes "{name}" not found')
+    maintenance, node = found
+    name, reference = node["metadata"]["name"], reference_of(event)
     key = group(maintenance).drain_taint
     missing = missing_taints(node, key)
     if missing:
