@@ -22,7 +22,8 @@ NODE_SIZE = {"cpu": "32", "memory": "256Gi", "pods": "250"}
 class LocalCluster:
     """A cluster in a folder of its own; several can run side by side.
 
-    In: an empty or absent `directory`; `flags` that the API server gets beside its own. Out: `kubeconfig` (admin), `url`, `audit_log`, a log per server.
+    In: an empty or absent `directory`; `flags` for the API server beside the usual.
+    Out: `kubeconfig` (admin), `url`, `audit_log`, a log per server.
     The servers end with `stop()`, with the `with` block, or with the process that started them, however it ends.
     """
 

@@ -32,7 +32,8 @@ MORE = ("third_party/eventing-integrations-latest",)
 LEFT_OUT = {"HorizontalPodAutoscaler", "StatefulSet", "PodDisruptionBudget"}
 UNUSED = {"job-sink", "request-reply"}
 """Deployments of features that we do not use."""
-WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+FIRST = ("Namespace", "CustomResourceDefinition")
+"""Kinds that the rest stands on."""
 
 Manifest = dict[str, Any]
 
@@ -62,28 +63,21 @@ def place(cluster: LocalCluster, namespace: str) -> None:
 
 
 def install(cluster: LocalCluster, webhook_ports: dict[str, int]) -> None:
-    """Install all but the webhooks' configurations, which refuse every write while nobody answers them.
+    """Install all of it; a webhook's configuration names nothing to judge until the webhook itself fills it in.
 
     In: the port at which each webhook's Service is answered by a process of this machine.
     """
     cluster.kubectl("apply", "-f", HERE / "node.yaml")
     found = manifests()
-    for kinds in (("Namespace",), ("CustomResourceDefinition",)):
-        apply(cluster, [item for item in found if item["kind"] in kinds])
+    for kind in FIRST:
+        apply(cluster, [item for item in found if item["kind"] == kind])
     place(cluster, NAMESPACE)
-    rest = [item for item in found if item["kind"] not in (*WEBHOOKS, "Namespace", "CustomResourceDefinition")]
+    rest = [item for item in found if item["kind"] not in FIRST]
     for item in rest:
         if item["kind"] == "Service" and item["metadata"]["name"] in webhook_ports:
             del item["spec"]["selector"]  # its endpoint is not a pod
     apply(cluster, [*rest, *(_endpoint(name, port) for name, port in webhook_ports.items())])
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
-
-
-def install_webhooks(cluster: LocalCluster) -> list[str]:
-    """Put the webhooks between the API server and every write of a Knative object; returns their names for kubectl."""
-    found = [item for item in manifests() if item["kind"] in WEBHOOKS]
-    apply(cluster, found)
-    return [f"{item['kind']}/{item['metadata']['name']}" for item in found]
 
 
 def _endpoint(service: str, port: int) -> Manifest:

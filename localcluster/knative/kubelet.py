@@ -14,7 +14,7 @@ from localcluster.errors import LocalClusterError
 from localcluster.processes import Server
 
 ROOT = Path(__file__).parents[2]
-TOKEN_DURATION = "8760h"  # nobody renews it, so it has to last as long as the cluster
+LIFETIME = "8760h"  # nobody renews a token, so it has to last as long as the cluster
 OURS = "nodemaintenance"
 """The image of our own programs."""
 LEADERLESS = ("ingress", "filter")
@@ -25,8 +25,8 @@ def kubeconfig(cluster: LocalCluster, namespace: str, account: str) -> Path:
     """Write a kubeconfig with a token of a ServiceAccount, as the TokenRequest API gives it to pods."""
     file = cluster.directory / "users" / f"{namespace}_{account}.token.kubeconfig"
     if not file.exists():
-        duration = f"--duration={TOKEN_DURATION}"
-        token = cluster.kubectl("create", "token", account, "-n", namespace, duration).stdout.strip()
+        request = ("create", "token", account, "-n", namespace, f"--duration={LIFETIME}")
+        token = cluster.kubectl(*request).stdout.strip()
         access.write_kubeconfig(file, cluster.url, cluster.certificate, f"{namespace}:{account}", token)
     return file
 

@@ -1,4 +1,4 @@
-"""The product on real Knative: the shipped manifests, a process per function with its own token, the sources' adapters."""
+"""The product on real Knative: shipped manifests, a process per function with its own token, the sources' adapters."""
 
 from __future__ import annotations
 
@@ -113,14 +113,15 @@ class KnativeProduct:
         self._cluster.kubectl("wait", KINDS, "--all", "-n", NAMESPACE, *ready)
 
     def _install(self) -> None:
-        """Apply what we ship; only the Triggers' subscribers are told apart, since the functions are no Services here."""
-        found = [item for folder in FLOW for item in yaml.safe_load_all(self._cluster.kubectl("kustomize", folder).stdout)]
-        first = ("Namespace", "CustomResourceDefinition")
-        install.apply(self._cluster, [item for item in found if item["kind"] in first])
+        """Apply what we ship; only the Triggers' subscribers differ, since the functions are no Services here."""
+        found = [
+            item for folder in FLOW for item in yaml.safe_load_all(self._cluster.kubectl("kustomize", folder).stdout)
+        ]
+        install.apply(self._cluster, [item for item in found if item["kind"] in install.FIRST])
         install.place(self._cluster, NAMESPACE)
         self._cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
         self._cluster.kubectl("apply", "-f", install.HERE / "channel.yaml")
-        rest = [self.locally(item) for item in found if item["kind"] not in first]
+        rest = [self.locally(item) for item in found if item["kind"] not in install.FIRST]
         install.apply(self._cluster, rest)
 
     def locally(self, item: Manifest) -> Manifest:
@@ -146,7 +147,7 @@ class KnativeProduct:
             "K_SINK": self.broker_url,
             "JOURNAL": str(self.journal),
         }
-        command = [sys.executable, "-m", "gunicorn", *app]
+        command: list[str | Path] = [sys.executable, "-m", "gunicorn", *app]
         return Server(name, command, self._directory / f"{name}.log", environment, ROOT)
 
     def _adapters(self) -> dict[str, Server]:

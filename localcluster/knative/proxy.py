@@ -38,7 +38,7 @@ class Proxy:
         self.url = f"http://{LOOPBACK}:{port}"
         file = directory / "nginx.conf"
         file.write_text(Template(CONFIG.read_text()).substitute(ports, directory=directory, port=port))
-        command = [str(_program()), "-p", directory, "-e", "stderr", "-c", file]
+        command: list[str | Path] = [str(_program()), "-p", directory, "-e", "stderr", "-c", file]
         self.server = Server("nginx", command, directory / "nginx.log")
 
     def environment(self) -> dict[str, str]:
