@@ -1,0 +1,25 @@
+"""One cluster of twenty nodes on each real engine, with the product at work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from localcluster import deliveries
+from tests.e2e.stage import NODES, Stage
+
+ENGINES = ("knative",)
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Give the product on a real engine, all of it ready."""
+    engine = deliveries.named(request.param)
+    engine.check()
+    engine.build()
+    folder = tmp_path_factory.mktemp(request.param)
+    with engine.cluster(folder / "servers", NODES) as cluster, engine.open(cluster, folder / "product") as product:
+        stage = Stage(cluster, product)
+        yield stage
+        stage.close()
