@@ -13,7 +13,7 @@ from prometheus_client import Counter
 from eventing import events
 from functions.subject import active, data_of, node_of, path_of, reference_of, say, still
 from kube.api import Api, Object, absent_ok
-from kube.budgets import plan
+from kube.budgets import BUDGETS, plan
 from kube.cluster import Cluster
 from kube.eviction import Batch, evict_batch, orphans, summary
 from kube.groups import MEDIK8S
@@ -24,7 +24,6 @@ from kube.pods import Pod, sort
 
 TAKES = (events.NODE_TAINTED, events.PODS_GONE, events.BUDGET_OPENED, events.PODS_EVICTED)
 GIVES = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
-BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 EVICTIONS = Counter("nodemaintenance_evictions_total", "Pods by what came of their eviction", ["outcome"])
 
 
