@@ -14,9 +14,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from eventing import events
+from eventing.logs import JsonLines
 from eventing.wire import BODY_LIMIT, binary
 from functions.app import FUNCTIONS, create_app
-from eventing.logs import JsonLines
 from kube.cluster import Cluster
 from kube.groups import MEDIK8S
 from localcluster.access import UNPRIVILEGED
@@ -103,7 +103,11 @@ def test_what_is_no_event_is_refused_in_one_line(
         ("guard", events.RESOURCE_UPDATED, {"metadata": "text"}),
         ("guard", events.RESOURCE_UPDATED, {"metadata": {"name": 7}}),
         ("guard", events.RESOURCE_UPDATED, {"metadata": {"name": "x"}}),
-        ("guard", events.RESOURCE_UPDATED, {"metadata": {"name": "x"}, "spec": {"taints": [{}], "unschedulable": True}}),
+        (
+            "guard",
+            events.RESOURCE_UPDATED,
+            {"metadata": {"name": "x"}, "spec": {"taints": [{}], "unschedulable": True}},
+        ),
         ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": None}),
         ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": "text"}),
         ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": {"deletionTimestamp": "x"}}),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
+from functions.subject import data_of
 from kube import maintenance as m
+from kube.api import Object
 from kube.groups import MEDIK8S
 from tests.functions.conftest import Functions
 from tests.functions.hints import said
@@ -23,7 +25,7 @@ def test_the_node_takes_no_new_pods(functions: Functions, work: Workload, audit:
 
     after = work.read_node(node)
     assert reply is not None
-    assert (reply.get_type(), reply.get_data()["node"]) == (events.NODE_CORDONED, node)
+    assert (reply.get_type(), data_of(reply)["node"]) == (events.NODE_CORDONED, node)
     after["spec"].pop("taints", None)  # the controller manager adds its own as soon as it sees the cordon
     assert after["spec"] == {**before["spec"], "unschedulable": True}
     assert after["metadata"]["labels"] == before["metadata"]["labels"]
@@ -88,7 +90,7 @@ def test_the_node_is_gone(functions: Functions, work: Workload, audit: Audit) ->
     reply = functions.answer("cordon", begun)
 
     assert reply is not None
-    assert (reply.get_type(), reply.get_data()["error"]) == (events.MAINTENANCE_FAILED, f'nodes "{node}" not found')
+    assert (reply.get_type(), data_of(reply)["error"]) == (events.MAINTENANCE_FAILED, f'nodes "{node}" not found')
     assert len(audit.writes_by()) == writes
 
 
@@ -97,7 +99,7 @@ def test_the_node_is_gone(functions: Functions, work: Workload, audit: Audit) ->
 def test_an_event_that_does_not_fit_the_live_object_does_nothing(
     functions: Functions, work: Workload, audit: Audit, step: str, what: str
 ) -> None:
-    """X-2, NMO-15: the object is gone, another of its name, being deleted, not begun, or names another node: no write."""
+    """X-2, NMO-15: the object is gone, made anew, being deleted, not begun, or names another node: no write."""
     node = work.node()
     item = work.maintenance(node)
     if what != "not-begun":
@@ -128,5 +130,5 @@ def test_an_event_that_does_not_fit_the_live_object_does_nothing(
     assert len(audit.writes_by()) == writes
 
 
-def _named(item: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+def _named(item: Object) -> Object:
     return {"metadata": {"name": item["metadata"]["name"]}}

@@ -8,6 +8,7 @@ import pytest
 
 from eventing import events
 from functions import subject
+from functions.subject import data_of
 from kube import leases
 from kube import maintenance as m
 from kube.api import Object
@@ -55,7 +56,7 @@ def test_the_node_is_given_back(
     reply = functions.answer("restore", told(item))  # type: ignore[arg-type]
 
     assert reply is not None
-    assert (reply.get_type(), reply.get_data()["node"]) == (events.NODE_RESTORED, node)
+    assert (reply.get_type(), data_of(reply)["node"]) == (events.NODE_RESTORED, node)
     assert is_given_back(work.read_node(node))
     assert is_gone(work, item)
     assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
@@ -195,7 +196,7 @@ def test_the_node_stays_in_maintenance_until_both_are_gone(
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_FOUND
-    assert reply.get_data()["maintenance"] == events.Reference.of(second).as_data()
+    assert data_of(reply)["maintenance"] == events.Reference.of(second).as_data()
     assert is_gone(work, first)
     assert work.read_node(node)["spec"]["unschedulable"] is True
 
