@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from eventing import events
@@ -94,8 +96,13 @@ def test_the_node_is_gone(functions: Functions, work: Workload, audit: Audit) ->
     assert len(audit.writes_by()) == writes
 
 
-@pytest.mark.parametrize("step", ["cordon", "taint", "evict", "status"])
-@pytest.mark.parametrize("what", ["gone", "made-anew", "deleting", "not-begun", "other-node"])
+@pytest.mark.parametrize(
+    ("step", "what"),
+    [
+        *itertools.product(("cordon", "taint", "evict", "status"), ("gone", "made-anew", "deleting", "not-begun")),
+        *itertools.product(("cordon", "taint", "evict"), ("other-node",)),  # status reads the name from the object
+    ],
+)
 def test_an_event_that_does_not_fit_the_live_object_does_nothing(
     functions: Functions, work: Workload, audit: Audit, step: str, what: str
 ) -> None:
@@ -118,8 +125,6 @@ def test_an_event_that_does_not_fit_the_live_object_does_nothing(
     if what == "deleting":
         work.delete(m.path(item))
     if what == "other-node":
-        if step == "status":
-            pytest.skip("status reads the node's name from the live object")
         other = work.node()
         event = said(event.get_type(), {**item, "spec": {"nodeName": other}})
     writes = len(audit.writes_by())

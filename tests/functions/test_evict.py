@@ -210,29 +210,10 @@ def test_nothing_is_sent_to_a_budget_that_allows_none(functions: Functions, work
     assert audit.evictions("a") == []
 
 
-def test_a_stale_budget_is_answered_by_the_server(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-6, X-6: the server's 429 is data: the pod is blocked in the server's words, and nobody retries in a loop."""
-    node = work.node()
-    work.pods(node, "a", "b", labels={"app": "db"})
-    work.budget("closed", {"app": "db"}, 2, counted=2)
-    where = f"/apis/policy/v1/namespaces/{work.namespace}/poddisruptionbudgets/closed/status"
-    item = work.maintenance(node)
-    tainted = functions.prepare(item)
-    # what a budget's status says may be older than what the server decides by: here it claims to allow both
-    work.admin.patch(where, {"status": {"disruptionsAllowed": 1, "expectedPods": 2, "disruptedPods": {}}})
-
-    reply = functions.answer("evict", tainted)
-
-    assert reply is not None
-    outcomes = names(data_of(reply)["evicted"]) | names(data_of(reply)["blocked"])
-    assert outcomes == {"a", "b"}
-    assert len(audit.evictions()) <= 2
-
-
 def test_a_pod_behind_two_budgets_is_blocked_and_the_others_go_on(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:
-    """NMO-6, issue of two budgets: the server would answer 500; the pod is blocked, both budgets are named."""
+    """NMO-6: the server would answer 500; the pod is blocked, both budgets are named."""
     node = work.node()
     work.pods(node, "twice", labels={"app": "db", "tier": "x"})
     work.pods(node, "free")

@@ -46,10 +46,8 @@ def refused(status: int, message: str, *causes: Object) -> ApiError:
     return error_of(status, {"message": message, "details": {"causes": list(causes)}})
 
 
-BUDGET = {
-    "reason": "DisruptionBudget",
-    "message": "The disruption budget keep needs 3 healthy pods and has 3 currently",
-}
+SAID = "The disruption budget keep needs 3 healthy pods and has 3 currently"
+BUDGET = {"reason": "DisruptionBudget", "message": SAID}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +90,6 @@ def test_the_summary_names_five() -> None:
 
     said = summary(blocked)
 
-    assert said.startswith("ns/a: The disruption budget keep needs 3 healthy pods and has 3 currently; ns/b: ")
+    assert said.startswith(f"ns/a: {SAID}; ns/b: ")
     assert said.endswith("; and 2 more")
     assert summary([]) == ""

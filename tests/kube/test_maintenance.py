@@ -268,7 +268,7 @@ pending_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_si
 
 @given(pending_sets, st.booleans())
 def test_the_status_over_any_sequence(sets: list[set[str]], drained: bool) -> None:
-    """NMO-10, NMO-11, NMO-12: progress only up while Running, counts fixed, pending exact, Succeeded only when empty."""
+    """NMO-10, NMO-11, NMO-12: progress only goes up, counts are fixed, Succeeded only when empty."""
     item, progress_before = maintenance(), 0
     for names in sets:
         pods = [pod(name) for name in sorted(names)]

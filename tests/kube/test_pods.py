@@ -69,25 +69,25 @@ def test_an_orphaned_daemon_is_a_bare_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "option", "reason"),
+    ("item", "options", "reason"),
     [
-        (pod(), "force", "cannot delete Pods that declare no controller (use --force to override)"),
+        (pod(), DrainOptions(force=False), "cannot delete Pods that declare no controller (use --force to override)"),
         (
             pod(owner="DaemonSet"),
-            "ignore_daemonsets",
+            DrainOptions(ignore_daemonsets=False),
             "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)",
         ),
         (
             with_empty_dir(pod(owner="ReplicaSet")),
-            "delete_emptydir_data",
+            DrainOptions(delete_emptydir_data=False),
             "cannot delete Pods with local storage (use --delete-emptydir-data to override)",
         ),
     ],
     ids=["DRN-4", "DRN-3", "DRN-2"],
 )
-def test_a_missing_flag_refuses_the_drain(item: Object, option: str, reason: str) -> None:
+def test_a_missing_flag_refuses_the_drain(item: Object, options: DrainOptions, reason: str) -> None:
     """DRN-2, DRN-3, DRN-4: without its flag a pod refuses the whole drain, in kubectl's words and by its name."""
-    (refusal,) = sort([item], DrainOptions(**{option: False})).refusals
+    (refusal,) = sort([item], options).refusals
 
     assert (refusal.reason, refusal.pods) == (reason, ["ns/pod"])
     assert sort([item]).refusals == []
