@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -93,6 +94,16 @@ def test_what_is_no_event_is_refused_in_one_line(
     assert response.text.count("\n") == 1
     assert "Traceback" not in response.text
     assert audit.writes_by() == []
+
+
+def test_a_large_body_that_does_not_say_its_size_is_refused_in_one_line(functions: Functions) -> None:
+    """X-1: 5 MB in chunks, without Content-Length, get the same 413 in one line."""
+    body, whole = io.BytesIO(b" " * 5_000_000), {"wsgi.input_terminated": True}
+
+    response = functions.clients["cordon"].post("/cordon", input_stream=body, headers=HEADERS, environ_overrides=whole)
+
+    assert response.status_code == 413
+    assert response.text == f"at most {BODY_LIMIT} bytes are taken\n"
 
 
 @pytest.mark.parametrize(
