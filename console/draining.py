@@ -10,7 +10,7 @@ import click
 
 from console.watching import merged
 from kube.api import JSON_PATCH, Api, Object
-from kube.budgets import Blocked, Budget, budget_key, plan
+from kube.budgets import BUDGETS, Blocked, Budget, budget_key, plan
 from kube.errors import NotFound, Rejected
 from kube.eviction import evict_batch, orphans, summary
 from kube.following import Change, follow
@@ -18,7 +18,6 @@ from kube.lookup import pods_on
 from kube.nodes import cordon_patch, node_path
 from kube.pods import DrainOptions, Pod, Sorted, key, sort, uid
 
-BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 HOPELESS = ("Forbidden", "MultipleBudgets")
 """Refusals that waiting does not change: kubectl drain ends with an error on them too."""
 RETRY_SECONDS = 5.0

@@ -16,22 +16,20 @@ import signal
 import sys
 from collections.abc import Iterable
 
-from kube.following import follow
-
 from eventing import events
 from eventing.coalescing import Sender
 from eventing.events import Reference
 from kube import maintenance as m
 from kube.api import Api, Object
-from kube.budgets import Budget, budget_key, covers, plan
+from kube.budgets import BUDGETS, Budget, budget_key, covers, plan
 from kube.errors import NotFound
+from kube.following import follow
 from kube.groups import GROUPS, Group
 from kube.lookup import pods_on
 from kube.pods import Pod, is_terminating, sort, uid
 
 ABSENT_SECONDS = 2.0
 """How often to look whether the CRD of an absent group was installed."""
-BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 
 
 class DrainingNode:

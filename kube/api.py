@@ -1,14 +1,15 @@
 """The only door to the `kubernetes` package: HTTP verbs on paths, plain dicts in and out, five errors (`kube.errors`).
 
-Used asynchronously by the sources and the delivery, and through `kube.cluster.Cluster` by the functions and the CLI.
+Used asynchronously by the sources and the CLI, and through `kube.cluster.Cluster` by the functions.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -28,6 +29,8 @@ REQUEST_SECONDS = 10.0
 """No single request may take longer: functions answer in about a second, and a hung server is an error to retry."""
 WATCH_SECONDS = 300
 """The server ends a watch after this long; the follower resumes where it ended."""
+SILENCE_SECONDS = 150.0
+"""A watch gets a bookmark about every minute; a connection that is silent for longer is dead."""
 CONNECTIONS = 100
 """Evictions wait about 0.1 s each inside the server: many at a time hide it."""
 
@@ -78,7 +81,7 @@ class Api:
         try:
             response = await self._open(method, path, query, body, content_type, REQUEST_SECONDS)
             raw = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise Unavailable(0, f"no answer from the API server: {error or type(error).__name__}") from error
         answer = _decoded(raw)
         if response.status >= 400:
@@ -131,7 +134,7 @@ class Api:
         wanted = {key: value for key, value in query.items() if value}
         try:
             response = await self._open("GET", path, wanted, None, "application/json", None)
-            with closing(response.response):  # whoever stops watching must not keep the connection
+            with _dropped(response.response):  # whoever stops watching must not keep the connection
                 if response.status >= 400:
                     raise error_of(response.status, _decoded(await response.read()))
                 async for line in _lines(response.response):
@@ -139,7 +142,7 @@ class Api:
                     if change["type"] == "ERROR":
                         raise error_of(int(change["object"].get("code") or 500), change["object"])
                     yield change["type"], change["object"]
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise Unavailable(0, f"the watch on {path} broke: {error or type(error).__name__}") from error
 
     async def _open(
@@ -156,7 +159,7 @@ class Api:
         if token:
             headers["Authorization"] = token
         url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=REQUEST_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
         return await self._rest.request(method, url, headers=headers, body=body, _request_timeout=timeout)
 
 
@@ -174,6 +177,17 @@ async def absent_ok(call: Any) -> Object | None:
     except NotFound:
         return None
     return result
+
+
+@contextmanager
+def _dropped(response: aiohttp.ClientResponse) -> Iterator[None]:
+    """Drop the connection at the end if it is not done with: a TLS farewell would outlive a short command."""
+    try:
+        yield
+    finally:
+        if response.connection and response.connection.transport:
+            response.connection.transport.abort()
+        response.close()
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -11,6 +11,8 @@ from kube.pods import Pod, is_ready, is_terminating, name_of, uid
 from kube.selectors import matches
 
 Budget = Mapping[str, Any]
+BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+"""Path of all budgets of all namespaces."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
 """The eviction subresource asks no budget about pods in these phases."""
 

@@ -83,7 +83,7 @@ def _fill(cluster: LocalCluster) -> str:
     pods = json.loads(_kubectl(cluster, "get", "pods", "-n", "demo", "-o", "json"))["items"]
     node, count = Counter(pod["spec"]["nodeName"] for pod in pods).most_common(1)[0]
     say(f"{node} is the fullest: {count} pods")
-    return node
+    return str(node)
 
 
 def _maintain(cluster: LocalCluster, node: str) -> None:

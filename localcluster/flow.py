@@ -20,10 +20,10 @@ LOOK_SECONDS = 0.02
 class Flow:
     """Follows a delivery's log in a thread while the block runs.
 
-    In: the log's path and what shows a line. Lines already in the log are passed over.
+    In: the log's path and what shows a line, nothing by default. Lines already in the log are passed over.
     """
 
-    def __init__(self, log: Path, show: Callable[[str], None]) -> None:
+    def __init__(self, log: Path, show: Callable[[str], None] = lambda line: None) -> None:
         self._log, self._show = log, show
         self._changed = threading.Condition()
         self._ending = threading.Event()

@@ -24,6 +24,8 @@ def install(cluster: LocalCluster) -> None:
     """Apply the CRDs, the namespace and the RBAC, and wait until the API server serves the new kinds."""
     cluster.kubectl("apply", "--server-side", "-k", INSTALLED)
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+    for group in ("medik8s", "kubevirt"):  # established is not yet served; kubectl asks again until it is
+        cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
 
 
 class Product:

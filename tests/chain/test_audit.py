@@ -49,7 +49,7 @@ def test_a_quiet_cluster_stays_quiet(scene: Scene) -> None:
     for path in paths:
         scene.reaches(path)
     versions = [scene.admin.get(path)["metadata"]["resourceVersion"] for path in paths]
-    with Flow(scene.product.delivery_log, show=str) as flow:
+    with Flow(scene.product.delivery_log) as flow:
         flow.await_type(TICK, 20)  # what the last step caused is over
         before = len(scene.our_writes())
 

@@ -79,11 +79,8 @@ def test_a_pod_behind_two_budgets_is_said_and_the_others_go(scene: Scene) -> Non
 
 def _is_deletion(entry: Object, namespace: str) -> bool:
     reference = entry["objectRef"]
-    return (
-        entry["verb"] == "delete"
-        and reference["resource"] == "poddisruptionbudgets"
-        and reference["namespace"] == namespace
-    )
+    wanted = ("delete", "poddisruptionbudgets", namespace)
+    return (entry["verb"], reference["resource"], reference.get("namespace")) == wanted
 
 
 def _time(said: str) -> datetime:

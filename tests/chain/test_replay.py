@@ -17,7 +17,7 @@ def test_a_whole_cycle_replayed_after_its_end_changes_nothing(scene: Scene) -> N
     node = scene.node()
     path = scene.maintain_with_pods(node, 4)
     uid = scene.admin.get(path)["metadata"]["uid"]
-    with Flow(scene.product.delivery_log, show=str) as flow:
+    with Flow(scene.product.delivery_log) as flow:
         scene.delete(path)
         scene.gone(path)
         flow.await_type(events.NODE_RESTORED, 10)
@@ -37,7 +37,7 @@ def test_a_whole_cycle_replayed_after_its_end_changes_nothing(scene: Scene) -> N
         for name in FUNCTIONS:
             assert post(event, f"{scene.product.functions_url}/{name}").status_code in (200, 204)
         assert post(event, scene.product.broker_url).status_code == 202
-    with Flow(scene.product.delivery_log, show=str) as flow:
+    with Flow(scene.product.delivery_log) as flow:
         flow.await_type(events.TICK, 20)  # and what they caused is over, too
 
     assert scene.our_writes()[before:] == []
