@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster import deliveries
+from localcluster.knative.product import KnativeProduct
 from tests.e2e.stage import NODES, Stage
 
 ENGINES = ("knative",)
@@ -20,6 +21,7 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     engine.build()
     folder = tmp_path_factory.mktemp(request.param)
     with engine.cluster(folder / "servers", NODES) as cluster, engine.open(cluster, folder / "product") as product:
+        assert isinstance(product, KnativeProduct)
         stage = Stage(cluster, product)
         yield stage
         stage.close()

@@ -137,9 +137,9 @@ class Drains:
         ends: dict[str, str] = {}
         for entry in self.audit.writes_by("kwok"):
             reference = entry["objectRef"]
-            if entry["verb"] == "delete" and entry["responseStatus"]["code"] < 300:
-                if reference["namespace"] == self.work.namespace:
-                    ends.setdefault(reference["name"], entry["requestReceivedTimestamp"])
+            ours = entry["verb"] == "delete" and reference.get("namespace") == self.work.namespace
+            if ours and entry["responseStatus"]["code"] < 300:
+                ends.setdefault(reference["name"], entry["requestReceivedTimestamp"])
         return ends
 
 
