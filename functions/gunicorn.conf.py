@@ -19,3 +19,5 @@ def on_starting(_server: object) -> None:
     from functions.app import chosen
 
     chosen()
+control_socket_disable = True
+"""Its file would lie in a home directory that a pod's user does not have."""
