@@ -16,7 +16,16 @@ KNOWN = {
         *("specVersion", "name", "domain", "runtime", "registry", "registryInsecure", "image", "namespace", "deployer"),
         *("created", "invoke", "build", "run", "deploy"),
     },
-    "build": {"git", "builderImages", "buildpacks", "builder", "buildEnvs", "pvcSize", "remoteStorageClass", "baseImage"},
+    "build": {
+        "git",
+        "builderImages",
+        "buildpacks",
+        "builder",
+        "buildEnvs",
+        "pvcSize",
+        "remoteStorageClass",
+        "baseImage",
+    },
     "run": {"volumes", "envs", "startTimeout"},
     "deploy": {
         *("namespace", "image", "annotations", "options", "labels", "healthEndpoints", "serviceAccountName"),

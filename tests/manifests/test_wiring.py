@@ -46,7 +46,10 @@ def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: P
 def test_the_local_delivery_reads_every_overlay_as_the_same_chain(name: str, tmp_path: Path) -> None:
     """One set of manifests for every engine: which Service serves a function makes no difference to its path."""
     read_as = [
-        {name: (each.attributes, each.url, each.policy) for name, each in triggers.read(found, "http://functions").items()}
+        {
+            name: (each.attributes, each.url, each.policy)
+            for name, each in triggers.read(found, "http://functions").items()
+        }
         for found in (read(MANIFESTS / "base", tmp_path), read(MANIFESTS / "overlays" / name, tmp_path))
     ]
 
