@@ -12,10 +12,12 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.subject import say
 from kube import leases
 from kube import maintenance as m
 from kube.api import Api, Object, absent_ok
 from kube.cluster import Cluster
+from kube.errors import Denied, Rejected
 from kube.lookup import maintenances, pods_on
 from kube.nodes import Node, in_maintenance, node_path
 from kube.pods import sort
@@ -36,7 +38,16 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 async def _due_all(api: Api, found: list[Object]) -> list[str]:
-    return list(await asyncio.gather(*(_due(api, item, found) for item in found)))
+    return list(await asyncio.gather(*(_due_if_known(api, item, found) for item in found)))
+
+
+async def _due_if_known(api: Api, item: Object, all_items: list[Object]) -> str:
+    """As `_due`; a maintenance that the server will not tell about must not hold up the others."""
+    try:
+        return await _due(api, item, all_items)
+    except (Denied, Rejected) as error:
+        say("resync cannot look after this maintenance", item, error=error.message)
+        return ""
 
 
 async def _due(api: Api, item: Object, all_items: list[Object]) -> str:

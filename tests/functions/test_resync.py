@@ -11,6 +11,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.wire import received
+from functions.subject import data_of
 from kube import leases
 from kube import maintenance as m
 from kube.api import Object
@@ -75,7 +76,7 @@ def told(functions: Functions, item: Object) -> list[str]:
     reply = functions.answer("resync", tick())
     if reply is None:
         return []
-    assert reply.get_data()["maintenance"] == events.Reference.of(item).as_data()
+    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
     return [reply.get_type()]
 
 
