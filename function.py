@@ -5,8 +5,11 @@ It speaks ASGI, the functions' app is Flask: a2wsgi stands between. An image wit
 
 from __future__ import annotations
 
+from typing import cast
+
 from a2wsgi import WSGIMiddleware
 from a2wsgi.asgi_typing import HTTPScope, Receive, Send
+from a2wsgi.wsgi_typing import WSGIApp
 
 from functions.app import create_app
 
@@ -18,7 +21,8 @@ class Functions:
     """All functions by path, or with `FUNCTION` set that one alone."""
 
     def __init__(self) -> None:
-        self._app = WSGIMiddleware(create_app(), workers=WORKERS)
+        # both sides mean PEP 3333, and each has its own type for it
+        self._app = WSGIMiddleware(cast("WSGIApp", create_app()), workers=WORKERS)
 
     async def handle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -34,7 +34,7 @@ def _wrong(
     """(field, problem) of one Trigger."""
     attributes = trigger.get("spec.filter.attributes", dict) or {}
     kind, watched = attributes.get("type"), attributes.get("kind")
-    function = _called(trigger, "spec.subscriber")
+    function = _called(trigger, "spec.subscriber") or ""
     if function not in functions:
         yield "spec.subscriber", f"names {function!r}, which is no function: {', '.join(functions)}"
     elif functions[function] and kind not in functions[function]:

@@ -36,7 +36,7 @@ KNATIVE = {
 @cache
 def text(folder: Path) -> str:
     """The rendered folder as YAML."""
-    command = [build.servers() / "kubectl", "kustomize", folder]
+    command = [str(build.servers() / "kubectl"), "kustomize", str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -74,7 +74,7 @@ def knative_crds() -> list[Path]:
 
 
 def _module(module: str) -> Path:
-    command = [toolchain.go(build.cache()), "mod", "download", "-json", module]
+    command = [str(toolchain.go(build.cache())), "mod", "download", "-json", module]
     environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
     # Outside of any module, so that nothing of ours is changed by the download.
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=build.cache(), env=environment)
