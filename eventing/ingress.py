@@ -19,7 +19,7 @@ Waiting = Callable[[], list[str]]
 
 
 PATHS = ("/", "/{namespace}/{broker}")
-"""Where events are taken; the second as on Knative's ingress. A function's path is none of them: we would answer for it."""
+"""Where events are taken; the second as on Knative's ingress. No function's path: we would answer in its place."""
 
 
 def application(accept: Accept, waiting: Waiting, measures: Measures) -> web.Application:
