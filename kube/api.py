@@ -31,6 +31,8 @@ WATCH_SECONDS = 300
 """The server ends a watch after this long; the follower resumes where it ended."""
 SILENCE_SECONDS = 150.0
 """A watch gets a bookmark about every minute; a connection that is silent for longer is dead."""
+CLOSING_TURNS = 5
+"""A cancelled TLS connection ends some turns of the loop later; a command's loop would be gone by then."""
 CONNECTIONS = 100
 """Evictions wait about 0.1 s each inside the server: many at a time hide it."""
 
@@ -52,21 +54,25 @@ class Api:
         """
         configuration = Configuration()
         wanted = kubeconfig or os.environ.get("KUBECONFIG")
+        files = (wanted or str(Path("~/.kube/config").expanduser())).split(os.pathsep)
         try:
             if wanted is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 config.load_incluster_config(client_configuration=configuration)
+            elif not any(Path(file).is_file() for file in files):
+                raise Unavailable(0, f"there is no kubeconfig at {os.pathsep.join(files)}: set KUBECONFIG")
             else:
                 await config.load_kube_config(
                     config_file=wanted, context=context, client_configuration=configuration, persist_config=False
                 )
         except config.ConfigException as error:
-            where = wanted or str(Path("~/.kube/config").expanduser())
-            raise Unavailable(0, f"no usable kubeconfig at {where}: {error}; set KUBECONFIG") from None
+            raise Unavailable(0, f"no usable kubeconfig at {os.pathsep.join(files)}: {error}; set KUBECONFIG") from None
         return cls(configuration)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and give those that are just being closed the turns of the loop they need to end."""
         await self._rest.close()
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     async def request(
         self,
