@@ -22,7 +22,8 @@ CREATE TABLE IF NOT EXISTS events (
     type TEXT NOT NULL, node TEXT, maintenance TEXT, cause TEXT,
     arrived TEXT NOT NULL,
     event TEXT NOT NULL,
-    UNIQUE (source, id)
+    failed TEXT NOT NULL,
+    UNIQUE (source, id, failed)
 );
 CREATE INDEX IF NOT EXISTS by_maintenance ON events (maintenance, seq);
 """
@@ -50,7 +51,10 @@ class Journal:
         self._db.close()
 
     def write(self, event: BaseCloudEvent) -> bool:
-        """Keep the event; False when it (source and id) was kept before. Raises `JournalError`."""
+        """Keep the event; False when it (source and id) was kept before. Raises `JournalError`.
+
+        A dead letter is kept beside the event that it was, for what it says of who could not take it.
+        """
         row = (
             event.get_source(),
             event.get_id(),
@@ -60,10 +64,11 @@ class Journal:
             event.get_extension("cause"),
             datetime.now(timezone.utc).isoformat(),
             structured(event).body.decode(),
+            event.get_extension("knativeerrordest") or "",
         )
         statement = (
-            "INSERT OR IGNORE INTO events (source, id, type, node, maintenance, cause, arrived, event) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+            "INSERT OR IGNORE INTO events (source, id, type, node, maintenance, cause, arrived, event, failed) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
         )
         try:
             with self._lock:
