@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -14,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -29,8 +31,34 @@ LDFLAGS = " ".join(
     for package in ("k8s.io/component-base", "k8s.io/client-go/pkg")
 )
 FLAGS = ("-mod=readonly", "-buildvcs=false", "-v", "-ldflags", f"-s -w {LDFLAGS}")
-MODULES = ("etcd", "kubernetes")
-PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
+
+
+
+@dataclass(frozen=True)
+class Toolset:
+    """What is built together and needed together.
+
+    Attributes:
+        modules: folders beside this file with a go.mod whose tool lines name the programs.
+        programs: the files that must be there after the build.
+    """
+
+    modules: tuple[str, ...]
+    programs: tuple[str, ...]
+
+
+KUBERNETES = Toolset(
+    ("etcd", "kubernetes"),
+    ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"),
+)
+KNATIVE = Toolset(
+    ("knative",),
+    (
+        *("apiserver_receive_adapter", "channel_controller", "channel_dispatcher", "controller", "filter"),
+        *("ingress", "mtchannel_broker", "mtping", "webhook"),
+    ),
+)
+RABBITMQ = Toolset(("rabbitmq",), ("apiserver_receive_adapter", "dispatcher", "ingress", "mtping"))
 RENAMED = {"server": "etcd"}  # etcd's root package builds a program of its module's name
 QUIET_REPORT_SECONDS = 10
 
@@ -40,24 +68,39 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodemaintenance"
 
 
-def target() -> Path:
-    """Give the folder where these module files' programs belong; its name changes with any of them."""
+def target(tools: Toolset = KUBERNETES) -> Path:
+    """Give the folder where a toolset's programs belong; its name changes with any of its module files."""
     digest = hashlib.sha256("\0".join((*FLAGS, sys.platform, platform.machine())).encode())
-    for module in MODULES:
+    for module in tools.modules:
         for name in ("go.mod", "go.sum"):
             digest.update((HERE / module / name).read_bytes())
     return cache() / f"bin-{digest.hexdigest()[:12]}"
 
 
-def servers() -> Path:
-    """Give the folder with all the programs, building them first if need be."""
-    folder = target()
+def servers(tools: Toolset = KUBERNETES) -> Path:
+    """Give the folder with all programs of a toolset, building them first if need be."""
+    folder = target(tools)
     if not folder.is_dir():
         cache().mkdir(parents=True, exist_ok=True)
         with _alone():
             if not folder.is_dir():
-                _build(folder)
+                _build(folder, tools)
     return folder
+
+
+def module_folder(module: str, path: str) -> Path:
+    """Give the folder of a Go module's files, as they were fetched to build the programs of our module `module`."""
+    command = [toolchain.go(cache()), "mod", "download", "-json", path]
+    done = subprocess.run(
+        command, cwd=HERE / module, env=_environment(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise LocalClusterError(f"the files of {path} are not to be had: {done.stderr.strip() or done.stdout.strip()}")
+    return Path(json.loads(done.stdout)["Dir"])
+
+
+def _environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", **more}
 
 
 @contextmanager
@@ -72,27 +115,28 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path, tools: Toolset) -> None:
     """Install the tools of every module into a fresh folder, and give it its name when it is whole."""
     go = toolchain.go(cache())
     for left in cache().glob("bin-*.new-*"):  # a builder was killed; its go may still write there, so take another name
         shutil.rmtree(left, ignore_errors=True)
     fresh = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     started = time.monotonic()
-    for module in MODULES:
+    for module in tools.modules:
         _install(go, HERE / module, fresh)
     for name, better in RENAMED.items():
-        (fresh / name).rename(fresh / better)
-    missing = [name for name in PROGRAMS if not (fresh / name).is_file()]
+        if better in tools.programs:
+            (fresh / name).rename(fresh / better)
+    missing = [name for name in tools.programs if not (fresh / name).is_file()]
     if missing:
         raise LocalClusterError(f"the build left out {', '.join(missing)}: see the tool lines of go.mod")
     fresh.rename(folder)
-    print(f"built the servers in {time.monotonic() - started:.0f} s: {folder}", flush=True)
+    print(f"built {', '.join(tools.modules)} in {time.monotonic() - started:.0f} s: {folder}", flush=True)
 
 
 def _install(go: Path, module: Path, bin_folder: Path) -> None:
     """Run `go install tool` in one module's folder, showing that it lives."""
-    environment = {**os.environ, "GOBIN": str(bin_folder), "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+    environment = _environment(GOBIN=str(bin_folder))
     command = [str(go), "install", *FLAGS, "tool"]
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     progress = _Progress(module.name)

@@ -55,7 +55,7 @@ def test_every_program_is_there_after_a_build(go: FakeGo) -> None:
     """After a build all programs are in the cache, outside the work tree, under their own names."""
     folder = build.servers()
 
-    assert {entry.name for entry in folder.iterdir()} == set(build.PROGRAMS)
+    assert {entry.name for entry in folder.iterdir()} == set(build.KUBERNETES.programs)
     assert ROOT not in folder.parents
 
 
@@ -63,7 +63,7 @@ def test_a_second_call_builds_nothing(go: FakeGo) -> None:
     """What is built stays built."""
     assert build.servers() == build.servers()
 
-    assert go.modules() == list(build.MODULES)
+    assert go.modules() == list(build.KUBERNETES.modules)
 
 
 def test_two_builders_at_once_build_once(go: FakeGo) -> None:
@@ -74,7 +74,7 @@ def test_two_builders_at_once_build_once(go: FakeGo) -> None:
     said = [builder.communicate()[0] for builder in both]
 
     assert [builder.returncode for builder in both] == [0, 0]
-    assert go.modules() == list(build.MODULES)
+    assert go.modules() == list(build.KUBERNETES.modules)
     assert said[0].split()[-1] == said[1].split()[-1] == str(build.target())
 
 
