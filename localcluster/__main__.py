@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from localcluster import build, supervisor
+from localcluster import build, deliveries, supervisor
 from localcluster.errors import LocalClusterError
 
 directory_option = click.option(
@@ -15,6 +15,13 @@ directory_option = click.option(
     default=supervisor.DIRECTORY,
     show_default=True,
     help="Where the cluster keeps its files.",
+)
+delivery_option = click.option(
+    "--delivery",
+    default="local",
+    show_default=True,
+    metavar="|".join(deliveries.DELIVERIES),
+    help="What carries the events.",
 )
 
 
@@ -26,7 +33,7 @@ def main() -> None:
 @main.command()
 @directory_option
 @click.option("--nodes", type=click.IntRange(1, 500), default=3, show_default=True, help="How many fake nodes.")
-@click.option("--delivery", default="local", show_default=True, help="What carries the events.")
+@delivery_option
 def up(directory: Path, nodes: int, delivery: str) -> None:
     """Start a cluster and the product; return when both are ready."""
     supervisor.up(directory, nodes, delivery)
@@ -47,17 +54,20 @@ def status(directory: Path) -> None:
 
 
 @main.command("build")
-def build_command() -> None:
-    """Build the servers, or say where they are."""
-    print(build.servers())
+@delivery_option
+def build_command(delivery: str) -> None:
+    """Build the servers, and say where those of Kubernetes are."""
+    deliveries.named(delivery).build()
+    print(build.target())
 
 
 @main.command(hidden=True)
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("nodes", type=int)
-def supervise(directory: Path, nodes: int) -> None:
+@click.argument("delivery")
+def supervise(directory: Path, nodes: int, delivery: str) -> None:
     """Own the servers until SIGTERM; `up` starts this."""
-    supervisor.supervise(directory, nodes)
+    supervisor.supervise(directory, nodes, delivery)
 
 
 if __name__ == "__main__":

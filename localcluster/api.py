@@ -6,16 +6,20 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 class Api:
     """Speaks JSON to one server, as one user."""
 
-    def __init__(self, url: str, certificate: str | None = None, token: str = "") -> None:
+    def __init__(
+        self, url: str, certificate: str | None = None, token: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         self.url = url
-        self.token = token
+        self.headers = {"Content-Type": "application/json", **(headers or {})}
+        if token:
+            self.headers["Authorization"] = f"Bearer {token}"
         self.context = None
         if certificate is not None:
             self.context = ssl.create_default_context(cadata=certificate)
@@ -56,11 +60,8 @@ class Api:
         return content
 
     def _open(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - our own server
+        request = urllib.request.Request(self.url + path, data, self.headers, method=method)  # noqa: S310 - our own server
         # A proxy from the environment is for the world outside, not for this machine.
         tls = urllib.request.HTTPSHandler(context=self.context)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), tls)

@@ -33,7 +33,6 @@ LDFLAGS = " ".join(
 FLAGS = ("-mod=readonly", "-buildvcs=false", "-v", "-ldflags", f"-s -w {LDFLAGS}")
 
 
-
 @dataclass(frozen=True)
 class Toolset:
     """What is built together and needed together.
@@ -90,10 +89,8 @@ def servers(tools: Toolset = KUBERNETES) -> Path:
 
 def module_folder(module: str, path: str) -> Path:
     """Give the folder of a Go module's files, as they were fetched to build the programs of our module `module`."""
-    command = [toolchain.go(cache()), "mod", "download", "-json", path]
-    done = subprocess.run(
-        command, cwd=HERE / module, env=_environment(), capture_output=True, text=True, check=False
-    )
+    command = [str(toolchain.go(cache())), "mod", "download", "-json", path]
+    done = subprocess.run(command, cwd=HERE / module, env=_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise LocalClusterError(f"the files of {path} are not to be had: {done.stderr.strip() or done.stdout.strip()}")
     return Path(json.loads(done.stdout)["Dir"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,18 +22,19 @@ NODE_SIZE = {"cpu": "32", "memory": "256Gi", "pods": "250"}
 class LocalCluster:
     """A cluster in a folder of its own; several can run side by side.
 
-    In: an empty or absent `directory`. Out: `kubeconfig` (admin), `url`, `audit_log`, a log per server.
+    In: an empty or absent `directory`; `flags` for the API server beside the usual.
+    Out: `kubeconfig` (admin), `url`, `audit_log`, a log per server.
     The servers end with `stop()`, with the `with` block, or with the process that started them, however it ends.
     """
 
-    def __init__(self, directory: Path, nodes: int = 3, audit: bool = True) -> None:
+    def __init__(self, directory: Path, nodes: int = 3, audit: bool = True, flags: Sequence[str] = ()) -> None:
         self.directory = directory.resolve()
         self.nodes = 0
         self._first_nodes = nodes
         self._ports = {name: free_port() for name in PORTS}
         self.url = f"https://{LOOPBACK}:{self._ports['kube-apiserver']}"
         self._programs = build.servers()
-        self._lines = CommandLines(self._programs, self.directory, self._ports, audit)
+        self._lines = CommandLines(self._programs, self.directory, self._ports, audit, flags)
         self.audit_log = self._lines.audit_log
         self.servers: list[Server] = []
 

@@ -77,6 +77,11 @@ class Product:
     ) -> None:
         self.stop()
 
+    @property
+    def servers(self) -> list[Server]:
+        """Give both processes."""
+        return [self.functions, self.delivery]
+
     def start(self) -> None:
         """Start both side by side; return when both are ready."""
         try:

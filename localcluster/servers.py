@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from localcluster import access
@@ -22,11 +22,14 @@ CLIENT_RATE = ("--kube-api-qps=500", "--kube-api-burst=1000")
 class CommandLines:
     """Knows one cluster's folder, programs and ports, and says how each server is started."""
 
-    def __init__(self, programs: Path, directory: Path, ports: Mapping[str, int], audit: bool) -> None:
+    def __init__(
+        self, programs: Path, directory: Path, ports: Mapping[str, int], audit: bool, extra: Sequence[str] = ()
+    ) -> None:
         self.programs = programs
         self.directory = directory
         self.ports = ports
         self.audit = audit
+        self.extra = tuple(extra)
         self.certificate = directory / "pki" / "apiserver.crt"
         self.certificate_key = directory / "pki" / "apiserver.key"
         self.signing_key = directory / "pki" / "service-account.key"
@@ -74,6 +77,7 @@ class CommandLines:
             "--allow-privileged=true",
             "--profiling=false",
             *(self._audit_flags() if self.audit else ()),
+            *self.extra,
         )
 
     def _audit_flags(self) -> tuple[str, ...]:

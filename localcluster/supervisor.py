@@ -17,8 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from localcluster import build, processes, product
-from localcluster.cluster import LocalCluster
+from localcluster import build, deliveries, processes
 from localcluster.errors import LocalClusterError
 
 DIRECTORY = Path(".cluster")
@@ -28,13 +27,11 @@ GROUPS_FILE = "groups"
 STOP_SECONDS = 30.0
 ORPHAN_SECONDS = 1.0
 LOCK_SECONDS = 2.0  # somebody else may be looking whether it is locked
-DELIVERIES = ("local",)
 
 
 def up(directory: Path, nodes: int, delivery: str) -> None:
     """Start the supervisor and return when all is ready; say so and return if it is up already."""
-    if delivery not in DELIVERIES:
-        raise LocalClusterError(f"DELIVERY={delivery} is not known; allowed: {', '.join(DELIVERIES)}")
+    engine = deliveries.named(delivery)
     if running(directory):
         if not (directory / READY_FILE).exists():
             raise LocalClusterError(
@@ -42,8 +39,9 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
             )
         print(f"already up; `make down` ends it\n{(directory / READY_FILE).read_text()}", end="")
         return
-    build.servers()  # here, where there may be a terminal to show the progress on
-    command = [sys.executable, "-m", "localcluster", "supervise", str(directory), str(nodes)]
+    engine.check()
+    engine.build()  # here, where there may be a terminal to show the progress on
+    command = [sys.executable, "-m", "localcluster", "supervise", str(directory), str(nodes), delivery]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
     try:
@@ -127,32 +125,30 @@ def supervisor_pid(directory: Path) -> int:
     return int(file.read_text() or 0) if file.exists() else 0
 
 
-def supervise(directory: Path, nodes: int) -> None:
+def supervise(directory: Path, nodes: int, delivery: str) -> None:
     """Be the supervisor: start everything, say so, and stop it all on SIGTERM."""
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
         signal.signal(signal.SIGTERM, _end)
         with contextlib.suppress(_Ended):
-            _run(directory.resolve(), nodes)
+            _run(directory.resolve(), nodes, deliveries.named(delivery))
 
 
-def _run(directory: Path, nodes: int) -> None:
+def _run(directory: Path, nodes: int, engine: deliveries.Delivery) -> None:
     _clear(directory)
     started = time.monotonic()
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:5.1f} s  {text}", flush=True)
 
-    cluster = LocalCluster(directory / "servers", nodes)
+    cluster = engine.cluster(directory / "servers", nodes)
     say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
     with cluster:
         _note_groups(directory, cluster.servers)
         say(f"the cluster is ready: {nodes} nodes at {cluster.url}")
         shutil.copy(cluster.kubeconfig, directory / "kubeconfig")
-        product.install(cluster)
-        say("the custom resources and the access rules are installed")
-        with product.Product(cluster, directory / "product") as running_product:
-            _note_groups(directory, [*cluster.servers, running_product.functions, running_product.delivery])
+        with engine.open(cluster, directory / "product") as running_product:
+            _note_groups(directory, [*cluster.servers, *running_product.servers])
             say(f"functions and delivery are ready; events are taken at {running_product.broker_url}")
             _announce(directory)
             while True:

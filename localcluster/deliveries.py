@@ -1,0 +1,75 @@
+"""What DELIVERY can be: which programs each needs, how its API server is started, and how the product is put on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from localcluster import build, product
+from localcluster.build import Toolset
+from localcluster.cluster import LocalCluster
+from localcluster.errors import LocalClusterError
+from localcluster.knative import install, proxy
+from localcluster.knative.product import KnativeProduct
+from localcluster.processes import Server
+
+
+class Running(Protocol):
+    """The product at work.
+
+    Attributes:
+        broker_url: where events are taken.
+    """
+
+    broker_url: str
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """Give every process that belongs to it."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One engine that carries the events.
+
+    Attributes:
+        open: installs the product on a cluster and gives it, not started; entered, it is ready.
+        tools: what is built for it beside the Kubernetes servers.
+        flags: what its API server gets beside the usual.
+        check: raises what a person has to mend before anything is started.
+    """
+
+    open: Callable[[LocalCluster, Path], AbstractContextManager[Running]]
+    tools: tuple[Toolset, ...] = ()
+    flags: tuple[str, ...] = ()
+    check: Callable[[], None] = lambda: None
+
+    def build(self) -> None:
+        """Build what is not built yet."""
+        for tools in (build.KUBERNETES, *self.tools):
+            build.servers(tools)
+
+    def cluster(self, directory: Path, nodes: int) -> LocalCluster:
+        """Give a cluster that this engine can work on."""
+        return LocalCluster(directory, nodes, flags=self.flags)
+
+
+def _local(cluster: LocalCluster, directory: Path) -> product.Product:
+    product.install(cluster)
+    return product.Product(cluster, directory)
+
+
+DELIVERIES = {
+    "local": Delivery(_local),
+    "knative": Delivery(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, proxy.check),
+}
+
+
+def named(name: str) -> Delivery:
+    """Give the delivery of that name."""
+    if name not in DELIVERIES:
+        raise LocalClusterError(f"DELIVERY={name} is not known; allowed: {', '.join(DELIVERIES)}")
+    return DELIVERIES[name]
