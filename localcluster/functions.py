@@ -1,20 +1,21 @@
-"""Each function as a process of its own, with a token of its own ServiceAccount: for brokers that call them one by one."""
+"""Each function as a process of its own, with a token of its own ServiceAccount, as in a cluster."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from functions.app import FUNCTIONS
 from localcluster import access
 from localcluster.api import Api
 from localcluster.cluster import LocalCluster
+from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.product import DIRECT, READY, ROOT
 from localcluster.servers import LOOPBACK
 
 SECONDS = 60
-TOKEN_DURATION = "8760h"  # nobody renews it, so it has to last as long as the cluster
 
 
 class FunctionProcesses:
@@ -37,8 +38,8 @@ class FunctionProcesses:
         config = ROOT / "functions" / "gunicorn.conf.py"
         address = f"{LOOPBACK}:{self._ports[name]}"
         app = ("functions.app:create_app()", "-c", config, "--no-control-socket", "--bind", address)
-        kubeconfig = account_kubeconfig(self._cluster, access.NAMESPACE, name)
-        environment = {**self._environment, "FUNCTION": name, "KUBECONFIG": str(kubeconfig)}
+        identity = kubeconfig(self._cluster, access.NAMESPACE, name)
+        environment = {**self._environment, "FUNCTION": name, "KUBECONFIG": str(identity)}
         command = [sys.executable, "-m", "gunicorn", *app]
         return Server(name, command, self._directory / f"{name}.log", environment, ROOT)
 
@@ -47,12 +48,12 @@ class FunctionProcesses:
         api = Api(self.url(server.name).rstrip("/"))
         await_ready(server.name, lambda: api.answers(READY), [server], SECONDS)
 
-
-def account_kubeconfig(cluster: LocalCluster, namespace: str, account: str) -> Path:
-    """Write a kubeconfig with a token of a ServiceAccount, as the TokenRequest API gives it to pods."""
-    file = cluster.directory / "users" / f"{namespace}_{account}.token.kubeconfig"
-    if not file.exists():
-        duration = f"--duration={TOKEN_DURATION}"
-        token = cluster.kubectl("create", "token", account, "-n", namespace, duration).stdout.strip()
-        access.write_kubeconfig(file, cluster.url, cluster.certificate, f"{namespace}:{account}", token)
-    return file
+    def addressed(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Give a Trigger with the addresses of these processes in the place of Services; other objects as they are."""
+        if item["kind"] == "Trigger":
+            spec = item["spec"]
+            spec["subscriber"] = {"uri": self.url(spec["subscriber"]["ref"]["name"])}
+            dead = (spec.get("delivery") or {}).get("deadLetterSink")
+            if dead:
+                spec["delivery"]["deadLetterSink"] = {"uri": self.url(dead["ref"]["name"])}
+        return item

@@ -1,4 +1,7 @@
-"""Starts again what ended by itself, as a kubelet does. The broker's parts rely on it: they end when RabbitMQ is away."""
+"""Starts again what ended by itself, as a kubelet does.
+
+The broker's parts rely on that: when RabbitMQ is away for some seconds, ingress and dispatchers end.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,16 @@
-"""The product on a RabbitMQ Broker: RabbitMQ, ingress, a dispatcher per Trigger, a process per function, the sources."""
+"""The product on a RabbitMQ Broker: RabbitMQ, ingress, dispatchers, a process per function, the sources."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import yaml
 
 from eventing import manifests, triggers
 from eventing.manifests import Document
-from eventing.triggers import Trigger
 from functions.app import FUNCTIONS
 from localcluster import build
 from localcluster.cluster import LocalCluster
@@ -154,24 +153,15 @@ class RabbitProduct:
         down = [(server, _size(server.log)) for server in servers if not server.alive]
         self._keeper.start(*(server for server, _ in down))
         for server, size in down:
-            await_ready(server.name, lambda server=server, size=size: text in _said(server.log, size), [server], SECONDS)  # type: ignore[misc]
+            await_ready(server.name, partial(_said, text, server.log, size), [server], SECONDS)
 
     def _documents(self) -> list[Document]:
         """What we ship, as kustomize renders it; only the functions' addresses are those of local processes."""
         file = self._directory / "manifests.yaml"
         found = [self._cluster.kubectl("kustomize", folder).stdout for folder in FLOW]
-        bodies = [self._locally(body) for text in found for body in yaml.safe_load_all(text)]
+        bodies = [self._functions.addressed(body) for text in found for body in yaml.safe_load_all(text)]
         file.write_text(yaml.safe_dump_all(bodies))
         return manifests.read([file])
-
-    def _locally(self, body: dict[str, Any]) -> dict[str, Any]:
-        if body["kind"] == "Trigger":
-            spec = body["spec"]
-            spec["subscriber"] = {"uri": self.function_url(spec["subscriber"]["ref"]["name"])}
-            dead = (spec.get("delivery") or {}).get("deadLetterSink")
-            if dead:
-                spec["delivery"]["deadLetterSink"] = {"uri": self.function_url(dead["ref"]["name"])}
-        return body
 
     def _dispatchers(self) -> Iterable[tuple[str, Server]]:
         """One for each Trigger, and one for each dead letter queue."""
@@ -203,7 +193,7 @@ def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _said(file: Path, position: int) -> str:
+def _said(text: str, file: Path, position: int) -> bool:
     with file.open("rb") as log:
         log.seek(position)
-        return log.read().decode(errors="replace")
+        return text.encode() in log.read()

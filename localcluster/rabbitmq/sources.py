@@ -1,4 +1,4 @@
-"""The sources as processes: Knative's own adapters for ApiServerSource and PingSource, and the container of PodSource."""
+"""The sources as processes: Knative's own adapters for ApiServerSource and PingSource, and PodSource's container."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from eventing import containersource
 from eventing.manifests import Document
 from localcluster.cluster import LocalCluster
-from localcluster.errors import LocalClusterError
-from localcluster.functions import account_kubeconfig
+from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server
 from localcluster.product import DIRECT, ROOT
 from localcluster.rabbitmq import environment, ping
@@ -27,9 +26,7 @@ class Sources:
     def servers(self, documents: Iterable[Document]) -> dict[str, Server]:
         """Give the processes by the names of the sources, not started yet."""
         makers = {"ApiServerSource": self._api_server, "PingSource": self._ping, "ContainerSource": self._container}
-        return {
-            document.name: makers[document.kind](document) for document in documents if document.kind in makers
-        }
+        return {document.name: makers[document.kind](document) for document in documents if document.kind in makers}
 
     def _api_server(self, document: Document) -> Server:
         account = document.need("spec.serviceAccountName", str)
@@ -38,7 +35,7 @@ class Sources:
 
     def _ping(self, document: Document) -> Server:
         ping.install(self._cluster, document, self._sink)
-        found = environment.ping_source(str(account_kubeconfig(self._cluster, environment.SYSTEM, ping.ACCOUNT)))
+        found = environment.ping_source(str(kubeconfig(self._cluster, environment.SYSTEM, ping.ACCOUNT)))
         # Alone, and so not in need of a leader.
         command = [self._programs / "mtping", "-disable-ha"]
         return Server(document.name, command, self._logs / f"{document.name}.log", {**DIRECT, **found})
@@ -49,6 +46,6 @@ class Sources:
         return self._server(document, list(program.command), account, {**program.environment, "K_SINK": self._sink})
 
     def _server(self, document: Document, command: list[str | Path], account: str, found: dict[str, str]) -> Server:
-        kubeconfig = account_kubeconfig(self._cluster, document.namespace, account)
-        everything = {**DIRECT, "KUBECONFIG": str(kubeconfig), **found}
+        identity = kubeconfig(self._cluster, document.namespace, account)
+        everything = {**DIRECT, "KUBECONFIG": str(identity), **found}
         return Server(document.name, command, self._logs / f"{document.name}.log", everything, ROOT)
