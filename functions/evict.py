@@ -2,7 +2,8 @@
 
 In: `node.tainted`, `pods.gone`, `budget.opened`, `pods.evicted` with more=true. Out: `pods.evicted`, `node.drained`,
 `node.drifted`.
-Touches: nodemaintenances get; nodes get; pods list; pods/eviction create; poddisruptionbudgets list; daemonsets get.
+Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
+daemonsets get.
 """
 
 from __future__ import annotations

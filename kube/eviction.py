@@ -7,13 +7,15 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kube.api import Api, Object
+from kube.api import Api, Object, absent_ok
 from kube.budgets import Blocked, Plan, identity, refused_by
 from kube.errors import ApiError, Conflict, Denied, NotFound
-from kube.pods import Pod, controller, is_daemon, uid
+from kube.pods import Pod, controller, is_daemon, is_terminating, uid
 
 BATCH_SECONDS = 1.0
 """A batch starts no eviction later than this; what is left goes with the next batch."""
+ATTEMPTS = 3
+"""How often a pod that keeps changing is tried before it is left to the next batch."""
 
 
 @dataclass
@@ -22,7 +24,7 @@ class Batch:
 
     Attributes:
         evicted: pods the server let go, `{namespace, name, uid}`.
-        gone: pods that were gone before we came.
+        gone: pods that were gone, or evicted by another pass, before we came.
         blocked: pods that may not go now, with the reason.
         unsent: time was up before their turn; they may go at once.
     """
@@ -33,20 +35,30 @@ class Batch:
     unsent: list[Pod] = field(default_factory=list)
 
 
+def pod_path(pod: Pod) -> str:
+    """Path of the pod."""
+    metadata = pod["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
 def eviction_path(pod: Pod) -> str:
     """Path of the pod's eviction subresource."""
-    metadata = pod["metadata"]
-    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
+    return f"{pod_path(pod)}/eviction"
 
 
 def eviction_of(pod: Pod) -> Object:
-    """A policy/v1 Eviction of exactly this pod: another one of the same name is safe by the uid precondition."""
+    """A policy/v1 Eviction of exactly this pod in exactly the state that we saw.
+
+    The uid keeps another pod of the same name safe. The version keeps two passes over one node, side by side or with
+    a list from the cache, from evicting a pod twice: the first one changes it, and the second is refused.
+    """
     metadata = pod["metadata"]
+    seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-        "deleteOptions": {"preconditions": {"uid": metadata["uid"]}},
+        "deleteOptions": {"preconditions": seen},
     }
 
 
@@ -80,14 +92,24 @@ def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Bloc
 
 async def _evict(api: Api, pod: Pod, batch: Batch) -> Blocked | None:
     """One eviction: booked in the batch when it worked, else the reason why not."""
-    try:
-        await api.create(eviction_path(pod), eviction_of(pod))
-    except (NotFound, Conflict):
-        batch.gone.append(identity(pod))  # a conflict is another pod under this name: ours is gone (uid)
-        return None
-    except ApiError as error:
-        return refusal_of(pod, error)
-    batch.evicted.append(identity(pod))
+    for _ in range(ATTEMPTS):
+        try:
+            await api.create(eviction_path(pod), eviction_of(pod))
+        except NotFound:
+            batch.gone.append(identity(pod))
+            return None
+        except Conflict:
+            fresh = await absent_ok(api.get(pod_path(pod)))
+            if fresh is None or uid(fresh) != uid(pod) or is_terminating(fresh):
+                batch.gone.append(identity(pod))
+                return None
+            pod = fresh  # something else about it changed: it is still to go
+        except ApiError as error:
+            return refusal_of(pod, error)
+        else:
+            batch.evicted.append(identity(pod))
+            return None
+    batch.unsent.append(pod)
     return None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions import subject
 from kube.api import Object
+from kube.budgets import plan
+from kube.eviction import evict_batch, pod_path
 from kube.groups import KUBEVIRT, MEDIK8S, Group
 from kube.pods import key
 from tests.functions.conftest import Functions
@@ -53,7 +57,8 @@ def test_pods_leave_through_the_eviction_subresource(functions: Functions, work:
     ours = audit.writes_by()[writes:]
     assert {(verb, kind) for verb, kind, _ in written(ours)} == {("create", "pods/eviction")}
     sent = {entry["objectRef"]["name"]: entry["requestObject"]["deleteOptions"] for entry in ours}
-    assert sent == {name: {"preconditions": {"uid": uid}} for name, uid in uids.items()}
+    versions = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in (bare, scratch, owned)}
+    assert sent == {name: {"preconditions": {"uid": uids[name], "resourceVersion": versions[name]}} for name in uids}
     await_gone(work, "bare", "scratch", owned["metadata"]["name"])
 
 
@@ -169,6 +174,41 @@ def test_what_is_on_its_way_is_waited_for_by_events(functions: Functions, work: 
     assert evict_again(functions, item).get_type() == events.NODE_DRAINED
 
 
+def test_passes_side_by_side_evict_every_pod_once(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: several events of one node at once: of all evictions that were granted no two are for the same pod."""
+    node = work.node()
+    pods = work.pods(node, *(f"pod-{number}" for number in range(10)), finalizers=("example.com/hold",))
+    tainted = functions.prepare(work.maintenance(node))
+
+    with ThreadPoolExecutor() as passes:
+        replies = list(passes.map(lambda _: functions.answer("evict", tainted), range(4)))
+
+    granted = [entry for entry in audit.evictions() if entry["responseStatus"]["code"] < 300]
+    uids = Counter(entry["requestObject"]["deleteOptions"]["preconditions"]["uid"] for entry in granted)
+    assert uids == {pod["metadata"]["uid"]: 1 for pod in pods}
+    told = [pod["uid"] for reply in replies if reply for pod in reply.get_data()["evicted"]]
+    assert sorted(told) == sorted(uids)
+    assert [blocked for reply in replies if reply for blocked in reply.get_data()["blocked"]] == []
+    for pod in pods:
+        path = f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}"
+        work.admin.patch(path, {"metadata": {"finalizers": []}})
+
+
+def test_a_pod_that_changed_since_it_was_seen_is_evicted_all_the_same(
+    functions: Functions, work: Workload, audit: Audit
+) -> None:
+    """X-2: another version of the same pod is looked at again, not taken for another pod."""
+    node = work.node()
+    (pod,) = work.pods(node, "busy")
+    path = pod_path(pod)
+    work.admin.patch(path, {"metadata": {"labels": {"changed": "yes"}}})
+
+    batch = work.admin.run(evict_batch(work.admin.api, plan([pod], [])))
+
+    assert [item["uid"] for item in batch.evicted] == [pod["metadata"]["uid"]]
+    assert [entry["responseStatus"]["code"] for entry in audit.evictions("busy")] == [409, 201]
+
+
 def test_a_budget_lets_go_as_many_as_it_allows(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-6, X-6: of three pods behind a budget of two, one goes; the others are blocked with its name and counts."""
     node = work.node()
@@ -278,7 +318,9 @@ def test_a_pod_that_went_meanwhile_counts_as_gone(functions: Functions, work: Wo
     if reply.get_type() == events.PODS_EVICTED:
         assert reply.get_data()["blocked"] == []
         assert reply.get_data()["error"] == ""
-    assert [entry["responseStatus"]["code"] for entry in audit.evictions() if entry["responseStatus"]["code"] > 404] == []
+    assert [
+        entry["responseStatus"]["code"] for entry in audit.evictions() if entry["responseStatus"]["code"] > 404
+    ] == []
 
 
 def test_thirty_free_pods_go_side_by_side(functions: Functions, work: Workload, audit: Audit) -> None:
