@@ -13,11 +13,11 @@ export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test up down bench lint build clean
+.PHONY: help demo test e2e up down bench lint build clean
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-8s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-8s %s\n", $$1, $$2 }'
 
 demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
@@ -27,7 +27,12 @@ test: $(STAMP) ## run the tests; ARGS="-k cordon" goes to pytest
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m pytest $(ARGS)
 
-up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local
+e2e: $(STAMP) ## run the tests on real brokers; ARGS="-k faults" goes to pytest
+	@$(BIN)/python -m localcluster build
+	@$(BIN)/python -m localcluster build --delivery knative
+	@$(BIN)/python -m pytest -m e2e -s tests/e2e $(ARGS)
+
+up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, or knative
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)
 
 down: $(STAMP) ## end what `make up` started

@@ -1,34 +1,25 @@
-"""One engine after another, each with a cluster of its own: several at a time would share two cores, and some a port."""
+"""One cluster of twenty nodes on each real engine, with the product at work on it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from localcluster import deliveries
-from tests.chain.scene import Scene
-from tests.e2e.engine import Engine
-from tests.e2e.fleet import Fleet
+from tests.e2e.stage import NODES, Stage
 
-ENGINES = ("rabbitmq",)
+ENGINES = ("knative", "rabbitmq")
 
 
 @pytest.fixture(scope="session", params=ENGINES)
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Give the product at work on a real broker."""
-    delivery = deliveries.named(request.param)
-    folder = Path(tmp_path_factory.mktemp(request.param))
-    delivery.check()
-    delivery.build()
-    with delivery.cluster(folder / "servers", 1) as cluster, delivery.open(cluster, folder / "product") as product:
-        scene = Scene(cluster, product)  # type: ignore[arg-type]
-        yield Engine(request.param, scene, product)
-        scene.admin.close()
-
-
-@pytest.fixture(scope="session")
-def fleet(engine: Engine) -> Fleet:
-    """Give twenty nodes."""
-    return Fleet(engine.scene)
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Give the product on a real engine, all of it ready."""
+    engine = deliveries.named(request.param)
+    engine.check()
+    engine.build()
+    folder = tmp_path_factory.mktemp(request.param)
+    with engine.cluster(folder / "servers", NODES) as cluster, engine.open(cluster, folder / "product") as product:
+        stage = Stage(cluster, product)
+        yield stage
+        stage.close()

@@ -1,0 +1,138 @@
+"""What the end-to-end tests stand on: a cluster with the product on a real engine, and drains of many nodes at once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from kube import maintenance as m
+from kube.api import Object
+from kube.cluster import Cluster
+from kube.groups import MEDIK8S, Group
+from kube.pods import is_ready, is_terminating
+from localcluster.cluster import LocalCluster
+from localcluster.knative.product import KnativeProduct
+from localcluster.rabbitmq.product import RabbitProduct
+from tests.workload import Audit, Workload, audit, pod_on
+
+NODES = 20
+PODS = 10
+"""On each node."""
+DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
+REPAIRED = 45.0
+"""Seconds from the repair of a fault until all is as it should be."""
+
+
+Product = KnativeProduct | RabbitProduct
+
+
+class Stage:
+    """One cluster with the product on it."""
+
+    def __init__(self, local: LocalCluster, product: Product) -> None:
+        self.local, self.product = local, product
+        self.admin = Cluster(str(local.kubeconfig))
+        self.nodes = [f"node-{number}" for number in range(1, NODES + 1)]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.admin.close()
+
+    def drains(self, going: str = "5s", nodes: Iterable[str] = ()) -> Drains:
+        """Fill nodes, all if none is named, with pods that take so long to end."""
+        return Drains(self, list(nodes) or self.nodes, going)
+
+
+class Drains:
+    """Full nodes, then their maintenances, made at once; and what has to be true of them at the end."""
+
+    def __init__(self, stage: Stage, nodes: list[str], going: str) -> None:
+        self.admin, self.nodes = stage.admin, nodes
+        self.work = Workload(stage.local, stage.admin)
+        self.maintenances: list[Object] = []
+        self._where = f"/api/v1/namespaces/{self.work.namespace}/pods"
+        bodies = [pod_on(node, f"{node}-{n}", annotations={DELAY: going}) for node in nodes for n in range(PODS)]
+        self.admin.together(*(self.admin.api.create(self._where, body) for body in bodies))
+        ready = self.work.until(self._where, lambda pods: all(is_ready(pod) for pod in pods.values()), 60)
+        self.pods = list(ready.values())
+        self.audit: Audit = audit(stage.local)
+
+    def begin(self, nodes: Iterable[str] = (), group: Group = MEDIK8S) -> None:
+        """Create the maintenances of these nodes, all if none is named, at once."""
+        self.started = time.monotonic()
+        bodies = [_maintenance(node, group) for node in nodes or self.nodes]
+        self.maintenances += self.admin.together(*(self.admin.api.create(group.path, body) for body in bodies))
+
+    def await_going(self, count: int) -> None:
+        """Wait until so many pods are being deleted, or are gone."""
+        all_pods = len(self.pods)
+        self.work.until(
+            self._where, lambda pods: sum(map(is_terminating, pods.values())) + all_pods - len(pods) >= count, 30
+        )
+
+    def await_succeeded(self, seconds: float = REPAIRED) -> float:
+        """Wait until all maintenances are Succeeded; returns the seconds since they were begun."""
+        for group in {m.group(item) for item in self.maintenances}:
+            names = {item["metadata"]["name"] for item in self.maintenances if m.group(item) is group}
+            self.work.until(
+                group.path,
+                lambda items, names=names: all(name in items and m.phase(items[name]) == m.SUCCEEDED for name in names),  # type: ignore[misc]
+                seconds,
+            )
+        return time.monotonic() - self.started
+
+    def end(self, seconds: float = REPAIRED) -> None:
+        """Delete all maintenances and wait until they are gone and their nodes are as they were."""
+        for item in self.maintenances:
+            self.work.delete(m.path(item))
+        self.await_gone(seconds)
+
+    def await_gone(self, seconds: float = REPAIRED) -> None:
+        """Wait until none of the maintenances is there, and see that their nodes are as they were."""
+        for group in {m.group(item) for item in self.maintenances}:
+            self.work.until(group.path, lambda items: not items, seconds)
+        for item in self.maintenances:
+            spec = self.work.read_node(m.node_name(item))["spec"]
+            assert not spec.get("unschedulable")
+            assert "taints" not in spec
+        self.maintenances.clear()
+
+    def check(self) -> None:
+        """Every pod was evicted exactly once by its uid, and none was left when its node was said to be drained."""
+        granted = [entry for entry in self.audit.evictions() if entry["responseStatus"]["code"] < 300]
+        uids = Counter(entry["requestObject"]["deleteOptions"]["preconditions"]["uid"] for entry in granted)
+        assert uids == {pod["metadata"]["uid"]: 1 for pod in self.pods}
+        succeeded, ended = self._claims(), self._ends()
+        for pod in self.pods:
+            assert ended[pod["metadata"]["name"]] < succeeded[pod["spec"]["nodeName"]]
+
+    def _claims(self) -> dict[str, str]:
+        """Node → when it was first said to be drained."""
+        node_of = {item["metadata"]["name"]: m.node_name(item) for item in self.maintenances}
+        claims: dict[str, str] = {}
+        for entry in self.audit.writes_by():
+            reference = entry["objectRef"]
+            if (reference["resource"], reference.get("subresource")) != ("nodemaintenances", "status"):
+                continue
+            if (entry["requestObject"].get("status") or {}).get("phase") == m.SUCCEEDED:
+                claims.setdefault(node_of[entry["objectRef"]["name"]], entry["requestReceivedTimestamp"])
+        return claims
+
+    def _ends(self) -> dict[str, str]:
+        """Pod → when the kubelet let it go."""
+        gone = [entry for entry in self.audit.writes_by("kwok") if entry["verb"] == "delete"]
+        return {
+            entry["objectRef"]["name"]: entry["requestReceivedTimestamp"]
+            for entry in gone
+            if entry["objectRef"]["namespace"] == self.work.namespace
+        }
+
+
+def _maintenance(node: str, group: Group) -> Object:
+    return {
+        "apiVersion": group.api_version,
+        "kind": "NodeMaintenance",
+        "metadata": {"name": f"{node}-maintenance"},
+        "spec": {"nodeName": node, "reason": "test"},
+    }

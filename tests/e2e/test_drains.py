@@ -1,0 +1,118 @@
+"""The main job on real engines, and how fast it is there."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+
+import pytest
+import requests
+
+from eventing.events import SOURCE
+from kube.groups import GROUPS
+from localcluster.access import NAMESPACE
+from localcluster.knative import install
+from localcluster.knative.product import KINDS
+from tests.e2e.listener import Answer, Listener
+from tests.e2e.stage import Stage
+
+pytestmark = pytest.mark.e2e
+PROBES = 200
+on_knative = pytest.mark.parametrize("stage", ["knative"], indirect=True)
+
+
+@on_knative
+def test_all_knative_objects_are_ready(stage: Stage) -> None:
+    """Knative itself says so of every source, the broker and every Trigger that we ship."""
+    found = json.loads(stage.local.kubectl("get", KINDS, "-n", NAMESPACE, "-o", "json").stdout)["items"]
+    ready = {
+        f"{item['kind']}/{item['metadata']['name']}": condition["status"]
+        for item in found
+        for condition in item["status"]["conditions"]
+        if condition["type"] == "Ready"
+    }
+
+    print(f"{len(ready)} objects: {', '.join(sorted(ready))}")
+    assert len(ready) == len(found) > 20
+    assert set(ready.values()) == {"True"}
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version)
+def test_a_node_is_drained_and_given_back(stage: Stage, group: object) -> None:
+    """X-7: for all three groups: created, the node is drained; deleted, it is given back."""
+    drains = stage.drains("300ms", nodes=stage.nodes[:1])
+
+    drains.begin(group=group)  # type: ignore[arg-type]
+    seconds = drains.await_succeeded(20)
+    drains.check()
+
+    print(f"created to Succeeded: {seconds:.2f} s, of which the pods' own end is 0.3 s")
+    drains.end(20)
+
+
+@on_knative
+def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
+    """From the moment an event is sent to the ingress until its subscriber is called: median under 10 ms."""
+    called: dict[str, float] = {}
+
+    def note(path: str, headers: dict[str, str], body: bytes) -> Answer:
+        called[headers["ce-id"]] = time.monotonic()
+        return 204, {}, b""
+
+    with Listener(note) as listener:
+        install.apply(stage.local, [_probe_trigger(listener.url)])
+        ready = ("--for=condition=Ready", "trigger/probe", "-n", NAMESPACE, "--timeout=30s")
+        stage.local.kubectl("wait", *ready)
+        sent = _send_probes(stage.product.broker_url)
+        deadline = time.monotonic() + 10
+        while len(called) < PROBES and time.monotonic() < deadline:
+            time.sleep(0.05)
+    stage.local.kubectl("delete", "trigger/probe", "-n", NAMESPACE)
+
+    hops = sorted((called[probe] - sent[probe]) * 1000 for probe in sent if probe in called)
+    late = hops[len(hops) * 95 // 100]
+    print(f"hop over {len(hops)} events: median {statistics.median(hops):.1f} ms, 95th percentile {late:.1f} ms")
+    assert len(hops) == PROBES
+    assert statistics.median(hops) < 10
+
+
+def test_twenty_nodes_at_once(stage: Stage) -> None:
+    """20 nodes of 10 pods that take 5 s to end: all Succeeded in under 9 s."""
+    drains = stage.drains("5s")
+
+    drains.begin()
+    seconds = drains.await_succeeded(60)
+    drains.check()
+
+    print(f"20 nodes, 10 pods each, 5 s of termination: all Succeeded after {seconds:.2f} s")
+    drains.end()
+    assert seconds < 9
+
+
+def _probe_trigger(url: str) -> dict[str, object]:
+    return {
+        "apiVersion": "eventing.knative.dev/v1",
+        "kind": "Trigger",
+        "metadata": {"name": "probe", "namespace": NAMESPACE},
+        "spec": {
+            "broker": "default",
+            "filter": {"attributes": {"type": "test.probe"}},
+            "subscriber": {"uri": url},
+        },
+    }
+
+
+def _send_probes(url: str) -> dict[str, float]:
+    """Send them one after another; returns when each was sent."""
+    sent = {}
+    headers = {"ce-specversion": "1.0", "ce-type": "test.probe", "ce-source": SOURCE + "test"}
+    with requests.Session() as session:
+        session.trust_env = False
+        for number in range(PROBES):
+            probe = f"probe-{number}"
+            sent[probe] = time.monotonic()
+            answer = session.post(url, json={}, headers={**headers, "ce-id": probe}, timeout=5)
+            assert answer.status_code == 202
+            time.sleep(0.01)
+    return sent
