@@ -43,6 +43,8 @@ def received(headers: Mapping[str, str], body: bytes) -> BaseCloudEvent:
     content_type = lowered.get("content-type", "").split(";")[0].strip().lower()
     binary = any(name.startswith("ce-") for name in lowered)
     _check_content_type(content_type, binary=binary, empty=not body)
+    if content_type:
+        lowered["content-type"] = content_type  # media types have no case (RFC 9110, 8.3.1); the library's test has
     try:
         _check_required(lowered if binary else json.loads(body), "ce-" if binary else "")
         event = from_http_event(HTTPMessage(lowered, body))

@@ -15,6 +15,7 @@ import requests
 from cloudevents.core.base import BaseCloudEvent
 from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import events, logs
 from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, binary, received
@@ -101,8 +102,10 @@ def _add_route(app: Flask, function: Function, cluster: Cluster, path: str) -> N
 
 def _body() -> bytes | None:
     """The request's body; None when it is larger than any honest event."""
-    length = request.content_length
-    return None if length is not None and length > BODY_LIMIT else request.get_data()
+    try:
+        return request.get_data()
+    except RequestEntityTooLarge:  # Flask's own limit, MAX_CONTENT_LENGTH; it would answer with a page
+        return None
 
 
 def answer(function: Function, cluster: Cluster, headers: dict[str, str], body: bytes | None) -> Response:

@@ -8,19 +8,21 @@ daemonsets get.
 
 from __future__ import annotations
 
+import asyncio
+
 from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import Counter
 
 from eventing import events
-from functions.subject import active, data_of, node_of, path_of, reference_of, say, still
-from kube.api import Api, Object, absent_ok
+from functions.subject import data_of, maintained, reference_of, say
+from kube.api import Api, Object
 from kube.budgets import BUDGETS, plan
 from kube.cluster import Cluster
 from kube.eviction import Batch, evict_batch, orphans, summary
 from kube.groups import MEDIK8S
 from kube.lookup import pods_on
 from kube.maintenance import Maintenance, group
-from kube.nodes import in_maintenance, node_path
+from kube.nodes import in_maintenance
 from kube.pods import Pod, sort
 
 TAKES = (events.NODE_TAINTED, events.PODS_GONE, events.BUDGET_OPENED, events.PODS_EVICTED)
@@ -29,31 +31,43 @@ EVICTIONS = Counter("nodemaintenance_evictions_total", "Pods by what came of the
 
 
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Evict what may go now from a cordoned and tainted node, and say what is left; `node.drained` when nothing is."""
-    name, reference, data = node_of(event), reference_of(event), data_of(event)
-    api, (path, fields) = cluster.api, pods_on(name)
-    maintenance, node, listed, budgets = cluster.together(
-        absent_ok(api.get(path_of(reference))),
-        absent_ok(api.get(node_path(name))),
-        api.list(path, fields=fields, version=data.get("podsVersion") or "0"),
-        api.list(BUDGETS, version=data.get("budgetsVersion") or "0"),
-    )
-    maintenance = still(maintenance, event)
-    if maintenance is None or node is None or not active(maintenance, name):
+    """Evict what may go now from a cordoned and tainted node, and say what is left; `node.drained` when nothing is.
+
+    Raises `Failed` when the node is gone.
+    """
+    found = maintained(event, cluster)
+    if found is None:
         return []
+    maintenance, node = found
+    reference, name = reference_of(event), node["metadata"]["name"]
     if not in_maintenance(node, group(maintenance).drain_taint):
         said = {"message": f"node {name} is not cordoned and tainted any more"}
         return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=said)]
-    pods, version = cluster.run(leaving(api, name, listed, claimed=bool(data.get("podsVersion"))))
+    pods, budgets, version = cluster.run(_look(cluster.api, name, event))
     if not pods:
-        return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data={"podsVersion": version})]
-    batch = cluster.run(evict_batch(api, plan(pods, budgets["items"])))
+        said = {"podsVersion": version}
+        return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=said)]
+    batch = cluster.run(evict_batch(cluster.api, plan(pods, budgets)))
     _count(batch)
     _tell(maintenance, batch)
     more = {"more": "true"} if batch.unsent else {}
-    return [
-        events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=_report(batch, version), **more)
-    ]
+    report = _report(batch, version)
+    return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=report, **more)]
+
+
+async def _look(api: Api, node: str, event: BaseCloudEvent) -> tuple[list[Pod], list[Object], str]:
+    """The pods still to leave, the budgets, and the version of the list that shows the pods.
+
+    The lists are no older than the states that the event speaks of.
+    """
+    data, (path, fields) = data_of(event), pods_on(node)
+    listed, budgets = await asyncio.gather(
+        api.list(path, fields=fields, version=data.get("podsVersion") or "0"),
+        api.list(BUDGETS, version=data.get("budgetsVersion") or "0"),
+    )
+    claimed = event.get_type() == events.PODS_GONE and bool(data.get("podsVersion"))
+    pods, version = await leaving(api, node, listed, claimed=claimed)
+    return pods, budgets["items"], version
 
 
 async def leaving(api: Api, node: str, listed: Object, *, claimed: bool) -> tuple[list[Pod], str]:

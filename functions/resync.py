@@ -12,14 +12,18 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.subject import say
 from kube import leases
 from kube import maintenance as m
 from kube.api import Api, Object, absent_ok
 from kube.cluster import Cluster
+from kube.errors import Denied, Rejected
 from kube.lookup import maintenances, pods_on
 from kube.nodes import Node, in_maintenance, node_path
-from kube.pods import sort
+from kube.pods import Pod, is_terminating, sort
 
+MOVING_SECONDS = 3.0
+"""An event takes milliseconds from step to step; what showed life this long ago has lost none yet."""
 TAKES = (events.TICK,)
 GIVES = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
 
@@ -36,11 +40,23 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 async def _due_all(api: Api, found: list[Object]) -> list[str]:
-    return list(await asyncio.gather(*(_due(api, item, found) for item in found)))
+    return list(await asyncio.gather(*(_due_if_known(api, item, found) for item in found)))
+
+
+async def _due_if_known(api: Api, item: Object, all_items: list[Object]) -> str:
+    """As `_due`; a maintenance that the server will not tell about must not hold up the others."""
+    try:
+        return await _due(api, item, all_items)
+    except (Denied, Rejected) as error:
+        say("resync cannot look after this maintenance", item, error=error.message)
+        return ""
 
 
 async def _due(api: Api, item: Object, all_items: list[Object]) -> str:
     """The type of the event this maintenance waits for, "" when it waits for none."""
+    now = datetime.now(timezone.utc)
+    if is_moving(item, now):
+        return ""
     if m.is_deleting(item):
         return events.MAINTENANCE_ENDED if set(m.finalizers(item)) & {m.FINALIZER, *m.LEGACY_FINALIZERS} else ""
     name = m.node_name(item)
@@ -53,9 +69,19 @@ async def _due(api: Api, item: Object, all_items: list[Object]) -> str:
         return events.MAINTENANCE_FOUND if may_begin(item, node, lease, all_items) else ""
     if node is None:
         return ""
-    if lease is None or leases.is_due(lease, datetime.now(timezone.utc)):
+    if lease is None or leases.is_due(lease, now):
         return events.MAINTENANCE_FOUND
-    return due_on(item, node, pods["items"])
+    return due_on(item, node, pods["items"], now)
+
+
+def is_moving(item: m.Maintenance, now: datetime) -> bool:
+    """Whether something happened to it a moment ago: its events are on their way, and others would double the work."""
+    metadata = item["metadata"]
+    signs = (
+        metadata.get("deletionTimestamp") or (item.get("status") or {}).get("lastUpdate"),
+        metadata["creationTimestamp"],
+    )
+    return any(0 <= (now - m.moment(sign)).total_seconds() < MOVING_SECONDS for sign in signs if sign)
 
 
 def may_begin(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, all_items: list[Object]) -> bool:
@@ -70,10 +96,16 @@ def may_begin(item: m.Maintenance, node: Node | None, lease: leases.Lease | None
     return held is None or held[2] not in {other["metadata"]["uid"] for other in all_items}
 
 
-def due_on(item: m.Maintenance, node: Node, pods: list[Object]) -> str:
+def due_on(item: m.Maintenance, node: Node, pods: list[Object], now: datetime) -> str:
     """What a begun maintenance waits for: cordon and taints, or the next look at its pods."""
     if not in_maintenance(node, m.group(item).drain_taint):
         return events.NODE_DRIFTED
-    if m.phase(item) != m.SUCCEEDED or sort(pods).leaving:
-        return events.NODE_TAINTED
-    return ""
+    leaving = sort(pods).leaving
+    if leaving and all(is_going(pod, now) for pod in leaving):
+        return ""  # nothing to do before one of them is gone, and then PodSource says so
+    return events.NODE_TAINTED if leaving or m.phase(item) != m.SUCCEEDED else ""
+
+
+def is_going(pod: Pod, now: datetime) -> bool:
+    """Whether it is being deleted and has time left to end; `deletionTimestamp` is the end of that time."""
+    return is_terminating(pod) and now < m.moment(pod["metadata"]["deletionTimestamp"])

@@ -242,3 +242,8 @@ def condition(maintenance: Maintenance, kind: str) -> Object:
 def timestamp(moment: datetime) -> str:
     """RFC 3339 in UTC with seconds, as Kubernetes writes times."""
     return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(timestamp: str) -> datetime:
+    """The moment that a time of Kubernetes' names."""
+    return datetime.strptime(timestamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)

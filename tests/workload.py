@@ -121,7 +121,7 @@ class Workload:
         self.admin.run(self.admin.api.request("DELETE", path))
 
     def wait_for(self, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS) -> Object:
-        """Wait until the object at `path` is as `predicate` wants it (None: it is not there); returns it, {} if gone."""
+        """Wait until the object at `path` is as `predicate` wants it (None: not there); returns it, {} if gone."""
         collection, _, name = path.rpartition("/")
         known = self.until(
             collection, lambda items: predicate(items.get(name)), seconds, fields=f"metadata.name={name}"

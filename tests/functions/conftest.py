@@ -42,7 +42,7 @@ class Functions:
         """The event that the function answers with, None for none; any other answer is an error."""
         response = self.post(step, event)
         assert response.status_code in (200, 204), response.text
-        return received(response.headers, response.data) if response.status_code == 200 else None
+        return received(dict(response.headers), response.data) if response.status_code == 200 else None
 
     def chain(self, maintenance: Object, *steps: str) -> BaseCloudEvent:
         """Give the added object to the first step and each one's answer to the next; returns the last answer."""

@@ -64,7 +64,7 @@ def tick() -> CloudEvent:
     )
 
 
-def said(kind: str, maintenance: Object, *, data: Mapping[str, Any] | None = None, **extensions: str) -> CloudEvent:
+def said(kind: str, maintenance: Object, *, data: Mapping[str, Any] | None = None) -> CloudEvent:
     """One of our own events about a NodeMaintenance and the node it names."""
     node = maintenance["spec"]["nodeName"]
     return events.event(
@@ -74,5 +74,4 @@ def said(kind: str, maintenance: Object, *, data: Mapping[str, Any] | None = Non
         node,
         seed=str(next(_numbers)),
         data=data,
-        **extensions,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -14,9 +15,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from eventing import events
+from eventing.logs import JsonLines
 from eventing.wire import BODY_LIMIT, binary
 from functions.app import FUNCTIONS, create_app
-from eventing.logs import JsonLines
 from kube.cluster import Cluster
 from kube.groups import MEDIK8S
 from localcluster.access import UNPRIVILEGED
@@ -95,6 +96,16 @@ def test_what_is_no_event_is_refused_in_one_line(
     assert audit.writes_by() == []
 
 
+def test_a_large_body_that_does_not_say_its_size_is_refused_in_one_line(functions: Functions) -> None:
+    """X-1: 5 MB in chunks, without Content-Length, get the same 413 in one line."""
+    body, whole = io.BytesIO(b" " * 5_000_000), {"wsgi.input_terminated": True}
+
+    response = functions.clients["cordon"].post("/cordon", input_stream=body, headers=HEADERS, environ_overrides=whole)
+
+    assert response.status_code == 413
+    assert response.text == f"at most {BODY_LIMIT} bytes are taken\n"
+
+
 @pytest.mark.parametrize(
     ("step", "kind", "data"),
     [
@@ -103,7 +114,11 @@ def test_what_is_no_event_is_refused_in_one_line(
         ("guard", events.RESOURCE_UPDATED, {"metadata": "text"}),
         ("guard", events.RESOURCE_UPDATED, {"metadata": {"name": 7}}),
         ("guard", events.RESOURCE_UPDATED, {"metadata": {"name": "x"}}),
-        ("guard", events.RESOURCE_UPDATED, {"metadata": {"name": "x"}, "spec": {"taints": [{}], "unschedulable": True}}),
+        (
+            "guard",
+            events.RESOURCE_UPDATED,
+            {"metadata": {"name": "x"}, "spec": {"taints": [{}], "unschedulable": True}},
+        ),
         ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": None}),
         ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": "text"}),
         ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": {"deletionTimestamp": "x"}}),

@@ -6,6 +6,7 @@ import pytest
 
 from eventing import events
 from functions import subject
+from functions.subject import data_of
 from kube import leases
 from kube import maintenance as m
 from kube.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
@@ -93,20 +94,20 @@ def test_an_unknown_node_is_a_failure(functions: Functions, work: Workload, audi
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_FAILED
-    assert reply.get_data()["error"] == 'nodes "nowhere" not found'
+    assert data_of(reply)["error"] == 'nodes "nowhere" not found'
     assert audit.writes_by() == []
 
 
 @pytest.mark.parametrize("suffix", ["/status", "/", "/..", "?x=1", "#x", ",x", "=x", " "])
 def test_an_odd_node_name_is_an_unknown_node(functions: Functions, work: Workload, audit: Audit, suffix: str) -> None:
-    """NMO-19: a name that only resembles a node's, in a path or a selector, names no node, and the status can say so."""
+    """NMO-19: a name that only resembles a node's, in a path or a selector, names no node, and the status says so."""
     name = f"{work.node()}{suffix}"
     item = work.maintenance(name)
 
     reply = functions.answer("begin", added(item))
 
     assert reply is not None
-    assert reply.get_data()["error"] == f'nodes "{name}" not found'
+    assert data_of(reply)["error"] == f'nodes "{name}" not found'
     assert audit.writes_by() == []
     functions.answer("status", reply)
     assert work.again(item)["status"]["lastError"] == f'nodes "{name}" not found'
@@ -127,7 +128,7 @@ def test_a_second_maintenance_of_the_node_is_refused(
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_FAILED
-    said_why = reply.get_data()["error"]
+    said_why = data_of(reply)["error"]
     assert said_why.startswith(f"invalid nodeName, a NodeMaintenance for node {node} already exists: ")
     assert first["metadata"]["name"] in said_why
     assert len(audit.writes_by()) == writes
@@ -152,7 +153,7 @@ def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: 
     assert m.has_begun(work.again(item)) is begins
     assert leases.is_held_for(work.admin.get(leases.lease_path(node)), item) is begins
     if not begins:
-        assert reply.get_data()["error"] == f"the lease of node {node} is held by another-tool"
+        assert data_of(reply)["error"] == f"the lease of node {node} is held by another-tool"
 
 
 def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functions, work: Workload) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eventing import events
+from functions.subject import data_of
 from kube import maintenance as m
 from kube.api import Object
 from kube.groups import KUBEVIRT
@@ -21,7 +22,7 @@ def maintained(functions: Functions, work: Workload, node: str) -> Object:
 
 
 def test_an_uncordoned_node_is_told_and_warned_of(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-3, NMO-5: uncordoned by hand during its maintenance: node.drifted, and a Warning that kubectl describe shows."""
+    """NMO-3, NMO-5: uncordoned by hand during its maintenance: node.drifted, and kubectl describe shows a Warning."""
     node = work.node()
     item = maintained(functions, work, node)
     work.local.kubectl("uncordon", node)
@@ -31,7 +32,7 @@ def test_an_uncordoned_node_is_told_and_warned_of(functions: Functions, work: Wo
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
-    assert reply.get_data()["maintenance"] == events.Reference.of(item).as_data()
+    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
     assert [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])] == [("create", "events")]
     described = work.local.kubectl("describe", "node", node).stdout
     assert f"node {node} was uncordoned or untainted during maintenance {item['metadata']['name']}" in described

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from functions import subject
+from functions.subject import data_of
 from kube import leases
 from kube import maintenance as m
 from kube.api import Object
@@ -46,16 +48,16 @@ def is_given_back(node: Object | None) -> bool:
 @every_group
 @pytest.mark.parametrize("told", [updated, lambda item: said(events.MAINTENANCE_ENDED, item)], ids=["hint", "resync"])
 def test_the_node_is_given_back(
-    functions: Functions, work: Workload, group: Group, told: Callable[[Object], object]
+    functions: Functions, work: Workload, group: Group, told: Callable[[Object], CloudEvent]
 ) -> None:
     """NMO-14, NMO-15, X-5, OSV-5: schedulable, both taints off, lease gone, object gone, told as node.restored."""
     node = work.node()
     item = deleting(work, in_maintenance(functions, work, node, group))
 
-    reply = functions.answer("restore", told(item))  # type: ignore[arg-type]
+    reply = functions.answer("restore", told(item))
 
     assert reply is not None
-    assert (reply.get_type(), reply.get_data()["node"]) == (events.NODE_RESTORED, node)
+    assert (reply.get_type(), data_of(reply)["node"]) == (events.NODE_RESTORED, node)
     assert is_given_back(work.read_node(node))
     assert is_gone(work, item)
     assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
@@ -171,10 +173,9 @@ def test_a_node_that_is_gone_holds_nobody(functions: Functions, work: Workload) 
     node = work.node()
     item = in_maintenance(functions, work, node)
     work.delete(f"/api/v1/nodes/{node}")
-    # the garbage collector asks for the object's deletion, as its node owns it
-    work.wait_for(m.path(item), lambda found: found is not None and m.is_deleting(found))
+    item = deleting(work, item)
 
-    reply = functions.answer("restore", updated(work.again(item)))
+    reply = functions.answer("restore", updated(item))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_RESTORED
@@ -195,7 +196,7 @@ def test_the_node_stays_in_maintenance_until_both_are_gone(
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_FOUND
-    assert reply.get_data()["maintenance"] == events.Reference.of(second).as_data()
+    assert data_of(reply)["maintenance"] == events.Reference.of(second).as_data()
     assert is_gone(work, first)
     assert work.read_node(node)["spec"]["unschedulable"] is True
 

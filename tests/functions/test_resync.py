@@ -11,6 +11,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.wire import received
+from functions import resync
+from functions.subject import data_of
 from kube import leases
 from kube import maintenance as m
 from kube.api import Object
@@ -59,6 +61,12 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     running.close()
 
 
+@pytest.fixture(autouse=True)
+def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have resync take everything for at rest, however young it is."""
+    monkeypatch.setattr(resync, "MOVING_SECONDS", 0)
+
+
 @pytest.fixture
 def alone(admin: Cluster) -> None:
     """Take away the maintenances that earlier tests left, so that a tick speaks of this test's only."""
@@ -75,7 +83,7 @@ def told(functions: Functions, item: Object) -> list[str]:
     reply = functions.answer("resync", tick())
     if reply is None:
         return []
-    assert reply.get_data()["maintenance"] == events.Reference.of(item).as_data()
+    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
     return [reply.get_type()]
 
 
@@ -121,6 +129,37 @@ def test_each_state_is_told_what_it_waits_for_and_nothing_else(
         [],
     ]
     assert audit.writes_by("system:serviceaccount:node-maintenance:resync") == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_is_on_its_way_is_left_alone(
+    functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-3: no event for a maintenance that something happened to a moment ago: nothing of it can be lost yet."""
+    item = work.maintenance(work.node())
+
+    monkeypatch.setattr(resync, "MOVING_SECONDS", 3600)
+    young = told(functions, item)
+    monkeypatch.setattr(resync, "MOVING_SECONDS", 0)
+    old = told(functions, item)
+
+    assert (young, old) == ([], [events.MAINTENANCE_FOUND])
+
+
+@pytest.mark.usefixtures("alone")
+def test_pods_that_are_ending_are_waited_for(functions: Functions, work: Workload) -> None:
+    """X-3: no event while all pods have time left to end; one as soon as a pod is there that nobody evicted."""
+    node = work.node()
+    work.pods(node, "slow", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    functions.answer("evict", functions.prepare(item))
+
+    ending = told(functions, item)
+    work.pods(node, "late")
+    late = told(functions, item)
+
+    assert (ending, late) == ([], [events.NODE_TAINTED])
+    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/slow", {"metadata": {"finalizers": []}})
 
 
 @pytest.mark.usefixtures("alone")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions import subject
@@ -20,7 +21,7 @@ every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group
 
 def drain(functions: Functions, work: Workload, item: Object) -> Object:
     """Take the maintenance through one pass, status after each step; returns the object then."""
-    event = added(item)
+    event: BaseCloudEvent = added(item)
     for step in ("begin", "cordon", "taint", "evict"):
         reply = functions.answer(step, event)
         assert reply is not None
@@ -61,7 +62,7 @@ def test_the_first_status_says_what_is_to_be_done(
 
 
 def test_a_drained_node_succeeds(functions: Functions, work: Workload) -> None:
-    """NMO-10, NMO-11: when nothing is left it is Succeeded at 100 with nothing pending, and the counts are as at first."""
+    """NMO-10, NMO-11: when nothing is left it is Succeeded at 100 with nothing pending, the counts as at first."""
     node = work.node()
     work.pods(node, "a", "b")
     item = drain(functions, work, work.maintenance(node))

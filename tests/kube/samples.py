@@ -1,0 +1,123 @@
+"""Pods, budgets, nodes and NodeMaintenances as plain dicts, and how hypothesis draws them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kube.api import Object
+from kube.groups import MEDIK8S
+from kube.maintenance import FINALIZER, SNAPSHOT
+from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
+
+READY = [{"type": "Ready", "status": "True"}]
+
+
+def pod(
+    name: str = "pod",
+    *,
+    namespace: str = "ns",
+    owner: str = "",
+    phase: str = "Running",
+    ready: bool = True,
+    labels: dict[str, str] | None = None,
+    **metadata: Any,
+) -> Object:
+    """A pod; `owner` is the kind of its controller."""
+    owners = [{"kind": owner, "name": owner.lower(), "controller": True, "uid": f"{owner}-uid"}] if owner else []
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"{namespace}-{name}-uid",
+            "labels": labels or {},
+            "ownerReferences": owners,
+            **metadata,
+        },
+        "spec": {},
+        "status": {"phase": phase, "conditions": READY if ready else []},
+    }
+
+
+def budget(
+    name: str = "budget",
+    *,
+    allowed: int = 0,
+    healthy: int = 3,
+    needed: int = 3,
+    selector: Object | None = None,
+    policy: str = "",
+    observed: int = 1,
+    namespace: str = "ns",
+) -> Object:
+    """A PodDisruptionBudget of generation 1 over the pods with app=db."""
+    spec: Object = {"selector": {"matchLabels": {"app": "db"}} if selector is None else selector}
+    if policy:
+        spec["unhealthyPodEvictionPolicy"] = policy
+    counts = {"disruptionsAllowed": allowed, "currentHealthy": healthy, "desiredHealthy": needed}
+    return {
+        "metadata": {"name": name, "namespace": namespace, "generation": 1},
+        "spec": spec,
+        "status": {**counts, "observedGeneration": observed},
+    }
+
+
+def node(*taints: tuple[str, str, str], cordoned: bool = False) -> Object:
+    """A node with taints (key, value, effect)."""
+    spec: Object = {"unschedulable": True} if cordoned else {}
+    if taints:
+        spec["taints"] = [
+            {"key": key, **({"value": value} if value else {}), "effect": effect} for key, value, effect in taints
+        ]
+    return {"metadata": {"name": "node-1", "uid": "node-uid"}, "spec": spec}
+
+
+IN_MAINTENANCE = node(("medik8s.io/drain", "", NO_SCHEDULE), (UNSCHEDULABLE, "", NO_SCHEDULE), cordoned=True)
+
+
+def maintenance(status: Object | None = None, *, counts: str = '{"totalpods": 9, "evictionPods": 5}') -> Object:
+    """A NodeMaintenance that has begun with these counts; "" for one that has not."""
+    metadata: Object = {"name": "nm", "uid": "nm-uid", "resourceVersion": "7", "generation": 1}
+    if counts:
+        metadata |= {"finalizers": [FINALIZER], "annotations": {SNAPSHOT: counts}}
+    item: Object = {
+        "apiVersion": MEDIK8S.api_version,
+        "kind": "NodeMaintenance",
+        "metadata": metadata,
+        "spec": {"nodeName": "node-1", "reason": "test"},
+    }
+    return item if status is None else {**item, "status": status}
+
+
+names = st.text("abcdefgh", min_size=1, max_size=3)
+pods = st.lists(
+    st.builds(
+        pod,
+        names,
+        namespace=st.sampled_from(["ns", "other"]),
+        owner=st.sampled_from(["", "ReplicaSet", "DaemonSet", "Job", "StatefulSet"]),
+        phase=st.sampled_from(["Running", "Pending", "Succeeded", "Failed"]),
+        ready=st.booleans(),
+        labels=st.fixed_dictionaries({}, optional={"app": st.sampled_from(["db", "web"]), "tier": st.just("x")}),
+        annotations=st.fixed_dictionaries({}, optional={"kubernetes.io/config.mirror": st.just("x")}),
+        deletionTimestamp=st.sampled_from([None, "2026-01-01T00:00:00Z"]),
+    ),
+    max_size=12,
+    unique_by=lambda item: item["metadata"]["uid"],
+)
+budgets = st.lists(
+    st.builds(
+        budget,
+        names,
+        allowed=st.integers(-1, 4),
+        healthy=st.integers(0, 5),
+        needed=st.integers(0, 5),
+        selector=st.sampled_from([{}, {"matchLabels": {"app": "db"}}, {"matchLabels": {"tier": "x"}}]),
+        policy=st.sampled_from(["", "IfHealthyBudget", "AlwaysAllow"]),
+        observed=st.integers(0, 1),
+        namespace=st.sampled_from(["ns", "other"]),
+    ),
+    max_size=3,
+    unique_by=lambda item: item["metadata"]["name"],
+)

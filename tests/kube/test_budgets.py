@@ -1,0 +1,158 @@
+"""What disruption budgets let go, on plain dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+
+from kube.api import Object
+from kube.budgets import Blocked, admitted, budget_key, covers, plan, refused_by
+from kube.pods import Pod, is_ready, is_terminating, key, sort
+from tests.kube import samples
+from tests.kube.samples import budget, pod
+
+DB = {"app": "db"}
+LONG_AGO = "2026-01-01T00:00:00Z"
+
+
+def db(name: str, *, ready: bool = True, phase: str = "Running") -> Object:
+    return pod(name, labels=DB, ready=ready, phase=phase)
+
+
+def names(pods: Iterable[Pod]) -> list[str]:
+    return [item["metadata"]["name"] for item in pods]
+
+
+def test_a_pod_without_a_budget_is_free() -> None:
+    """NMO-6: no budget, another namespace's budget, or one that selects other pods: the pod may go."""
+    others = [budget(namespace="other"), budget("web", selector={"matchLabels": {"app": "web"}})]
+
+    found = plan([db("a")], others)
+
+    assert (names(found.free), found.queues, found.blocked) == (["a"], {}, [])
+
+
+def test_a_budget_admits_as_many_as_it_allows() -> None:
+    """NMO-6, X-6: of four, two go one after another, two are blocked with name and counts."""
+    found = plan([db(name) for name in "abcd"], [budget("keep", allowed=2, healthy=4, needed=2)])
+
+    assert {name: names(queue) for name, queue in found.queues.items()} == {"ns/keep": ["a", "b"]}
+    assert [item.pod["name"] for item in found.blocked] == ["c", "d"]
+    assert [(item.reason, item.budget, item.healthy, item.needed) for item in found.blocked] == [
+        ("DisruptionBudget", "keep", 2, 2)
+    ] * 2
+    assert found.free == []
+
+
+def test_two_budgets_over_one_pod_block_it() -> None:
+    """NMO-6: an eviction can honour one budget only; both are named, and what would help."""
+    found = plan([db("a")], [budget("one", allowed=1), budget("two", allowed=1)])
+
+    (blocked,) = found.blocked
+    assert (blocked.reason, blocked.budget) == ("MultipleBudgets", "one, two")
+    assert "delete or narrow one of them" in blocked.message
+    assert (found.free, found.queues) == ([], {})
+
+
+def test_pods_that_are_on_their_way_are_not_planned() -> None:
+    """NMO-6: a terminating pod is neither evicted again nor called blocked."""
+    found = plan([pod("a", deletionTimestamp=LONG_AGO), pod("b", labels=DB, deletionTimestamp=LONG_AGO)], [budget()])
+
+    assert (found.free, found.queues, found.blocked) == ([], {}, [])
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
+def test_a_pod_that_does_not_run_is_free(phase: str) -> None:
+    """NMO-6, NMO-9: the eviction subresource asks no budget about pods that do not run."""
+    found = plan([db("a", ready=False, phase=phase)], [budget()])
+
+    assert names(found.free) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "healthy", "needed", "goes"),
+    [
+        pytest.param("", 3, 3, True, id="default, met"),
+        pytest.param("", 2, 3, False, id="default, not met"),
+        pytest.param("", 0, 0, False, id="default, needs none and has none"),
+        pytest.param("IfHealthyBudget", 3, 3, True, id="IfHealthyBudget, met"),
+        pytest.param("IfHealthyBudget", 2, 3, False, id="IfHealthyBudget, not met"),
+        pytest.param("AlwaysAllow", 3, 3, True, id="AlwaysAllow, met"),
+        pytest.param("AlwaysAllow", 0, 3, True, id="AlwaysAllow, not met"),
+    ],
+)
+def test_unready_pods_go_beside_the_count(policy: str, healthy: int, needed: int, goes: bool) -> None:
+    """NMO-6: unhealthyPodEvictionPolicy decides whether an unready pod may go from a closed budget (KEP-3017)."""
+    closed = budget(policy=policy, healthy=healthy, needed=needed)
+
+    going, waiting = admitted(closed, [db("ready"), db("unready", ready=False)])
+
+    assert (names(going), names(waiting)) == ((["unready"], ["ready"]) if goes else ([], ["ready", "unready"]))
+
+
+def test_a_budget_that_is_not_counted_yet_lets_nobody_go() -> None:
+    """NMO-6: the server would answer 429 with Retry-After until the budget is processed."""
+    found = plan([db("a")], [budget("new", allowed=3, observed=0)])
+
+    (blocked,) = found.blocked
+    assert (blocked.message, blocked.healthy) == ("budget new is new and not yet counted", None)
+    assert found.queues == {}
+
+
+def test_a_budget_without_a_status_is_not_counted_yet() -> None:
+    """NMO-6: a budget that was created this moment has no status at all."""
+    new = budget()
+    del new["status"]
+
+    assert admitted(new, [db("a")]) == ([], [db("a")])
+    assert refused_by(new, db("a")).healthy is None
+
+
+def test_an_empty_selector_covers_the_namespace() -> None:
+    """NMO-6: policy/v1 reads an empty selector as every pod, a missing one as none."""
+    everything, nothing = budget(selector={}), budget()
+    del nothing["spec"]["selector"]
+
+    assert covers(everything, pod("a"))
+    assert not covers(everything, pod("a", namespace="other"))
+    assert not covers(nothing, db("a"))
+
+
+def test_what_travels_leaves_out_what_is_unknown() -> None:
+    """OSV-13: counts appear in event data only when they are known."""
+    identity = {"namespace": "ns", "name": "a", "uid": "u"}
+
+    counts = {"healthy": 0, "needed": 1}
+    known = Blocked(identity, "DisruptionBudget", "m", "keep", 0, 1).as_data()
+    unknown = Blocked(identity, "Error", "m").as_data()
+
+    assert known == {**identity, "reason": "DisruptionBudget", "message": "m", "budget": "keep", **counts}
+    assert unknown == {**identity, "reason": "Error", "message": "m", "budget": ""}
+
+
+@given(samples.pods, samples.budgets)
+def test_every_pod_that_may_leave_has_one_place(pods: list[Object], budgets: list[Object]) -> None:
+    """NMO-6: each leaving pod that is not on its way yet is free, queued or blocked, and only one of these."""
+    leaving = sort(pods).leaving
+
+    found = plan(leaving, budgets)
+
+    queued = [item for queue in found.queues.values() for item in queue]
+    blocked = [f"{item.pod['namespace']}/{item.pod['name']}" for item in found.blocked]
+    places = [*map(key, found.free), *map(key, queued), *blocked]
+    assert sorted(places) == sorted(key(item) for item in leaving if not is_terminating(item))
+
+
+@given(samples.pods, samples.budgets)
+def test_a_queue_is_never_longer_than_its_budget_allows(pods: list[Object], budgets: list[Object]) -> None:
+    """NMO-6, X-6: per budget no more ready pods go than disruptionsAllowed, and none of an uncounted one."""
+    found = plan(sort(pods).leaving, budgets)
+
+    for item in budgets:
+        going = found.queues.get(budget_key(item), [])
+        assert sum(is_ready(each) for each in going) <= max(0, item["status"]["disruptionsAllowed"])
+        if item["status"]["observedGeneration"] < 1:
+            assert list(going) == []
+        assert all(covers(item, each) for each in going)

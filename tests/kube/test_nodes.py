@@ -1,0 +1,143 @@
+"""Cordon and taints as JSON patches, pure and against a real API server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+
+from kube.api import JSON_PATCH, Object
+from kube.cluster import Cluster
+from kube.errors import Conflict, NotFound
+from kube.nodes import (
+    NO_SCHEDULE,
+    UNSCHEDULABLE,
+    cordon_patch,
+    in_maintenance,
+    is_cordoned,
+    missing_taints,
+    node_path,
+    restore_patch,
+    taint_patch,
+)
+from localcluster.cluster import LocalCluster
+from tests.kube.samples import IN_MAINTENANCE, node
+from tests.workload import Workload
+
+DRAIN = "medik8s.io/drain"
+OURS = ((DRAIN, "", NO_SCHEDULE), (UNSCHEDULABLE, "", NO_SCHEDULE))
+THEIRS = ("example.com/theirs", "1", "NoExecute")
+
+
+def keys(taints: list[Object]) -> list[str]:
+    return [taint["key"] for taint in taints]
+
+
+def test_nothing_is_sent_when_nothing_would_change() -> None:
+    """X-2, NMO-3, NMO-4, NMO-14: each patch of a node that is as wanted is empty."""
+    assert cordon_patch(IN_MAINTENANCE) == []
+    assert taint_patch(IN_MAINTENANCE, DRAIN) == []
+    assert restore_patch(node(THEIRS), [DRAIN], uncordon=True) == []
+    assert restore_patch(IN_MAINTENANCE, [], uncordon=False) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "missing"),
+    [
+        pytest.param(node(), [DRAIN, UNSCHEDULABLE], id="no taint"),
+        pytest.param(node(*OURS), [], id="both"),
+        pytest.param(node((DRAIN, "draining", NO_SCHEDULE)), [UNSCHEDULABLE], id="ours with a value"),
+        pytest.param(node((DRAIN, "", "PreferNoSchedule")), [DRAIN, UNSCHEDULABLE], id="ours with another effect"),
+        pytest.param(node(("kubevirt.io/drain", "", NO_SCHEDULE)), [DRAIN, UNSCHEDULABLE], id="another group's"),
+    ],
+)
+def test_key_and_effect_decide_what_is_missing(before: Object, missing: list[str]) -> None:
+    """NMO-4, C4: a taint of the same key and effect serves with any value."""
+    assert keys(missing_taints(before, DRAIN)) == missing
+    assert all(taint["effect"] == NO_SCHEDULE and "value" not in taint for taint in missing_taints(before, DRAIN))
+
+
+def test_the_taints_of_others_keep_their_place() -> None:
+    """NMO-4: the patch tests what was read, and adds ours after the others."""
+    before = node(THEIRS, (DRAIN, "value", NO_SCHEDULE), ("example.com/last", "", NO_SCHEDULE))
+
+    test_uid, test_taints, add = taint_patch(before, DRAIN)
+
+    assert test_uid == {"op": "test", "path": "/metadata/uid", "value": "node-uid"}
+    assert test_taints == {"op": "test", "path": "/spec/taints", "value": before["spec"]["taints"]}
+    assert add["value"] == [*before["spec"]["taints"], {"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}]
+
+
+def test_restoring_takes_ours_whatever_their_value() -> None:
+    """NMO-14, KNM-4: ours go with any value, others and other effects of our key stay in order."""
+    kept = [THEIRS, (DRAIN, "", "PreferNoSchedule")]
+    before = node(kept[0], (DRAIN, "draining", NO_SCHEDULE), kept[1], (UNSCHEDULABLE, "", NO_SCHEDULE), cordoned=True)
+
+    *_, taints, uncordon = restore_patch(before, [DRAIN], uncordon=True)
+
+    assert taints["value"] == node(*kept)["spec"]["taints"]
+    assert uncordon == {"op": "remove", "path": "/spec/unschedulable"}
+
+
+def test_a_node_that_others_hold_stays_cordoned() -> None:
+    """X-7: without uncordon only the drain taint goes."""
+    *_, taints = restore_patch(IN_MAINTENANCE, [DRAIN], uncordon=False)
+
+    assert keys(taints["value"]) == [UNSCHEDULABLE]
+
+
+def test_a_cordon_without_taints_is_taken_off() -> None:
+    """NMO-14: a node that is cordoned and nothing else is uncordoned by a guarded patch."""
+    assert [operation["op"] for operation in restore_patch(node(cordoned=True), [DRAIN], uncordon=True)] == [
+        "test",
+        "remove",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "answer"),
+    [(node(), False), (node(*OURS), False), (node(cordoned=True), False), (IN_MAINTENANCE, True)],
+    ids=["neither", "tainted", "cordoned", "both"],
+)
+def test_in_maintenance_is_cordoned_and_tainted(before: Object, answer: bool) -> None:
+    """NMO-5: pods may be evicted when both are there."""
+    assert in_maintenance(before, DRAIN) is answer
+
+
+def patched(admin: Cluster, path: str, decide: Callable[[Object], list[Object]]) -> Object:
+    """The node after the patch, which is made anew while the controller manager writes taints of its own."""
+    while True:
+        with contextlib.suppress(Conflict):
+            return admin.patch(path, decide(admin.get(path)), JSON_PATCH)
+
+
+def test_the_patches_work_on_a_real_server(installed: LocalCluster, admin: Cluster) -> None:
+    """NMO-3, NMO-4, NMO-14: there and back the node is as before; a patch made of an old reading is a Conflict."""
+    path = node_path(Workload(installed, admin).node())
+    theirs = [{"key": "example.com/theirs", "value": "1", "effect": "PreferNoSchedule"}]
+    before = admin.patch(path, {"spec": {"taints": theirs}})
+
+    cordoned = admin.patch(path, cordon_patch(before), JSON_PATCH)
+    tainted = patched(admin, path, lambda fresh: taint_patch(fresh, DRAIN))
+    with pytest.raises(Conflict):
+        admin.patch(path, taint_patch(before, DRAIN), JSON_PATCH)
+    with pytest.raises(Conflict):
+        admin.patch(path, cordon_patch({**before, "metadata": {**before["metadata"], "uid": "other"}}), JSON_PATCH)
+    restored = patched(admin, path, lambda fresh: restore_patch(fresh, [DRAIN], uncordon=True))
+    admin.run(admin.api.request("DELETE", path))
+
+    assert tainted["spec"]["taints"][0] == theirs[0]
+    assert is_cordoned(cordoned)
+    assert in_maintenance(tainted, DRAIN)
+    assert not is_cordoned(restored)
+    assert DRAIN not in keys(restored["spec"]["taints"])
+    assert restored["spec"]["taints"][0] == theirs[0]
+
+
+@pytest.mark.parametrize("name", ["x/status", "x?y", "x#y", "..", ".", "x%2Fy", "a b"])
+def test_an_odd_name_leads_to_no_other_resource(admin: Cluster, name: str) -> None:
+    """NMO-19: a path made of free text is the path of one node, which is not there."""
+
+    with pytest.raises(NotFound):
+        admin.get(node_path(name))
