@@ -28,6 +28,15 @@ CREATE INDEX IF NOT EXISTS by_maintenance ON events (maintenance, seq);
 """
 
 
+DEAD_LETTER = "knativeerrordest"
+"""The extension that says which subscriber did not take an event; with it, an event comes as a dead letter."""
+INSERT = (
+    "INSERT INTO events (source, id, type, node, maintenance, cause, arrived, event) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, id) DO "
+)
+UPDATE = "UPDATE SET event = excluded.event WHERE event != excluded.event"
+
+
 class JournalError(OSError):
     """The journal's file cannot be opened or written."""
 
@@ -50,7 +59,11 @@ class Journal:
         self._db.close()
 
     def write(self, event: BaseCloudEvent) -> bool:
-        """Keep the event; False when it (source and id) was kept before. Raises `JournalError`."""
+        """Keep the event; False when it (source and id) was kept before. Raises `JournalError`.
+
+        A dead letter is an event that was kept before, when it was delivered the first time: what it says more, takes
+        the place of what was kept.
+        """
         row = (
             event.get_source(),
             event.get_id(),
@@ -61,10 +74,7 @@ class Journal:
             datetime.now(timezone.utc).isoformat(),
             structured(event).body.decode(),
         )
-        statement = (
-            "INSERT OR IGNORE INTO events (source, id, type, node, maintenance, cause, arrived, event) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        )
+        statement = INSERT + (UPDATE if event.get_extension(DEAD_LETTER) else "NOTHING")
         try:
             with self._lock:
                 return self._db.execute(statement, row).rowcount == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cloudevents.core.v1.event import CloudEvent
+
 from eventing.journal import Journal
 from functions.record import journal
 from tests.functions.conftest import Functions
@@ -22,6 +24,19 @@ def test_every_event_is_kept_once(functions: Functions, work: Workload, audit: A
     assert statuses == [204] * 4
     assert [kept.count(event.get_id()) for event in events] == [1, 1]
     assert audit.writes_by() == []
+
+
+def test_a_dead_letter_is_told_from_the_event_that_it_was(functions: Functions) -> None:
+    """X-6: an event that is recorded and then comes as a dead letter is kept once, with what failed; and stays so."""
+    event = tick()
+    failed = {"knativeerrordest": "http://cordon/", "knativeerrorcode": "400"}
+    dead = CloudEvent({**event.get_attributes(), **failed}, event.get_data())
+
+    for one in (event, dead, event):
+        functions.post("record", one)
+
+    (kept,) = [one for one in journal().events() if one.get_id() == event.get_id()]
+    assert {name: kept.get_extension(name) for name in failed} == failed
 
 
 def test_the_journal_survives(functions: Functions) -> None:
