@@ -40,7 +40,7 @@ class FunctionProcesses:
         app = ("functions.app:create_app()", "-c", config, "--no-control-socket", "--bind", address)
         identity = kubeconfig(self._cluster, access.NAMESPACE, name)
         environment = {**self._environment, "FUNCTION": name, "KUBECONFIG": str(identity)}
-        command = [sys.executable, "-m", "gunicorn", *app]
+        command: list[str | Path] = [sys.executable, "-m", "gunicorn", *app]
         return Server(name, command, self._directory / f"{name}.log", environment, ROOT)
 
     def await_ready(self, server: Server) -> None:

@@ -37,7 +37,7 @@ class Sources:
         ping.install(self._cluster, document, self._sink)
         found = environment.ping_source(str(kubeconfig(self._cluster, environment.SYSTEM, ping.ACCOUNT)))
         # Alone, and so not in need of a leader.
-        command = [self._programs / "mtping", "-disable-ha"]
+        command: list[str | Path] = [self._programs / "mtping", "-disable-ha"]
         return Server(document.name, command, self._logs / f"{document.name}.log", {**DIRECT, **found})
 
     def _container(self, document: Document) -> Server:

@@ -76,15 +76,18 @@ def test_a_part_that_dies_costs_time_only(stage: Stage, kill: Act, repair: Act, 
     assert took < REPAIRED
 
 
-def test_what_no_function_can_take_is_recorded(stage: Stage) -> None:
+@pytest.mark.parametrize("data", [{"maintenance": "poison"}, "poison"], ids=["another shape", "no JSON"])
+def test_what_no_function_can_take_is_recorded(stage: Stage, data: object) -> None:
     """X-6: an event that `cordon` refuses goes to the dead letters, is recorded as one, and the rest goes on."""
-    poison = _event(events.MAINTENANCE_BEGUN, ["poison"])
+    poison = _event(events.MAINTENANCE_BEGUN, data)
     assert post(poison, stage.product.broker_url).status_code == 202
 
     dead = _await_dead_letter(stage, poison.get_id())
 
-    assert dead.get_extension("knativeerrordest") == stage.product.function_url("cordon")
+    refused = {stage.product.function_url(name) for name in ("cordon", "status")}
+    assert dead.get_extension("knativeerrordest") in refused
     assert dead.get_extension("knativeerrorcode") == "400"
+    assert dead.get_data() == data
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
     drains.await_succeeded(20)
