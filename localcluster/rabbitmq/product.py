@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import yaml
 
 from eventing import manifests, triggers
 from eventing.manifests import Document
+from eventing.triggers import Trigger
 from functions.app import FUNCTIONS
 from localcluster import build
 from localcluster.cluster import LocalCluster
@@ -50,7 +52,7 @@ class RabbitProduct:
         self.triggers = list(triggers.read(documents, "").values())
         self.rabbitmq = RabbitServer(directory / "rabbitmq", topology.definitions(self.broker, self.triggers))
         self.ingress = self._data_plane("ingress", environment.ingress(self.broker, self.rabbitmq.url, self._port))
-        self.dispatchers = dict(self._dispatchers())
+        self.dispatchers = dict(self._dispatchers(self.triggers))
         self.sources = Sources(cluster, self._programs, directory, self.broker_url).servers(documents)
 
     def __enter__(self) -> RabbitProduct:
@@ -148,6 +150,14 @@ class RabbitProduct:
         """End these sources as a crash would, all if none is named."""
         self._keeper.kill(*(self.sources[name] for name in names or self.sources))
 
+    def add_trigger(self, body: dict[str, Any]) -> None:
+        """Serve one more Trigger, as the controller would once it is created; its addresses are all `uri`."""
+        file = self._directory / "added.yaml"
+        found = triggers.read([Document(file, body)], "").values()
+        self.rabbitmq.declare(topology.definitions(self.broker, found))
+        self.dispatchers.update(self._dispatchers(found))
+        self.start_dispatchers()
+
     def _start_saying(self, text: str, servers: Iterable[Server]) -> None:
         """Start servers, and wait until each that was down has said so in its log."""
         down = [(server, _size(server.log)) for server in servers if not server.alive]
@@ -163,10 +173,10 @@ class RabbitProduct:
         file.write_text(yaml.safe_dump_all(bodies))
         return manifests.read([file])
 
-    def _dispatchers(self) -> Iterable[tuple[str, Server]]:
+    def _dispatchers(self, found: Iterable[Trigger]) -> Iterable[tuple[str, Server]]:
         """One for each Trigger, and one for each dead letter queue."""
         addresses = (self.rabbitmq.url, self.broker_url)
-        for trigger in self.triggers:
+        for trigger in found:
             yield self._dispatcher(environment.dispatcher(trigger, self.broker, *addresses))
             sink = trigger.policy.dead_letters
             if sink:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import secrets
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,7 @@ from localcluster.servers import LOOPBACK
 CONFIG = Path(__file__).with_name("rabbitmq.conf")
 PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin")
 """Where packages put the program itself; what they put on PATH insists on the service's own user and folders."""
+PROGRAMS = ("rabbitmq-server", "rabbitmqctl", "epmd")
 SECONDS = 60
 ERLANG = (
     "+sbwt none +sbwtdcpu none +sbwtdio none"  # no scheduler spins while it has nothing to do
@@ -46,7 +49,8 @@ class RabbitServer:
     """One RabbitMQ node that declares `definitions` before it takes its first connection."""
 
     def __init__(self, directory: Path, definitions: Mapping[str, Any]) -> None:
-        self._programs = {name: find(name) for name in ("epmd", "rabbitmq-server")}
+        self._programs = {name: find(name) for name in PROGRAMS}
+        self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._port = free_port()
         login = Login()
@@ -55,14 +59,25 @@ class RabbitServer:
         # Erlang's port mapper would be started on the side, once for the machine, and would outlive us.
         mapper = {"ERL_EPMD_PORT": str(free_port()), "ERL_EPMD_ADDRESS": LOOPBACK}
         self.mapper = Server("epmd", [self._programs["epmd"]], directory / "epmd.log", mapper)
-        environment = {**mapper, **_environment(directory)}
-        self.server = Server("rabbitmq", [self._programs["rabbitmq-server"]], directory / "rabbitmq.log", environment)
+        self._environment = {**mapper, **_environment(directory)}
+        command = [self._programs["rabbitmq-server"]]
+        self.server = Server("rabbitmq", command, directory / "rabbitmq.log", self._environment)
 
     def start(self) -> None:
         """Start it; return when it takes connections, and so has declared all."""
         self.mapper.start()
         self.server.start()
         await_ready("RabbitMQ", lambda: listens(self._port), [self.server], SECONDS)
+
+    def declare(self, definitions: Mapping[str, Any]) -> None:
+        """Declare more while it runs; it is there after a restart, too."""
+        file = self._directory / "more.json"
+        file.write_text(json.dumps(definitions))
+        command: list[str | Path] = [self._programs["rabbitmqctl"], "import_definitions", file]
+        environment = {**os.environ, **self._environment}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LocalClusterError(f"RabbitMQ did not declare {file}: {done.stderr.strip() or done.stdout.strip()}")
 
     def kill(self) -> None:
         """End it as a crash would; its data stays."""
@@ -76,7 +91,7 @@ class RabbitServer:
 
 def check() -> None:
     """Say plainly what is missing, before anything is built or started."""
-    for program in ("rabbitmq-server", "epmd"):
+    for program in PROGRAMS:
         find(program)
 
 

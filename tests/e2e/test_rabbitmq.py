@@ -9,15 +9,19 @@ import uuid
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
+from typing import Any
 
 import pytest
 import requests
+from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.journal import Journal
 from eventing.replay import post
 from eventing.wire import binary
+from localcluster.access import NAMESPACE
+from localcluster.processes import free_port
 from localcluster.rabbitmq.product import RabbitProduct
 from tests.e2e.stage import NODES, PODS, REPAIRED, Stage
 
@@ -77,21 +81,51 @@ def test_a_part_that_dies_costs_time_only(stage: Stage, kill: Act, repair: Act, 
 
 
 @pytest.mark.parametrize("data", [{"maintenance": "poison"}, "poison"], ids=["another shape", "no JSON"])
-def test_what_no_function_can_take_is_recorded(stage: Stage, data: object) -> None:
-    """X-6: an event that `cordon` refuses goes to the dead letters, is recorded as one, and the rest goes on."""
+def test_what_functions_refuse_is_recorded(stage: Stage, data: object) -> None:
+    """X-6: an event that `cordon` and `status` answer with 400 is in the journal, and the rest goes on.
+
+    This broker's dispatcher takes a status that it would not retry for an answer like any other (`getStatus` in its
+    `pkg/dispatcher`): nothing becomes a dead letter by it.
+    """
     poison = _event(events.MAINTENANCE_BEGUN, data)
     assert post(poison, stage.product.broker_url).status_code == 202
 
-    dead = _await_dead_letter(stage, poison.get_id())
+    kept = _await_kept(stage, poison.get_id(), lambda event: True)
 
-    refused = {stage.product.function_url(name) for name in ("cordon", "status")}
-    assert dead.get_extension("knativeerrordest") in refused
-    assert dead.get_extension("knativeerrorcode") == "400"
-    assert dead.get_data() == data
+    assert kept.get_data() == data
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
     drains.await_succeeded(20)
     drains.end(20)
+
+
+def test_what_cannot_be_delivered_is_recorded_as_that(stage: Stage) -> None:
+    """X-6: an event that its subscriber never takes goes by the dead letter exchange to `record`, which says so."""
+    assert isinstance(stage.product, RabbitProduct)
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    stage.product.add_trigger(_trigger("nobody", "test.undeliverable", nobody, stage.product.function_url("record")))
+    lost = _event("test.undeliverable", {"some": "data"})
+    assert post(lost, stage.product.broker_url).status_code == 202
+
+    dead = _await_kept(stage, lost.get_id(), lambda event: bool(event.get_extension("knativeerrordest")))
+
+    assert dead.get_extension("knativeerrordest") == nobody
+    assert dead.get_data() == {"some": "data"}
+
+
+def _trigger(name: str, kind: str, subscriber: str, dead_letters: str) -> dict[str, Any]:
+    delivery = {"retry": 1, "backoffPolicy": "linear", "backoffDelay": "PT0.1S"}
+    return {
+        "apiVersion": "eventing.knative.dev/v1",
+        "kind": "Trigger",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "broker": "default",
+            "filter": {"attributes": {"type": kind}},
+            "subscriber": {"uri": subscriber},
+            "delivery": {**delivery, "deadLetterSink": {"uri": dead_letters}},
+        },
+    }
 
 
 def _event(kind: str, data: object) -> CloudEvent:
@@ -112,13 +146,15 @@ def _await_recorded(stage: Stage, ids: set[str], seconds: float = 10.0) -> dict[
         time.sleep(0.05)
 
 
-def _await_dead_letter(stage: Stage, key: str, seconds: float = 20.0) -> CloudEvent:
-    """The event as it is recorded once it is a dead letter."""
+def _await_kept(
+    stage: Stage, key: str, wanted: Callable[[BaseCloudEvent], bool], seconds: float = 20.0
+) -> BaseCloudEvent:
+    """The event as it is recorded, once it is as `wanted`."""
     deadline = time.monotonic() + seconds
     while True:
         with closing(Journal(stage.product.journal)) as book:
             found = {event.get_id(): event for event in book.events()}.get(key)
-        if found is not None and found.get_extension("knativeerrordest"):
-            return found  # type: ignore[return-value]
-        assert time.monotonic() < deadline, f"no dead letter after {seconds:.0f} s; recorded: {found}"
+        if found is not None and wanted(found):
+            return found
+        assert time.monotonic() < deadline, f"not after {seconds:.0f} s; recorded: {found and found.get_attributes()}"
         time.sleep(0.1)
