@@ -36,6 +36,8 @@ GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: float, output: str) -> None:
     """Take NODE out of service: cordon it, taint it and evict its pods.
 
+    Pods that no controller makes again, and emptyDir data, are lost, as with kubectl drain --force.
+
     \b
     Example:
       kubectl maintenance start node-1 --reason "new disk"

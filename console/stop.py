@@ -26,7 +26,7 @@ from kube.nodes import is_cordoned, node_path
 @output_option
 @cluster_options
 def stop(node: str, wait: bool, timeout: float, output: str) -> None:
-    """End the maintenance of NODE: take off taints and cordon.
+    """End every maintenance of NODE, whoever started it: take off taints and cordon.
 
     \b
     Example:

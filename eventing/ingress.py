@@ -18,6 +18,10 @@ Accept = Callable[[Envelope], None]
 Waiting = Callable[[], list[str]]
 
 
+PATHS = ("/", "/{namespace}/{broker}")
+"""Where events are taken; the second as on Knative's ingress. No function's path: we would answer in its place."""
+
+
 def application(accept: Accept, waiting: Waiting, measures: Measures) -> web.Application:
     """The web application. `accept` keeps an event; `waiting` names the sources that are not at work yet."""
 
@@ -40,7 +44,8 @@ def application(accept: Accept, waiting: Waiting, measures: Measures) -> web.App
     app.router.add_get("/health/liveness", alive)
     app.router.add_get("/health/readiness", ready)
     app.router.add_get("/metrics", figures)
-    app.router.add_post("/{path:.*}", event)
+    for path in PATHS:
+        app.router.add_post(path, event)
     return app
 
 

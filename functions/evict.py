@@ -21,7 +21,7 @@ from kube.cluster import Cluster
 from kube.eviction import Batch, evict_batch, orphans, summary
 from kube.groups import MEDIK8S
 from kube.lookup import pods_on
-from kube.maintenance import Maintenance, group
+from kube.maintenance import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import in_maintenance
 from kube.pods import Pod, sort
 
@@ -45,6 +45,8 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=said)]
     pods, budgets, version = cluster.run(_look(cluster.api, name, event))
     if not pods:
+        if phase(maintenance) == SUCCEEDED:
+            return []  # a hint that came late: it is told already
         said = {"podsVersion": version}
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=said)]
     batch = cluster.run(evict_batch(cluster.api, plan(pods, budgets)))

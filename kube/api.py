@@ -52,16 +52,18 @@ class Api:
         """
         configuration = Configuration()
         wanted = kubeconfig or os.environ.get("KUBECONFIG")
+        files = (wanted or str(Path("~/.kube/config").expanduser())).split(os.pathsep)
         try:
             if wanted is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 config.load_incluster_config(client_configuration=configuration)
+            elif not any(Path(file).is_file() for file in files):
+                raise Unavailable(0, f"there is no kubeconfig at {os.pathsep.join(files)}: set KUBECONFIG")
             else:
                 await config.load_kube_config(
                     config_file=wanted, context=context, client_configuration=configuration, persist_config=False
                 )
         except config.ConfigException as error:
-            where = wanted or str(Path("~/.kube/config").expanduser())
-            raise Unavailable(0, f"no usable kubeconfig at {where}: {error}; set KUBECONFIG") from None
+            raise Unavailable(0, f"no usable kubeconfig at {os.pathsep.join(files)}: {error}; set KUBECONFIG") from None
         return cls(configuration)
 
     async def close(self) -> None:

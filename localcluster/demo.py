@@ -35,6 +35,7 @@ class DemoError(LocalClusterError):
 def main() -> int:
     """Run the demo; 0 when the node was drained and given back."""
     started = time.monotonic()
+    say("a cluster for this demo: etcd, API server, controller manager, scheduler, kwok")
     build.servers()
     with tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-") as folder:
         _run(Path(folder), started)
@@ -153,7 +154,7 @@ def _kubectl(cluster: LocalCluster, *words: str, **more: Any) -> str:
 def _look_next() -> None:
     title("Where to look next")
     print("  make up            a cluster of your own, with the product on it; make down ends it")
-    print("  config/samples/    NodeMaintenance objects to apply")
+    print("  config/samples/    NodeMaintenance objects to apply; put the name of a node of yours in")
     print("  manifests/base/    the Triggers and sources: the flow you just saw")
     print("  functions/         one step a file")
     print("  README.md          how to install on a cluster, how to replay an event")
@@ -175,4 +176,5 @@ if __name__ == "__main__":
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None
     except KeyboardInterrupt:
+        say("interrupted; everything that was started is stopped")
         raise SystemExit(130) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell makes what it starts in the background deaf to Ctrl-C, and so the children that tests interrupt.
 
 
 @pytest.fixture(scope="session")
