@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +26,7 @@ KINDS = "apiserversource,pingsource,containersource,broker,trigger"
 BROKER = f"/{NAMESPACE}/default"
 """Path of our Broker at the ingress that all Brokers share."""
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
+TRIGGERS = FLOW[0]
 API_SOURCES = ("maintenances", "nodes", "maintenances-v1alpha1")
 
 
@@ -112,6 +114,26 @@ class KnativeProduct:
         ready = ("--for=condition=Ready", f"--timeout={SECONDS}s")
         self._cluster.kubectl("wait", KINDS, "--all", "-n", NAMESPACE, *ready)
 
+    def start_data(self, *names: str) -> None:
+        """Start these parts of the broker's data plane; return when they are ready."""
+        for name in names:
+            self.planes.start_data(name)
+
+    def kill_data(self, *names: str) -> None:
+        """End parts of the broker's data plane (`ingress`, `filter`, `dispatcher`) as a crash would."""
+        for name in names:
+            self.planes.data[name].kill()
+
+    def route(self, url_of: Callable[[str], str]) -> None:
+        """Have every Trigger call its function at another address; return when Knative took that in."""
+        found = yaml.safe_load_all(self._cluster.kubectl("kustomize", TRIGGERS).stdout)
+        triggers = [self.locally(item, url_of) for item in found if item["kind"] == "Trigger"]
+        install.apply(self._cluster, triggers)
+        for item in triggers:
+            taken = f"--for=jsonpath={{.status.subscriberUri}}={item['spec']['subscriber']['uri']}"
+            name = f"trigger/{item['metadata']['name']}"
+            self._cluster.kubectl("wait", name, "-n", NAMESPACE, taken, f"--timeout={SECONDS}s")
+
     def _install(self) -> None:
         """Apply what we ship; only the Triggers' subscribers differ, since the functions are no Services here."""
         found = [
@@ -121,15 +143,15 @@ class KnativeProduct:
         install.place(self._cluster, NAMESPACE)
         self._cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
         self._cluster.kubectl("apply", "-f", install.HERE / "channel.yaml")
-        rest = [self.locally(item) for item in found if item["kind"] not in install.FIRST]
+        rest = [self.locally(item, self.function_url) for item in found if item["kind"] not in install.FIRST]
         install.apply(self._cluster, rest)
 
-    def locally(self, item: Manifest) -> Manifest:
+    def locally(self, item: Manifest, url_of: Callable[[str], str]) -> Manifest:
         """Give a Trigger with the addresses of local processes in the place of Services; other objects as they are."""
         if item["kind"] != "Trigger":
             return item
         spec = item["spec"]
-        spec["subscriber"] = {"uri": self.function_url(spec["subscriber"]["ref"]["name"])}
+        spec["subscriber"] = {"uri": url_of(spec["subscriber"]["ref"]["name"])}
         dead = (spec.get("delivery") or {}).get("deadLetterSink")
         if dead:
             spec["delivery"]["deadLetterSink"] = {"uri": self.function_url(dead["ref"]["name"])}

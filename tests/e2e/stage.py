@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable
 from kube import maintenance as m
 from kube.api import Object
 from kube.cluster import Cluster
-from kube.groups import MEDIK8S, Group
+from kube.groups import GROUPS, MEDIK8S, Group
 from kube.pods import is_ready, is_terminating
 from localcluster.cluster import LocalCluster
 from localcluster.knative.product import KnativeProduct
@@ -20,6 +21,7 @@ NODES = 20
 PODS = 10
 """On each node."""
 DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
+NUMBERS = itertools.count(1)
 UNHEARD = 504
 """What the audit log has for a request whose sender was killed; the eviction may have happened all the same."""
 REPAIRED = 45.0
@@ -40,6 +42,16 @@ class Stage:
     def close(self) -> None:
         """Close the connections."""
         self.admin.close()
+
+    def clear(self) -> None:
+        """Take away the maintenances that a failed test left, and wait until the product gave their nodes back."""
+        left = [item for group in GROUPS.values() for item in self.admin.list(group.path)["items"]]
+        for item in left:
+            self.admin.run(self.admin.api.request("DELETE", m.path(item)))
+        deadline = time.monotonic() + REPAIRED
+        while any(self.admin.list(group.path)["items"] for group in GROUPS.values()):
+            assert time.monotonic() < deadline, "maintenances that a failed test left do not end"
+            time.sleep(0.2)
 
     def drains(self, going: str = "5s", nodes: Iterable[str] = ()) -> Drains:
         """Fill nodes, all if none is named, with pods that take so long to end."""
@@ -87,13 +99,18 @@ class Drains:
     def end(self, seconds: float = REPAIRED) -> None:
         """Delete all maintenances and wait until they are gone and their nodes are as they were."""
         for item in self.maintenances:
-            self.work.delete(m.path(item))
+            self.request_end(item)
         self.await_gone(seconds)
+
+    def request_end(self, maintenance: Object) -> None:
+        """Ask for the deletion of one maintenance."""
+        self.work.delete(m.path(maintenance))
 
     def await_gone(self, seconds: float = REPAIRED) -> None:
         """Wait until none of the maintenances is there, and see that their nodes are as they were."""
         for group in {m.group(item) for item in self.maintenances}:
-            self.work.until(group.path, lambda items: not items, seconds)
+            names = {item["metadata"]["name"] for item in self.maintenances if m.group(item) is group}
+            self.work.until(group.path, lambda items, names=names: not names & set(items), seconds)  # type: ignore[misc]
         for item in self.maintenances:
             spec = self.work.read_node(m.node_name(item))["spec"]
             assert not spec.get("unschedulable")
@@ -116,22 +133,21 @@ class Drains:
         claims: dict[str, str] = {}
         for entry in self.audit.writes_by():
             reference = entry["objectRef"]
-            if (reference["resource"], reference.get("subresource")) != ("nodemaintenances", "status"):
+            if reference["resource"] != "nodemaintenances" or reference.get("subresource") != "status":
                 continue
             if (entry["requestObject"].get("status") or {}).get("phase") == m.SUCCEEDED:
-                claims.setdefault(node_of[entry["objectRef"]["name"]], entry["requestReceivedTimestamp"])
+                claims.setdefault(node_of[reference["name"]], entry["requestReceivedTimestamp"])
         return claims
 
     def _ends(self) -> dict[str, str]:
         """Pod → when the kubelet let it go."""
-        # kwok asks again for a pod that is gone already, and is told so
-        done = [entry for entry in self.audit.writes_by("kwok") if entry["responseStatus"]["code"] < 300]
-        gone = [entry for entry in done if entry["verb"] == "delete"]
-        return {
-            entry["objectRef"]["name"]: entry["requestReceivedTimestamp"]
-            for entry in gone
-            if entry["objectRef"]["namespace"] == self.work.namespace
-        }
+        ends: dict[str, str] = {}
+        for entry in self.audit.writes_by("kwok"):
+            reference = entry["objectRef"]
+            ours = entry["verb"] == "delete" and reference.get("namespace") == self.work.namespace
+            if ours and entry["responseStatus"]["code"] < 300:
+                ends.setdefault(reference["name"], entry["requestReceivedTimestamp"])
+        return ends
 
 
 def _uids(evictions: list[Object], wanted: Callable[[int], bool]) -> list[str]:
@@ -144,6 +160,6 @@ def _maintenance(node: str, group: Group) -> Object:
     return {
         "apiVersion": group.api_version,
         "kind": "NodeMaintenance",
-        "metadata": {"name": f"{node}-maintenance"},
+        "metadata": {"name": f"{node}-{next(NUMBERS)}"},
         "spec": {"nodeName": node, "reason": "test"},
     }

@@ -1,0 +1,98 @@
+"""Stands between the broker and the functions and does what a network and a broker may do: repeat, reorder, refuse."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from localcluster.knative.product import KnativeProduct
+from tests.e2e.listener import Answer, Handle
+
+LATE = 0.5
+"""Seconds by which an event is late at most."""
+KEPT = ("content-type", "traceparent")
+"""What belongs to an event beside its ce- headers."""
+
+
+class Mischief:
+    """Forwards an event to the function that the path names."""
+
+    def __init__(self, product: KnativeProduct) -> None:
+        self._product = product
+        self._local = threading.local()
+        self.calls: Counter[str] = Counter()
+        self.way: Handle = self.once
+
+    def __call__(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Answer in the way of the moment."""
+        return self.way(path, headers, body)
+
+    def behave(self) -> None:
+        """From now on all is as it should be."""
+        self.way = self.once
+
+    def once(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """As it should be."""
+        name = path.strip("/")
+        self.calls[name] += 1
+        try:
+            answer = self._session().post(self._product.function_url(name), body, headers=_event(headers), timeout=30)
+        except requests.RequestException as error:
+            return 502, {}, str(error).encode()
+        return answer.status_code, _event(answer.headers), answer.content
+
+    def twice(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Two at the same moment; both answers go to the broker."""
+        second = threading.Thread(target=self._answer_later, args=(path, headers, body, 0.0))
+        second.start()
+        answer = self.once(path, headers, body)
+        second.join()
+        return answer
+
+    def late(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Taken now, delivered some time later: what comes after it may overtake it."""
+        wait = random.uniform(0, LATE)
+        threading.Thread(target=self._answer_later, args=(path, headers, body, wait), daemon=True).start()
+        return 204, {}, b""
+
+    def without(self, name: str) -> Handle:
+        """One function is not available."""
+
+        def handle(path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+            if path.strip("/") == name:
+                return 503, {}, b"not now\n"
+            return self.once(path, headers, body)
+
+        return handle
+
+    def _answer_later(self, path: str, headers: Mapping[str, str], body: bytes, wait: float) -> None:
+        """Deliver until it is taken, and post the reply as the broker would."""
+        time.sleep(wait)
+        for _ in range(10):
+            status, reply, content = self.once(path, headers, body)
+            if status < 300:
+                break
+            time.sleep(0.3)
+        if status == 200:
+            self._session().post(self._product.broker_url, content, headers=dict(reply), timeout=30)
+
+    def _session(self) -> requests.Session:
+        """One for each thread; a proxy from the environment is for the world outside."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+            self._local.session.trust_env = False
+            self._local.session.mount("http://", HTTPAdapter(pool_maxsize=64))
+        session: requests.Session = self._local.session
+        return session
+
+
+def _event(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that belong to the event."""
+    lowered = {name.lower(): value for name, value in headers.items()}
+    return {name: value for name, value in lowered.items() if name.startswith("ce-") or name in KEPT}

@@ -1,0 +1,158 @@
+"""What may break while twenty nodes are drained; whatever it is, it costs time only (X-2, X-3)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from eventing.journal import Journal
+from tests.e2e.listener import Listener
+from tests.e2e.mischief import Mischief
+from tests.e2e.stage import REPAIRED, Drains, Stage
+
+pytestmark = pytest.mark.e2e
+OUTAGE = 20.0
+"""Seconds that the source of maintenances is down; in this time the resync speaks at least once."""
+REFUSAL = 10.0
+
+
+@pytest.fixture(autouse=True)
+def _whole_again(stage: Stage) -> Iterator[None]:
+    """Leave all parts running whatever a test did to them."""
+    yield
+    for server in stage.local.servers:
+        server.start()
+    stage.product.start_delivery()
+    stage.product.start_functions()
+    stage.clear()
+
+
+@pytest.fixture
+def mischief(stage: Stage) -> Iterator[Mischief]:
+    """Give what stands between the broker and all functions, until the end of the test."""
+    mischief = Mischief(stage.product)
+    with Listener(mischief) as listener:
+        stage.product.route(lambda name: f"{listener.url}/{name}")
+        yield mischief
+        mischief.behave()
+        stage.product.route(stage.product.function_url)
+
+
+def hold(drains: Drains, what: str) -> None:
+    """See that all ends well, within the time after a repair, and give the nodes back."""
+    repaired = time.monotonic()
+    drains.await_succeeded()
+    print(f"{what}: all Succeeded {time.monotonic() - repaired:.1f} s after the repair")
+    drains.check()
+    drains.end()
+
+
+@pytest.mark.parametrize("function", ["cordon", "evict", "status"])
+def test_a_function_is_killed(stage: Stage, function: str) -> None:
+    """Its process ends by SIGKILL amid the drains and comes back."""
+    drains = stage.drains("2s")
+    drains.begin()
+    if function != "cordon":
+        drains.await_going(30)
+    stage.product.kill_functions(function)
+    time.sleep(1)
+    stage.product.start_functions(function)
+    hold(drains, f"{function} killed")
+
+
+def test_the_data_plane_is_killed(stage: Stage) -> None:
+    """Ingress, filter and channel end by SIGKILL, with all events that they had taken, and come back."""
+    drains = stage.drains("2s")
+    drains.begin()
+    drains.await_going(30)
+    stage.product.kill_data("ingress", "filter", "dispatcher")
+    time.sleep(1)
+    stage.product.start_data("dispatcher", "ingress", "filter")
+    hold(drains, "ingress, filter and channel killed")
+
+
+def test_the_source_is_down_while_maintenances_come_and_go(stage: Stage) -> None:
+    """Created and deleted while nobody tells of it: drained and restored all the same."""
+    half = len(stage.nodes) // 2
+    ended = stage.drains("100ms", nodes=stage.nodes[:half])
+    ended.begin()
+    ended.await_succeeded()
+    drains = stage.drains("1s", nodes=stage.nodes[half:])
+    source = stage.product.adapters["maintenances"]
+
+    source.kill()
+    down = time.monotonic()
+    for item in ended.maintenances:
+        ended.request_end(item)
+    drains.begin()
+    time.sleep(OUTAGE - (time.monotonic() - down))
+    source.start()
+
+    repaired = time.monotonic()
+    drains.await_succeeded()
+    ended.await_gone(REPAIRED)
+    print(f"source down: all as it should be {time.monotonic() - repaired:.1f} s after the repair")
+    drains.check()
+    drains.end()
+
+
+def test_the_api_server_is_restarted(stage: Stage) -> None:
+    """It ends by SIGKILL amid the drains, and comes back at the same address."""
+    drains = stage.drains("2s")
+    drains.begin()
+    drains.await_going(30)
+    server = next(server for server in stage.local.servers if server.name == "kube-apiserver")
+    server.kill()
+    time.sleep(1)
+    server.start()
+    hold(drains, "API server restarted")
+
+
+def test_every_event_is_delivered_twice(stage: Stage, mischief: Mischief) -> None:
+    """Each call of a function happens twice at the same moment."""
+    drains = stage.drains("2s")
+    mischief.way = mischief.twice
+    drains.begin()
+    hold(drains, "every event twice")
+    assert mischief.calls["evict"] >= 2 * len(stage.nodes)
+
+
+def test_events_come_in_random_order(stage: Stage, mischief: Mischief) -> None:
+    """Each event is late by up to half a second, and so overtaken by others."""
+    drains = stage.drains("2s")
+    mischief.way = mischief.late
+    drains.begin()
+    hold(drains, "random order")
+
+
+def test_a_function_is_not_available_for_some_time(stage: Stage, mischief: Mischief) -> None:
+    """`evict` answers 503 for 10 seconds: the broker tries again, and what it gave up the resync brings back."""
+    drains = stage.drains("1s")
+    mischief.way = mischief.without("evict")
+    drains.begin()
+    time.sleep(REFUSAL)
+    mischief.behave()
+    hold(drains, "503 for 10 s")
+
+
+def test_a_poison_event_harms_nobody(stage: Stage) -> None:
+    """No function can do anything with it: it is recorded, and the drains go on."""
+    drains = stage.drains("1s")
+    drains.begin()
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-id": "poison",
+        "ce-source": "https://example.com/test",
+        "ce-type": "dev.nodemaintenance.node.tainted",
+        "content-type": "application/json",
+    }
+    with requests.Session() as session:
+        session.trust_env = False
+        answer = session.post(stage.product.broker_url, b'["not", "an object"]', headers=headers, timeout=10)
+    assert answer.status_code == 202
+    hold(drains, "poison event")
+    kept = [event for event in Journal(stage.product.journal).events() if event.get_id() == "poison"]
+    assert len(kept) >= 1
