@@ -1,9 +1,8 @@
-"""The product on a RabbitMQ Broker: RabbitMQ, ingress, dispatchers, a process per function, the sources."""
+"""The product on a RabbitMQ Broker: the broker's data plane, a process per function, the sources."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,23 +11,22 @@ import yaml
 
 from eventing import manifests, triggers
 from eventing.manifests import Document
-from eventing.triggers import Trigger
 from functions.app import FUNCTIONS
 from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.functions import FunctionProcesses
-from localcluster.processes import Server, await_ready, free_port, listens
-from localcluster.product import DIRECT, FLOW, ROOT
-from localcluster.rabbitmq import environment, topology
+from localcluster.processes import Server, free_port
+from localcluster.product import FLOW, ROOT
 from localcluster.rabbitmq.keeper import Keeper
-from localcluster.rabbitmq.server import RabbitServer
+from localcluster.rabbitmq.planes import Planes, start_saying
 from localcluster.rabbitmq.sources import Sources
 from localcluster.servers import LOOPBACK
 
-SECONDS = 60
 INSTALLED = (ROOT / "manifests" / "base" / "crds", ROOT / "manifests" / "base" / "rbac")
-CONSUMING, WATCHING = "starting to process messages", "Starting in resilient mode"
-"""What a dispatcher and an adapter say in their logs when they are at work."""
+WATCHING = "Starting in resilient mode"
+"""What an adapter says in its log when it is at work."""
+PARTS = ("rabbitmq", "ingress", "dispatchers")
+"""The broker's data plane, in the order of its start."""
 
 
 class RabbitProduct:
@@ -40,20 +38,17 @@ class RabbitProduct:
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._cluster, self._directory = cluster, directory
-        self._programs = build.servers(build.RABBITMQ)
-        self._keeper = Keeper()
-        self._port = free_port()
-        self.broker_url = f"http://{LOOPBACK}:{self._port}"
+        port = free_port()
+        self.broker_url = f"http://{LOOPBACK}:{port}"
         self.journal = directory / "journal.db"
         self._functions = FunctionProcesses(cluster, directory, self.broker_url, self.journal)
         self.functions = {name: self._functions.server(name) for name in FUNCTIONS}
-        documents = self._documents()
-        self.broker = next(document.name for document in documents if document.kind == "Broker")
-        self.triggers = list(triggers.read(documents, "").values())
-        self.rabbitmq = RabbitServer(directory / "rabbitmq", topology.definitions(self.broker, self.triggers))
-        self.ingress = self._data_plane("ingress", environment.ingress(self.broker, self.rabbitmq.url, self._port))
-        self.dispatchers = dict(self._dispatchers(self.triggers))
-        self.sources = Sources(cluster, self._programs, directory, self.broker_url).servers(documents)
+        self._routes = {name: self.function_url(name) for name in FUNCTIONS}
+        found = self._documents()
+        broker = next(document.name for document in found if document.kind == "Broker")
+        self.planes = Planes(directory / "rabbitmq", broker, port, triggers.read(found, "").values())
+        self.adapters = Sources(cluster, build.servers(build.RABBITMQ), directory, self.broker_url).servers(found)
+        self._keeper = Keeper()
 
     def __enter__(self) -> RabbitProduct:
         self.start()
@@ -67,8 +62,7 @@ class RabbitProduct:
     @property
     def servers(self) -> list[Server]:
         """Give every process."""
-        rabbitmq = (self.rabbitmq.mapper, self.rabbitmq.server)
-        return [*rabbitmq, self.ingress, *self.dispatchers.values(), *self.functions.values(), *self.sources.values()]
+        return [*self.planes.servers, *self.functions.values(), *self.adapters.values()]
 
     def function_url(self, name: str) -> str:
         """Give the address of a function's process."""
@@ -77,10 +71,11 @@ class RabbitProduct:
     def start(self) -> None:
         """Start all; return when events flow."""
         try:
-            self._keeper.start(*self.functions.values())  # they take longest, and need nobody
-            self.start_rabbitmq()
+            for server in self.functions.values():  # they take longest, and need nobody
+                server.start()
             self.start_delivery()
             self.start_functions()
+            self._keeper.keep(self.servers)
         except BaseException:
             self.stop()
             raise
@@ -94,76 +89,52 @@ class RabbitProduct:
     def start_functions(self, *names: str) -> None:
         """Start these functions' processes, all if none is named; return when they are ready."""
         chosen = [self.functions[name] for name in names or self.functions]
-        self._keeper.start(*chosen)
+        for server in chosen:
+            server.start()
         for server in chosen:
             self._functions.await_ready(server)
 
     def kill_functions(self, *names: str) -> None:
         """End these functions' processes as a crash would, all if none is named."""
-        self._keeper.kill(*(self.functions[name] for name in names or self.functions))
+        for name in names or self.functions:
+            self.functions[name].kill()
+
+    def start_data(self, *names: str) -> None:
+        """Start these parts of the broker's data plane, all if none is named; return when they are ready."""
+        for name in names or PARTS:
+            self.planes.start(name)
+
+    def kill_data(self, *names: str) -> None:
+        """End these parts of the broker's data plane as a crash would, all if none is named."""
+        for name in names or PARTS:
+            self.planes.kill(name)
 
     def start_delivery(self) -> None:
-        """Start what carries the events from their sources to the functions; return when it is ready."""
-        self.start_ingress()
-        self.start_dispatchers()
-        self.start_sources()
+        """Start what is down of the broker's data plane and the sources; return when it is ready."""
+        self.start_data()
+        adapters = [server for server in self.adapters.values() if "K_SOURCE_CONFIG" in server.env]
+        for server in self.adapters.values():
+            if server not in adapters:
+                server.start()
+        start_saying(WATCHING, adapters)
 
     def kill_delivery(self) -> None:
-        """End sources, ingress and dispatchers as a crash would; RabbitMQ keeps what it has."""
-        self.kill_sources()
-        self.kill_ingress()
-        self.kill_dispatchers()
+        """End the sources and the broker's data plane, RabbitMQ with it, as a crash would."""
+        for server in self.adapters.values():
+            server.kill()
+        self.kill_data()
 
-    def start_rabbitmq(self) -> None:
-        """Start RabbitMQ; return when it takes connections."""
-        self.rabbitmq.start()
-
-    def kill_rabbitmq(self) -> None:
-        """End RabbitMQ as a crash would."""
-        self.rabbitmq.kill()
-
-    def start_ingress(self) -> None:
-        """Start the ingress; return when it takes events."""
-        self._keeper.start(self.ingress)
-        await_ready("ingress", lambda: listens(self._port), [self.ingress], SECONDS)
-
-    def kill_ingress(self) -> None:
-        """End the ingress as a crash would."""
-        self._keeper.kill(self.ingress)
-
-    def start_dispatchers(self) -> None:
-        """Start the dispatchers; return when each takes events from its queue."""
-        self._start_saying(CONSUMING, self.dispatchers.values())
-
-    def kill_dispatchers(self) -> None:
-        """End the dispatchers as a crash would."""
-        self._keeper.kill(*self.dispatchers.values())
-
-    def start_sources(self, *names: str) -> None:
-        """Start these sources, all if none is named; return when Knative's adapters watch."""
-        chosen = [self.sources[name] for name in names or self.sources]
-        adapters = [server for server in chosen if "K_SOURCE_CONFIG" in server.env]
-        self._keeper.start(*(server for server in chosen if server not in adapters))
-        self._start_saying(WATCHING, adapters)
-
-    def kill_sources(self, *names: str) -> None:
-        """End these sources as a crash would, all if none is named."""
-        self._keeper.kill(*(self.sources[name] for name in names or self.sources))
+    def route(self, url_of: Callable[[str], str]) -> None:
+        """Have every Trigger call its function at another address; dead letters go where they went."""
+        was = {url: name for name, url in self._routes.items()}
+        self._routes = {name: url_of(name) for name in FUNCTIONS}
+        self.planes.route(lambda url: self._routes[was[url]] if url in was else url)
 
     def add_trigger(self, body: dict[str, Any]) -> None:
-        """Serve one more Trigger, as the controller would once it is created; its addresses are all `uri`."""
-        file = self._directory / "added.yaml"
-        found = triggers.read([Document(file, body)], "").values()
-        self.rabbitmq.declare(topology.definitions(self.broker, found))
-        self.dispatchers.update(self._dispatchers(found))
-        self.start_dispatchers()
-
-    def _start_saying(self, text: str, servers: Iterable[Server]) -> None:
-        """Start servers, and wait until each that was down has said so in its log."""
-        down = [(server, _size(server.log)) for server in servers if not server.alive]
-        self._keeper.start(*(server for server, _ in down))
-        for server, size in down:
-            await_ready(server.name, partial(_said, text, server.log, size), [server], SECONDS)
+        """Serve one more Trigger, whose addresses are all `uri`."""
+        (trigger,) = triggers.read([Document(self._directory / "added", body)], "").values()
+        self.planes.add(trigger)
+        self._keeper.keep(self.servers)
 
     def _documents(self) -> list[Document]:
         """What we ship, as kustomize renders it; only the functions' addresses are those of local processes."""
@@ -173,23 +144,6 @@ class RabbitProduct:
         file.write_text(yaml.safe_dump_all(bodies))
         return manifests.read([file])
 
-    def _dispatchers(self, found: Iterable[Trigger]) -> Iterable[tuple[str, Server]]:
-        """One for each Trigger, and one for each dead letter queue."""
-        addresses = (self.rabbitmq.url, self.broker_url)
-        for trigger in found:
-            yield self._dispatcher(environment.dispatcher(trigger, self.broker, *addresses))
-            sink = trigger.policy.dead_letters
-            if sink:
-                yield self._dispatcher(environment.dead_letter_dispatcher(trigger, sink, *addresses))
-
-    def _dispatcher(self, found: dict[str, str]) -> tuple[str, Server]:
-        name = found["POD_NAME"]
-        return name, self._data_plane("dispatcher", found, name)
-
-    def _data_plane(self, program: str, found: dict[str, str], name: str = "") -> Server:
-        name = name or program
-        return Server(name, [self._programs / program], self._directory / f"{name}.log", {**DIRECT, **found})
-
 
 def install(cluster: LocalCluster) -> None:
     """Apply the CRDs and the RBAC, and wait until the API server serves the new kinds."""
@@ -197,13 +151,3 @@ def install(cluster: LocalCluster) -> None:
         cluster.kubectl("apply", "--server-side", "-k", folder)
     cluster.kubectl("apply", "--server-side", "-f", ROOT / "manifests" / "v1alpha1" / "crd.yaml")
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
-
-
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
-
-
-def _said(text: str, file: Path, position: int) -> bool:
-    with file.open("rb") as log:
-        log.seek(position)
-        return text.encode() in log.read()

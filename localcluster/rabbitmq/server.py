@@ -17,7 +17,8 @@ from typing import Any
 
 from localcluster import access
 from localcluster.errors import LocalClusterError
-from localcluster.processes import Server, await_ready, free_port, listens
+from localcluster.processes import await_ready, free_port, listens
+from localcluster.rabbitmq.keeper import Kept
 from localcluster.rabbitmq.topology import VHOST
 from localcluster.servers import LOOPBACK
 
@@ -58,10 +59,10 @@ class RabbitServer:
         _write(directory, self._port, {**definitions, **_users(login)})
         # Erlang's port mapper would be started on the side, once for the machine, and would outlive us.
         mapper = {"ERL_EPMD_PORT": str(free_port()), "ERL_EPMD_ADDRESS": LOOPBACK}
-        self.mapper = Server("epmd", [self._programs["epmd"]], directory / "epmd.log", mapper)
+        self.mapper = Kept("epmd", [self._programs["epmd"]], directory / "epmd.log", mapper)
         self._environment = {**mapper, **_environment(directory)}
         command = [self._programs["rabbitmq-server"]]
-        self.server = Server("rabbitmq", command, directory / "rabbitmq.log", self._environment)
+        self.server = Kept("rabbitmq", command, directory / "rabbitmq.log", self._environment)
 
     def start(self) -> None:
         """Start it; return when it takes connections, and so has declared all."""
@@ -78,15 +79,6 @@ class RabbitServer:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise LocalClusterError(f"RabbitMQ did not declare {file}: {done.stderr.strip() or done.stdout.strip()}")
-
-    def kill(self) -> None:
-        """End it as a crash would; its data stays."""
-        self.server.kill()
-
-    def stop(self) -> None:
-        """End all; nobody wants the data any more."""
-        self.server.kill()
-        self.mapper.kill()
 
 
 def check() -> None:
