@@ -19,8 +19,8 @@ READ = {
     "PingSource": f"{SOURCES}/v1",
     "ContainerSource": f"{SOURCES}/v1",
 }
-HARMLESS = {"EventType"}
-"""Kinds of those two groups that move no event."""
+HARMLESS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
+"""Kinds of those two groups that move no event; a SinkBinding only tells a workload the broker's address."""
 
 
 class ManifestError(Exception):

@@ -1,7 +1,8 @@
 """Begin a maintenance: hold the node by its lease, count its pods, write finalizer, owner and counts in one patch.
 
 In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`.
-Touches: nodemaintenances get, patch; nodes get; pods list; daemonsets get; leases get, create, patch.
+Touches: nodemaintenances get, patch; nodes get; pods list; daemonsets get;
+leases get, create, patch in node-maintenance.
 """
 
 from __future__ import annotations

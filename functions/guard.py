@@ -1,7 +1,7 @@
 """Guard nodes under maintenance: one that was uncordoned by hand is cordoned again; one that is deleted ends its CRs.
 
 In: an updated or deleted Node. Out: `node.drifted`.
-Touches: nodemaintenances list, delete; nodes get; events create in namespace default.
+Touches: nodemaintenances list, delete; nodes get; events create in default.
 """
 
 from __future__ import annotations

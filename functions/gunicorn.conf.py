@@ -12,6 +12,7 @@ timeout = 30
 graceful_timeout = 5
 accesslog = None
 control_socket_disable = True
+"""Its file would lie in a home directory that a pod's user does not have."""
 
 
 def on_starting(_server: object) -> None:

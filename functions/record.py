@@ -1,7 +1,7 @@
 """Record every event in the journal, so that a maintenance can be read and replayed when its object is gone.
 
 In: every event. Out: nothing.
-Touches: nothing in the cluster; the journal at `$JOURNAL`.
+Touches: nothing in the cluster. Writes the journal at `$JOURNAL`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Give the node back when its NodeMaintenance is deleted: taints and cordon off, lease released, finalizer off last.
 
 In: an updated NodeMaintenance, `maintenance.ended`. Out: `node.restored`, or `maintenance.found` for the next holder.
-Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete; events list, create in default.
+Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in node-maintenance;
+events list, create in default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Resync: at every tick, say again what is not where it should be, and only that (X-3, X-5, design rule 4).
 
 In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
-Touches: nodemaintenances list; nodes get; pods list; leases get.
+Touches: nodemaintenances list; nodes get; pods list; leases get in node-maintenance.
 """
 
 from __future__ import annotations

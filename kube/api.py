@@ -31,6 +31,8 @@ WATCH_SECONDS = 300
 """The server ends a watch after this long; the follower resumes where it ended."""
 SILENCE_SECONDS = 150.0
 """A watch gets a bookmark about every minute; a connection that is silent for longer is dead."""
+CLOSING_TURNS = 5
+"""A cancelled TLS connection ends some turns of the loop later; a command's loop would be gone by then."""
 CONNECTIONS = 100
 """Evictions wait about 0.1 s each inside the server: many at a time hide it."""
 
@@ -67,8 +69,10 @@ class Api:
         return cls(configuration)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and give those that are just being closed the turns of the loop they need to end."""
         await self._rest.close()
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     async def request(
         self,

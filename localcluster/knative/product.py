@@ -129,10 +129,12 @@ class KnativeProduct:
         found = yaml.safe_load_all(self._cluster.kubectl("kustomize", TRIGGERS).stdout)
         triggers = [self.locally(item, url_of) for item in found if item["kind"] == "Trigger"]
         install.apply(self._cluster, triggers)
+        wanted: dict[str, list[str]] = {}
         for item in triggers:
-            taken = f"--for=jsonpath={{.status.subscriberUri}}={item['spec']['subscriber']['uri']}"
-            name = f"trigger/{item['metadata']['name']}"
-            self._cluster.kubectl("wait", name, "-n", NAMESPACE, taken, f"--timeout={SECONDS}s")
+            wanted.setdefault(item["spec"]["subscriber"]["uri"], []).append(f"trigger/{item['metadata']['name']}")
+        for url, names in wanted.items():
+            taken = f"--for=jsonpath={{.status.subscriberUri}}={url}"
+            self._cluster.kubectl("wait", *names, "-n", NAMESPACE, taken, f"--timeout={SECONDS}s")
 
     def _install(self) -> None:
         """Apply what we ship; only the Triggers' subscribers differ, since the functions are no Services here."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Mapping
 
 import pytest
 import requests
 
 from eventing.events import SOURCE
-from kube.groups import GROUPS
+from kube.groups import GROUPS, Group
 from localcluster.access import NAMESPACE
 from localcluster.knative import install
 from localcluster.knative.product import KINDS
@@ -39,11 +40,11 @@ def test_all_knative_objects_are_ready(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version)
-def test_a_node_is_drained_and_given_back(stage: Stage, group: object) -> None:
+def test_a_node_is_drained_and_given_back(stage: Stage, group: Group) -> None:
     """X-7: for all three groups: created, the node is drained; deleted, it is given back."""
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
 
-    drains.begin(group=group)  # type: ignore[arg-type]
+    drains.begin(group=group)
     seconds = drains.await_succeeded(20)
     drains.check()
 
@@ -56,7 +57,7 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     """From the moment an event is sent to the ingress until its subscriber is called: median under 10 ms."""
     called: dict[str, float] = {}
 
-    def note(path: str, headers: dict[str, str], body: bytes) -> Answer:
+    def note(path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         called[headers["ce-id"]] = time.monotonic()
         return 204, {}, b""
 

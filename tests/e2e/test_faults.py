@@ -113,7 +113,7 @@ def test_the_api_server_is_restarted(stage: Stage) -> None:
 
 
 def test_every_event_is_delivered_twice(stage: Stage, mischief: Mischief) -> None:
-    """Each call of a function happens twice at the same moment."""
+    """Each call of a function happens twice at the same moment; the two are told apart by nothing but luck."""
     drains = stage.drains("2s")
     mischief.way = mischief.twice
     drains.begin()

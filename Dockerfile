@@ -1,0 +1,16 @@
+# One image for every function and for PodSource; FUNCTION and the command tell them apart.
+FROM python:3.13-slim AS build
+COPY requirements.txt /
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --requirement /requirements.txt
+
+FROM python:3.13-slim
+COPY --from=build /venv /venv
+WORKDIR /app
+COPY functions functions
+COPY eventing eventing
+COPY kube kube
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# A number, so that Kubernetes can tell that it is not root.
+USER 65532:65532
+EXPOSE 8080
+CMD ["gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()"]

@@ -1,0 +1,170 @@
+"""What func and docker read: func.yaml, the distribution, the image's recipe and the lists of what stays out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("functions", "eventing", "kube", "console")
+KNOWN = {
+    "": {
+        *("specVersion", "name", "domain", "runtime", "registry", "registryInsecure", "image", "namespace", "deployer"),
+        *("created", "invoke", "build", "run", "deploy"),
+    },
+    "build": {
+        "git",
+        "builderImages",
+        "buildpacks",
+        "builder",
+        "buildEnvs",
+        "pvcSize",
+        "remoteStorageClass",
+        "baseImage",
+    },
+    "run": {"volumes", "envs", "startTimeout"},
+    "deploy": {
+        *("namespace", "image", "annotations", "options", "labels", "healthEndpoints", "serviceAccountName"),
+        *("imagePullSecret", "deployer", "subscriptions"),
+    },
+}
+"""Fields that func's published schema knows; any other makes func refuse the file."""
+
+
+@pytest.fixture(scope="module")
+def func() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((ROOT / "func.yaml").read_text())
+    return document
+
+
+def lines(name: str) -> list[str]:
+    """The lines of a list file, less comments and blanks."""
+    stripped = [line.partition("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
+    return [line for line in stripped if line]
+
+
+def project() -> str:
+    return (ROOT / "pyproject.toml").read_text()
+
+
+def listed(key: str) -> list[str]:
+    """A list of strings in pyproject.toml, without a TOML reader, which Python 3.10 has not."""
+    found = re.search(rf"^{key} = \[(.*?)\]", project(), re.MULTILINE | re.DOTALL)
+    assert found, key
+    return re.findall(r'"([^"]+)"', found[1])
+
+
+@pytest.mark.parametrize("place", KNOWN)
+def test_func_yaml_says_nothing_that_func_does_not_know(func: dict[str, Any], place: str) -> None:
+    """func refuses the whole file for one unknown field."""
+    fields = func if place == "" else func[place]
+
+    assert fields.keys() <= KNOWN[place]
+
+
+def test_func_yaml_says_what_func_must_know(func: dict[str, Any]) -> None:
+    """`specVersion` and `created` are required; `host` is no builder that a file may name."""
+    assert func["specVersion"] == "0.36.0"
+    assert func["created"]
+    assert (func["runtime"], func["invoke"]) == ("python", "http")
+    assert func["build"]["builder"] in ("pack", "s2i")
+
+
+def test_func_deploys_under_an_account_and_name_that_an_overlay_installs(func: dict[str, Any]) -> None:
+    """The account must exist before `func deploy`, and the Triggers must find the Service."""
+    account = yaml.safe_load((ROOT / "manifests/components/account/functions.yaml").read_text())
+    patch = (ROOT / "manifests/components/together/kustomization.yaml").read_text()
+
+    assert func["deploy"]["serviceAccountName"] == account["metadata"]["name"]
+    assert func["deploy"]["namespace"] == account["metadata"]["namespace"]
+    assert patch.count(f"value: {func['name']}}}") == 2
+
+
+def test_the_journal_is_where_a_volume_is(func: dict[str, Any]) -> None:
+    """The root may be read-only."""
+    environment = {item["name"]: item["value"] for item in func["run"]["envs"]}
+
+    assert str(Path(environment["JOURNAL"]).parent) in [volume["path"] for volume in func["run"]["volumes"]]
+    assert func["deploy"]["options"]["scale"]["max"] == 1
+
+
+def test_the_distribution_is_named_as_the_scaffolding_wants_it() -> None:
+    """It installs `function` and imports `function`; only declared packages are in an image."""
+    assert re.search(r'^name = "function"', project(), re.MULTILINE)
+    assert listed("py-modules") == ["function"]
+    assert listed("packages")[: len(ROOMS)] == list(ROOMS)
+    assert (ROOT / "function.py").is_file()
+    assert re.search(r'^requires-python = ">=3\.10"', project(), re.MULTILINE)
+    assert not (ROOT / "Procfile").exists()
+
+
+def test_both_lists_of_dependencies_say_the_same() -> None:
+    """func builds without requirements.txt, which says what each is for."""
+    assert listed("dependencies") == lines("requirements.txt")
+
+
+def test_every_dependency_says_what_it_is_for() -> None:
+    """Design: a kept library beats own code, and says why it is here."""
+    for line in (ROOT / "requirements.txt").read_text().splitlines():
+        assert line.startswith("#") or re.match(r"^\S+ +# .+", line)
+
+
+def test_func_leaves_out_what_would_mislead_its_builders_and_keeps_what_they_need() -> None:
+    """A root requirements.txt is taken for the whole project by a pack build."""
+    left_out = lines(".funcignore")
+
+    assert "/requirements.txt" in left_out
+    for needed in (*ROOMS, "function.py", "pyproject.toml", "README.md", "LICENSE"):
+        assert needed not in [line.strip("/") for line in left_out]
+    assert "/.func/" in lines(".gitignore")
+
+
+def instructions(stage: int = -1) -> list[tuple[str, str]]:
+    """(instruction, the rest of its line) of one stage of the Dockerfile."""
+    found = [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines("Dockerfile")]
+    starts = [index for index, (word, _) in enumerate(found) if word == "FROM"]
+    end = starts[stage + 1] if stage >= 0 else len(found)
+    return found[starts[stage] : end]
+
+
+def test_the_dockerfile_is_of_known_instructions() -> None:
+    """No docker runs in these tests; a misspelt word is found all the same."""
+    words = {line.partition(" ")[0] for line in lines("Dockerfile")}
+
+    assert words <= {"FROM", "COPY", "RUN", "WORKDIR", "ENV", "USER", "EXPOSE", "CMD"}
+
+
+def test_the_image_is_built_in_stages_and_runs_as_a_number() -> None:
+    """`runAsNonRoot` can be checked for a numeric user only; pip and its cache stay behind."""
+    assert [word for word, _ in instructions()].count("FROM") == 1
+    assert len([line for line in lines("Dockerfile") if line.startswith("FROM ")]) == 2
+    last = dict(instructions())
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last["USER"])
+    assert last["EXPOSE"] == "8080"
+    assert "pip" not in " ".join(rest for _, rest in instructions())
+
+
+def test_the_image_holds_what_its_commands_import_and_nothing_else() -> None:
+    """functions and PodSource; .dockerignore lets the same through."""
+    copied = [rest.split() for word, rest in instructions() if word == "COPY" and "--from" not in rest]
+    allowed = {line[1:] for line in lines(".dockerignore") if line.startswith("!")}
+
+    assert [source for source, _ in copied] == ["functions", "eventing", "kube"]
+    assert all(source == target for source, target in copied)
+    assert allowed == {"requirements.txt", *(source for source, _ in copied)}
+    assert all((ROOT / source).exists() for source in allowed)
+
+
+def test_the_images_command_is_the_one_that_serves_the_functions() -> None:
+    """The same gunicorn settings as everywhere, listening where the manifests look."""
+    command = yaml.safe_load(dict(instructions())["CMD"])
+    settings: dict[str, Any] = {}
+    exec((ROOT / command[2]).read_text(), settings)  # noqa: S102 - our own settings file
+
+    assert command == ["gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()"]
+    assert settings["bind"].endswith(":8080")
+    assert settings["control_socket_disable"] is True

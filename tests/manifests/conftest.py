@@ -1,0 +1,20 @@
+"""A cluster that knows Knative's kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from localcluster.cluster import LocalCluster
+from tests.manifests.rendering import knative_crds
+
+
+@pytest.fixture(scope="session")
+def knative(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Give a cluster with the CRDs of Knative Eventing and Serving, which runs nothing of them."""
+    with LocalCluster(tmp_path_factory.mktemp("knative"), nodes=1) as cluster:
+        files = [word for file in knative_crds() for word in ("-f", str(file))]
+        cluster.kubectl("apply", "--server-side", *files)
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        yield cluster

@@ -1,0 +1,81 @@
+"""What kustomize makes of our folders, and Knative's own CRDs, from its Go modules."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from localcluster import build, toolchain
+
+Manifest = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+MANIFESTS = ROOT / "manifests"
+OVERLAYS = sorted(file.parent.name for file in MANIFESTS.glob("overlays/*/kustomization.yaml"))
+STEPWISE = "operator"
+"""The overlay that the stepwise install files are made of; it is not whole without them."""
+INSTALLS = [name for name in OVERLAYS if name != STEPWISE]
+FOLDERS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALLS)]
+"""What `kubectl apply -k` takes."""
+
+KNATIVE = {
+    "knative.dev/eventing@v0.48.1": ("config/core/resources", "config/channels/in-memory-channel/resources"),
+    "knative.dev/serving@v0.48.1": ("config/core/300-resources",),
+    "knative.dev/eventing-rabbitmq@v0.48.0": ("config/broker/300-rabbitmqbrokerconfig.yaml",),
+}
+"""Module → where its CRDs are. The Kafka Broker needs none beside those of Eventing."""
+
+
+@cache
+def text(folder: Path) -> str:
+    """The rendered folder as YAML."""
+    command = [str(build.servers() / "kubectl"), "kustomize", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def rendered(folder: Path) -> list[Manifest]:
+    """The objects of a rendered folder."""
+    return list(yaml.safe_load_all(text(folder)))
+
+
+def overlay(name: str) -> list[Manifest]:
+    """The objects of one overlay."""
+    return rendered(MANIFESTS / "overlays" / name)
+
+
+def of_kind(objects: Iterable[Manifest], *kinds: str) -> list[Manifest]:
+    """Those of some kinds."""
+    return [item for item in objects if item["kind"] in kinds]
+
+
+def identity(item: Manifest) -> tuple[str, str, str, str]:
+    """What no two objects of a cluster share."""
+    metadata = item["metadata"]
+    return item["apiVersion"], item["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def pod_specs(objects: Iterable[Manifest]) -> dict[str, Manifest]:
+    """Pod spec by name of what makes the pods: functions and PodSource."""
+    makers = [item for item in objects if "template" in item.get("spec", {})]
+    return {item["metadata"]["name"]: item["spec"]["template"] for item in makers}
+
+
+def knative_crds() -> list[Path]:
+    """CRD files of Knative, fetched by the Go toolchain that builds the servers."""
+    places = [_module(module) / place for module, inside in KNATIVE.items() for place in inside]
+    return [file for place in places for file in ([place] if place.is_file() else sorted(place.glob("*.yaml")))]
+
+
+def _module(module: str) -> Path:
+    command = [str(toolchain.go(build.cache())), "mod", "download", "-json", module]
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
+    # Outside of any module, so that nothing of ours is changed by the download.
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=build.cache(), env=environment)
+    return Path(json.loads(done.stdout)["Dir"])

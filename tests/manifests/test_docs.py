@@ -1,0 +1,111 @@
+"""What docs/ says of the manifests is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eventing import events
+from functions.app import FUNCTIONS
+from tests.manifests.rendering import INSTALLS, MANIFESTS, ROOT, Manifest, of_kind, overlay, rendered, text
+
+INSTALL = (ROOT / "docs/install.md").read_text()
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the table under a heading, less its head."""
+    section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line] for line in lines[2:]]
+
+
+def images(objects: list[Manifest]) -> set[str]:
+    makers = [item for item in objects if "template" in item.get("spec", {})]
+    return {each["image"] for item in makers for each in item["spec"]["template"]["spec"]["containers"]}
+
+
+def test_the_page_lists_every_overlay() -> None:
+    """NMO-24: no way to install is hidden, none is promised in vain."""
+    assert {row[0].strip("`") for row in rows(INSTALL, "By kustomize")} == set(INSTALLS)
+
+
+def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Path) -> None:
+    """The functions and PodSource are one image, said once."""
+    (shown,) = re.findall(r"<<END\n(.*?)\nEND\n", INSTALL, re.DOTALL)
+    relative = f"{'../' * len(tmp_path.parts[1:])}{(MANIFESTS / 'overlays' / 'knative').relative_to('/')}"
+    (tmp_path / "kustomization.yaml").write_text(shown.replace("../manifests/overlays/knative", relative))
+
+    objects = rendered(tmp_path)
+
+    assert images(overlay("knative")) == {"nodemaintenance"}
+    assert images(objects) == {"registry.example/nodemaintenance:1"}
+    assert len(objects) == len(overlay("knative"))
+
+
+@pytest.mark.parametrize(
+    "components",
+    [
+        ("services", "kafka"),
+        ("compact", "rabbitmq"),
+        ("compact", "kafka"),
+        ("plain", "rabbitmq"),
+        ("plain", "kafka"),
+        ("plain", "inmemory", "journal"),
+    ],
+    ids="-".join,
+)
+def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None:
+    """Who serves the functions and who carries the events are two questions."""
+    up = "../" * len(tmp_path.parts[1:])
+    there = f"{up}{MANIFESTS.relative_to('/')}"
+    file = {"resources": [f"{there}/base"], "components": [f"{there}/components/{name}" for name in components]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(file))
+
+    objects = rendered(tmp_path)
+
+    (broker,) = of_kind(objects, "Broker")
+    assert broker["metadata"]["annotations"]
+    served = [item for item in of_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
+    assert len(served) == (1 if "compact" in components else len(FUNCTIONS))
+    assert ("PersistentVolumeClaim" in text(tmp_path)) is ("journal" in components)
+
+
+def test_the_page_says_for_how_long_a_delivery_is_tried() -> None:
+    """Doubling from 0.2 s, ten times: what every Trigger says."""
+    seconds = sum(0.2 * 2**attempt for attempt in range(10))
+
+    assert f"11 in {int(seconds)} s" in INSTALL
+    assert f"up to {int(seconds)} s" in INSTALL
+
+
+def test_the_table_of_events_is_the_triggers() -> None:
+    """What each event calls, by the manifests; `record` is called by all."""
+    told = {
+        (row[0].partition("`, of a ")[0].strip("`"), step)
+        for row in rows(ARCHITECTURE, "What each event is")
+        for step in re.findall(r"`(\w+)`", row[3])
+    }
+    shipped = {
+        (short(item["spec"]["filter"]["attributes"]["type"]), item["spec"]["subscriber"]["ref"]["name"])
+        for item in of_kind(rendered(MANIFESTS / "base"), "Trigger")
+        if "filter" in item["spec"]
+    }
+
+    assert told == shipped
+
+
+def test_the_table_of_events_names_the_whole_vocabulary() -> None:
+    """X-4: in the order of `eventing/events.py` or not, none is left out."""
+    told = {row[0].partition("`, of a ")[0].strip("`") for row in rows(ARCHITECTURE, "What each event is")}
+    heard = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
+
+    assert told == {short(kind) for kind in (*events.MEANINGS, *heard)}
+
+
+def short(kind: str) -> str:
+    """The type without the part that says whose it is."""
+    return kind.removeprefix("dev.nodemaintenance.").removeprefix("dev.knative.")

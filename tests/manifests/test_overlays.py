@@ -1,0 +1,304 @@
+"""Every way to install, as kustomize renders it and as a real API server with Knative's CRDs takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from functions.app import FUNCTIONS
+from localcluster.cluster import LocalCluster
+from tests.manifests.rendering import (
+    FOLDERS,
+    INSTALLS,
+    MANIFESTS,
+    OVERLAYS,
+    ROOT,
+    Manifest,
+    identity,
+    of_kind,
+    overlay,
+    pod_specs,
+    rendered,
+    text,
+)
+
+WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
+ONE_EACH = ("knative", "plain", "rabbitmq", "kafka")
+HOMES = {"hyperconverged": "kubevirt-hyperconverged", "operator": "node-maintenance-operator"}
+NAMESPACES = ("node-maintenance", "kubevirt-hyperconverged")
+
+
+@pytest.fixture
+def empty(knative: LocalCluster) -> Iterator[LocalCluster]:
+    """Give that cluster, and clear it of our namespaces afterwards."""
+    yield knative
+    knative.kubectl("delete", "namespace", *NAMESPACES, "--ignore-not-found")
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_second_apply_changes_nothing(empty: LocalCluster, folder: Path) -> None:
+    """NMO-24: one command installs on a cluster with Knative, and again it is a no-op."""
+    first = empty.kubectl("apply", "-k", folder).stdout.splitlines()
+    second = empty.kubectl("apply", "-k", folder).stdout.splitlines()
+
+    assert len(first) == len(second) == len(rendered(folder))
+    # said when nothing was sent, since the live object is already as wanted, the server's defaults included
+    assert [line for line in second if not line.endswith(" unchanged")] == []
+
+
+def test_without_knative_the_apply_fails_and_says_what_is_missing(cluster: LocalCluster) -> None:
+    """NMO-24: nothing half-working goes unnoticed."""
+    done = cluster.kubectl("apply", "--dry-run=server", "-k", MANIFESTS, check=False)
+
+    assert done.returncode == 1
+    assert 'no matches for kind "Trigger" in version "eventing.knative.dev/v1"' in done.stderr
+    assert "ensure CRDs are installed first" in done.stderr
+
+
+def test_the_plain_command_installs_the_knative_overlay() -> None:
+    """NMO-24: `kubectl apply -k manifests`."""
+    assert text(MANIFESTS) == text(MANIFESTS / "overlays" / "knative")
+
+
+@pytest.mark.parametrize("name", ["base", *OVERLAYS])
+def test_an_overlay_says_only_what_differs(name: str) -> None:
+    """A way to install is a choice of components, no copy."""
+    folder = MANIFESTS / "base" if name == "base" else MANIFESTS / "overlays" / name
+    file = folder / "kustomization.yaml"
+
+    assert len(file.read_text().splitlines()) <= (35 if name == "operator" else 12)
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_each_function_runs_under_its_own_account(name: str) -> None:
+    """Least privilege holds only if no two share an account."""
+    pods = pod_specs(overlay(name))
+
+    assert set(pods) == {*FUNCTIONS, "podsource"}
+    assert {maker: pod["spec"]["serviceAccountName"] for maker, pod in pods.items()} == {maker: maker for maker in pods}
+    for function in FUNCTIONS:
+        variables = {item["name"]: item["value"] for item in pods[function]["spec"]["containers"][0]["env"]}
+        assert variables["FUNCTION"] == function
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_pod_is_confined(name: str) -> None:
+    """Non-root, read-only, no privileges to gain, seccomp, requests and limits, behind the closed policy."""
+    for pod in pod_specs(overlay(name)).values():
+        assert pod["metadata"]["labels"]["app.kubernetes.io/part-of"] == "node-maintenance"
+        for container in pod["spec"]["containers"]:
+            assert container["securityContext"] == {
+                "runAsNonRoot": True,
+                "readOnlyRootFilesystem": True,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }
+            assert set(container["resources"]) == {"requests", "limits"}
+            assert all(set(container["resources"][each]) == {"cpu", "memory"} for each in ("requests", "limits"))
+
+
+@pytest.mark.parametrize("name", WITH_FUNCTIONS)
+def test_every_place_that_a_function_writes_to_is_a_volume(name: str) -> None:
+    """The root is read-only: gunicorn's heartbeat goes to /tmp, the journal to its own folder."""
+    for maker, pod in pod_specs(overlay(name)).items():
+        if maker == "podsource":
+            continue
+        container = pod["spec"]["containers"][0]
+        mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+        journal = [Path(item["value"]) for item in container["env"] if item["name"] == "JOURNAL"]
+        assert "/tmp" in mounted  # noqa: S108
+        assert all(str(file.parent) in mounted for file in journal)
+        assert {mount["name"] for mount in container["volumeMounts"]} == {
+            item["name"] for item in pod["spec"]["volumes"]
+        }
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_FUNCTIONS if name != "plain"])
+def test_knative_services_are_bounded_and_not_for_the_world(name: str) -> None:
+    """Scale bounds, as many requests a pod as gunicorn has threads, visible inside the cluster only."""
+    for service in of_kind(overlay(name), "Service"):
+        template = service["spec"]["template"]
+        annotations = template["metadata"]["annotations"]
+        bounds = [int(annotations[f"autoscaling.knative.dev/{which}-scale"]) for which in ("min", "max")]
+        assert 1 <= bounds[0] <= bounds[1]
+        assert template["spec"]["containerConcurrency"] == 32
+        assert service["metadata"]["labels"]["networking.knative.dev/visibility"] == "cluster-local"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_journal_has_one_writer(name: str) -> None:
+    """SQLite's lock does not reach from one pod's disk to another's: whoever records runs once."""
+    recorders = [
+        item for item in overlay(name) if item["metadata"]["name"] in ("record", "functions") and "spec" in item
+    ]
+    for maker in [item for item in recorders if "template" in item["spec"]]:
+        annotations = maker["spec"]["template"]["metadata"].get("annotations", {})
+        assert maker["spec"].get("replicas") == 1 or annotations["autoscaling.knative.dev/max-scale"] == "1"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_whoever_may_answer_with_several_events_is_told_the_brokers_address(name: str) -> None:
+    """A reply is one event; resync and guard may have one for each maintenance."""
+    objects = overlay(name)
+    (binding,) = of_kind(objects, "SinkBinding")
+    subject, wanted = binding["spec"]["subject"], binding["spec"]["subject"]["selector"]["matchLabels"].items()
+    makers = [
+        item for item in objects if item["apiVersion"] == subject["apiVersion"] and item["kind"] == subject["kind"]
+    ]
+    bound = {item["metadata"]["name"] for item in makers if wanted <= item["metadata"]["labels"].items()}
+
+    assert binding["spec"]["sink"]["ref"]["kind"] == "Broker"
+    assert subject["namespace"] == binding["metadata"]["namespace"]
+    if name in ONE_EACH:
+        assert bound == {"guard", "resync"}
+    elif name == "func":
+        labels = {
+            item["key"]: item["value"] for item in yaml.safe_load((ROOT / "func.yaml").read_text())["deploy"]["labels"]
+        }
+        assert wanted <= labels.items()
+    else:
+        assert len(bound) == 1
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_destination_is_there(name: str) -> None:
+    """What a Trigger, a source or a Broker refers to is in the same overlay, in the same namespace."""
+    objects = overlay(name)
+    there = {identity(item) for item in objects}
+    if name == "func":  # brought by func deploy
+        there.add(
+            (
+                "serving.knative.dev/v1",
+                "Service",
+                "node-maintenance",
+                yaml.safe_load((ROOT / "func.yaml").read_text())["name"],
+            )
+        )
+    found = [ref for item in objects for ref in references(item.get("spec", {}))]
+
+    assert len(found) > 40
+    assert {identity({**ref, "metadata": ref}) for ref in found} <= there
+
+
+def references(value: Any) -> Iterator[Manifest]:
+    """Every `ref` at any depth, and what a Broker is configured by."""
+    if isinstance(value, list):
+        for item in value:
+            yield from references(item)
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            if key in ("ref", "config") and "kind" in child:
+                yield child
+            else:
+                yield from references(child)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_no_object_is_there_twice_or_left_behind_in_another_namespace(name: str) -> None:
+    """Leases and node Events have their one namespace; everything else moves with the install."""
+    found = [identity(item) for item in overlay(name)]
+    home = HOMES.get(name, "node-maintenance")
+
+    assert len(set(found)) == len(found)
+    strays = [(kind, namespace) for _, kind, namespace, _ in found if namespace not in ("", home)]
+    assert all(kind in ("Role", "RoleBinding") for kind, _ in strays)
+    assert {namespace for _, namespace in strays} <= {"default", "node-maintenance"}
+
+
+@pytest.mark.parametrize(
+    ("name", "broker_class", "config"),
+    [
+        ("knative", "MTChannelBasedBroker", "ConfigMap"),
+        ("rabbitmq", "RabbitMQBroker", "RabbitmqBrokerConfig"),
+        ("kafka", "Kafka", "ConfigMap"),
+    ],
+)
+def test_the_broker_is_of_the_class_that_the_overlay_says(name: str, broker_class: str, config: str) -> None:
+    """The class is never left to the cluster's default."""
+    (broker,) = of_kind(overlay(name), "Broker")
+
+    assert broker["metadata"]["annotations"]["eventing.knative.dev/broker.class"] == broker_class
+    assert broker["spec"]["config"]["kind"] == config
+
+
+def test_the_in_memory_channel_is_the_one_that_the_broker_adopts_and_delivers_asynchronously() -> None:
+    """A synchronous channel would run 20 drains one after another."""
+    objects = overlay("knative")
+    (broker,), (channel,) = of_kind(objects, "Broker"), of_kind(objects, "InMemoryChannel")
+    name, metadata = broker["metadata"]["name"], channel["metadata"]
+
+    assert metadata["name"] == f"{name}-kne-trigger"
+    assert metadata["namespace"] == broker["metadata"]["namespace"]
+    assert metadata["labels"] == {"eventing.knative.dev/broker": name, "eventing.knative.dev/brokerEverything": "true"}
+    assert metadata["annotations"]["messaging.knative.dev/async-handler"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("name", "annotations"),
+    [
+        ("rabbitmq", {"rabbitmq.eventing.knative.dev/parallelism": "20"}),
+        ("kafka", {"kafka.eventing.knative.dev/delivery.order": "ordered"}),
+    ],
+)
+def test_every_trigger_tells_its_broker_how_to_deliver(name: str, annotations: dict[str, str]) -> None:
+    """RabbitMQ: more than one event at a time. Kafka: in order, for each partition key."""
+    for trigger in of_kind(overlay(name), "Trigger"):
+        assert trigger["metadata"]["annotations"] == annotations
+
+
+def test_rabbitmq_keeps_events_in_quorum_queues() -> None:
+    """They survive the loss of one node of RabbitMQ."""
+    (config,) = of_kind(overlay("rabbitmq"), "RabbitmqBrokerConfig")
+
+    assert config["spec"]["queueType"] == "quorum"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_trigger_says_how_hard_to_try(name: str) -> None:
+    """Retry, exponential backoff, timeout; what cannot be delivered goes to the journal, unless that is what failed."""
+    for trigger in of_kind(overlay(name), "Trigger"):
+        delivery = trigger["spec"]["delivery"]
+        assert delivery["retry"] == 10
+        assert delivery["backoffPolicy"] == "exponential"
+        assert {"backoffDelay", "timeout"} <= delivery.keys()
+        last = delivery.get("deadLetterSink", {}).get("uri")
+        assert last == (None if trigger["metadata"]["name"] == "record-on-everything" else "/record")
+
+
+@pytest.mark.parametrize("name", INSTALLS)
+def test_only_the_way_in_is_open(name: str) -> None:
+    """Closed for all our pods; opened for the broker's data plane, and for Serving where it stands between."""
+    policies = {item["metadata"]["name"]: item["spec"] for item in of_kind(overlay(name), "NetworkPolicy")}
+    opened = [peer for policy in policies.values() for rule in policy.get("ingress", []) for peer in rule["from"]]
+
+    assert set(policies) == {"closed", "from-broker"} | ({"from-serving"} if name != "plain" else set())
+    assert policies["closed"] == {
+        "podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "node-maintenance"}},
+        "policyTypes": ["Ingress"],
+    }
+    assert all(rule["ports"] for policy in policies.values() for rule in policy.get("ingress", []))
+    assert all(peer.keys() <= {"namespaceSelector", "podSelector"} and peer for peer in opened)
+
+
+def test_of_two_installs_only_the_last_one_may_act(empty: LocalCluster) -> None:
+    """DRN-15: they share the names of their cluster-wide bindings, so the accounts of the first lose their rights."""
+    asked = ("patch", "nodes"), ("watch", "nodemaintenances.nodemaintenance.medik8s.io")
+
+    def may(namespace: str, account: str) -> list[bool]:
+        user = f"--as=system:serviceaccount:{namespace}:{account}"
+        answers = [empty.kubectl("auth", "can-i", *what, user, check=False).stdout.strip() for what in asked]
+        return [answer == "yes" for answer in answers]
+
+    empty.kubectl("apply", "-k", MANIFESTS / "overlays" / "knative")
+    assert [may("node-maintenance", "cordon"), may("node-maintenance", "sources")] == [[True, False], [False, True]]
+
+    empty.kubectl("apply", "-k", MANIFESTS / "overlays" / "hyperconverged")
+
+    assert [may("node-maintenance", "cordon"), may("node-maintenance", "sources")] == [[False, False], [False, False]]
+    assert may("kubevirt-hyperconverged", "functions") == [True, False]
+    assert may("kubevirt-hyperconverged", "sources") == [False, True]

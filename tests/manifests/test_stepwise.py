@@ -1,0 +1,115 @@
+"""The stepwise install files: the objects and names of the oldest operator's installation, with our workloads last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from localcluster.cluster import LocalCluster
+from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, identity, overlay, rendered
+
+NAME = "node-maintenance-operator"
+STEPS = (
+    "crds/nodemaintenance_crd.yaml",
+    "namespace.yaml",
+    "service_account.yaml",
+    "role.yaml",
+    "role_binding.yaml",
+    "operator.yaml",
+)
+
+
+def step(name: str) -> list[Manifest]:
+    return list(yaml.safe_load_all((ROOT / "deploy" / name).read_text()))
+
+
+def rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
+    """(namespace, group, resource, verb) of all roles."""
+    return {
+        (item["metadata"].get("namespace", ""), group, resource, verb)
+        for item in objects
+        for rule in item.get("rules", [])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.fixture
+def cleared(knative: LocalCluster) -> Iterator[LocalCluster]:
+    """Give the cluster with Knative's kinds, and clear it of the install afterwards."""
+    yield knative
+    for name in ("role_binding.yaml", "role.yaml", "namespace.yaml"):
+        knative.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
+
+
+def test_the_files_create_an_install_in_their_order(cleared: LocalCluster) -> None:
+    """DRN-14: each `create -f` succeeds; out of order it is a normal error, and can be run again."""
+    early = cleared.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
+    assert early.returncode == 1
+    assert f'namespaces "{NAME}" not found' in early.stderr
+
+    for name in STEPS:
+        cleared.kubectl("create", "-f", ROOT / "deploy" / name)
+
+    service = cleared.kubectl("get", "services.serving.knative.dev", "-n", NAME, "-o", "name").stdout
+    assert service.split() == [f"service.serving.knative.dev/{NAME}"]
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("namespace.yaml", "Namespace"),
+        ("service_account.yaml", "ServiceAccount"),
+        ("role.yaml", "ClusterRole"),
+        ("role_binding.yaml", "ClusterRoleBinding"),
+        ("operator.yaml", "Service"),
+    ],
+)
+def test_the_objects_have_the_names_of_the_document(file: str, kind: str) -> None:
+    """DRN-14."""
+    assert [item["metadata"]["name"] for item in step(file) if item["kind"] == kind][:1] == [NAME]
+
+
+def test_the_last_file_is_what_the_overlay_makes() -> None:
+    """One source of truth; the file says the command that makes it."""
+    assert step("operator.yaml") == overlay("operator")
+
+
+def test_the_one_account_may_do_what_all_accounts_together_may() -> None:
+    """The roles are written out in one file; nothing is more or less than in manifests/base/rbac."""
+    assert rights(step("role.yaml")) == rights(rendered(MANIFESTS / "base" / "rbac"))
+
+
+def test_every_object_of_the_last_file_is_where_the_earlier_files_made_room() -> None:
+    """DRN-14: one namespace, one account."""
+    objects = step("operator.yaml")
+    accounts = {
+        item["spec"].get("serviceAccountName") or item["spec"]["template"]["spec"]["serviceAccountName"]
+        for item in objects
+        if item["kind"] in ("ApiServerSource", "ContainerSource", "Service")
+    }
+
+    assert {identity(item)[2] for item in objects} == {NAME}
+    assert accounts == {NAME}
+
+
+def test_beside_hyperconverged_the_pods_have_the_operators_name() -> None:
+    """DRN-15: pods `node-maintenance-operator-*` in `kubevirt-hyperconverged`; Serving names them after the Service."""
+    services = [identity(item) for item in overlay("hyperconverged") if item["kind"] == "Service"]
+
+    assert services == [("serving.knative.dev/v1", "Service", "kubevirt-hyperconverged", NAME)]
+
+
+def test_there_is_one_copy_of_each_crd() -> None:
+    """DRN-12, DRN-14: the path that the document names is a link."""
+    documents = [
+        file for file in ROOT.glob("manifests/**/*.yaml") if "kind: CustomResourceDefinition\n" in file.read_text()
+    ]
+    copies = [file for file in Path(ROOT / "deploy").rglob("*.yaml") if "CustomResourceDefinition" in file.read_text()]
+
+    assert len(documents) == 3
+    assert [file.is_symlink() and file.resolve() in documents for file in copies] == [True]

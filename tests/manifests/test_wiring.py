@@ -1,0 +1,56 @@
+"""The chain that each install makes is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eventing import events, manifests, triggers, wiring
+from functions.app import FUNCTIONS
+from tests.manifests.rendering import MANIFESTS, OVERLAYS, text
+
+TAKES = {name: function.takes for name, function in FUNCTIONS.items()}
+PODSOURCE = {events.PODS_GONE, events.BUDGET_OPENED}
+SAID = {events.MAINTENANCE_FAILED, *PODSOURCE}.union(*(function.gives for function in FUNCTIONS.values()))
+
+
+def read(folder: Path, to: Path) -> list[manifests.Document]:
+    """The folder as kustomize renders it, read as the local delivery reads manifests."""
+    file = to / f"{folder.name}.yaml"
+    file.write_text(text(folder))
+    return manifests.read([file])
+
+
+def test_what_is_emitted_is_the_vocabulary() -> None:
+    """X-4: nothing is said that the vocabulary does not name, and no word of it is dead."""
+    assert set(events.MEANINGS) == SAID
+
+
+@pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
+def test_every_trigger_brings_a_function_what_something_emits(folder: Path, tmp_path: Path) -> None:
+    """No Trigger names an unknown function, waits for what nobody says, or brings what its function does not take."""
+    assert wiring.problems(read(folder, tmp_path), TAKES, SAID) == []
+
+
+@pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
+def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: Path) -> None:
+    """The other way round: what a function is written for reaches it."""
+    found = triggers.read(read(folder, tmp_path), "http://functions")
+    brought = {(each.url.rpartition("/")[2], each.attributes.get("type", "")) for each in found.values()}
+
+    assert brought == {(name, kind) for name, takes in TAKES.items() for kind in takes or ("",)}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_local_delivery_reads_every_overlay_as_the_same_chain(name: str, tmp_path: Path) -> None:
+    """One set of manifests for every engine: which Service serves a function makes no difference to its path."""
+    read_as = [
+        {
+            name: (each.attributes, each.url, each.policy)
+            for name, each in triggers.read(found, "http://functions").items()
+        }
+        for found in (read(MANIFESTS / "base", tmp_path), read(MANIFESTS / "overlays" / name, tmp_path))
+    ]
+
+    assert read_as[0] == read_as[1]
