@@ -63,8 +63,8 @@ def _dispatcher(trigger: Trigger, rabbit_url: str, ingress_url: str) -> dict[str
         "CONTAINER_NAME": "dispatcher",
         "RETRY": str(policy.retry),
         "BACKOFF_POLICY": policy.backoff,
-        "BACKOFF_DELAY": f"{policy.delay}s",
-        "TIMEOUT": f"{policy.timeout}s",
+        "BACKOFF_DELAY": f"{policy.delay:g}s",
+        "TIMEOUT": f"{policy.timeout:g}s",
         "PARALLELISM": str(trigger.parallelism),
     }
 

@@ -16,12 +16,13 @@ from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.functions import FunctionProcesses
 from localcluster.processes import Server, free_port
-from localcluster.product import FLOW, ROOT
+from localcluster.product import ROOT
 from localcluster.rabbitmq.keeper import Keeper
 from localcluster.rabbitmq.planes import Planes, start_saying
 from localcluster.rabbitmq.sources import Sources
 from localcluster.servers import LOOPBACK
 
+FLOW = (ROOT / "manifests" / "overlays" / "rabbitmq", ROOT / "manifests" / "v1alpha1")
 INSTALLED = (ROOT / "manifests" / "base" / "crds", ROOT / "manifests" / "base" / "rbac")
 WATCHING = "Starting in resilient mode"
 """What an adapter says in its log when it is at work."""

@@ -117,12 +117,15 @@ class Drains:
             assert "taints" not in spec
         self.maintenances.clear()
 
-    def check(self) -> None:
-        """Every pod was evicted exactly once by its uid, and none was left when its node was said to be drained."""
+    def check(self, log_is_whole: bool = True) -> None:
+        """Every pod was evicted exactly once by its uid, and none was left when its node was said to be drained.
+
+        An API server that is killed has evicted pods that its audit log does not tell of: then none is there twice.
+        """
         granted = Counter(_uids(self.audit.evictions(), lambda code: code < 300))
         unheard = set(_uids(self.audit.evictions(), lambda code: code == UNHEARD))
         assert set(granted.values()) <= {1}
-        assert granted.keys() | unheard >= {pod["metadata"]["uid"] for pod in self.pods}
+        assert not log_is_whole or granted.keys() | unheard >= {pod["metadata"]["uid"] for pod in self.pods}
         succeeded, ended = self._claims(), self._ends()
         for pod in self.pods:
             assert ended[pod["metadata"]["name"]] < succeeded[pod["spec"]["nodeName"]]
