@@ -63,7 +63,11 @@ FUNCTIONS = {
 KINDS = {"begin": "NodeMaintenance", "restore": "NodeMaintenance", "guard": "Node"}
 """Of API server events, these functions act on this kind only."""
 
-SECONDS = Histogram("nodemaintenance_function_seconds", "Time one event took in a function", ["function"])
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Seconds; no function should ever take longer than 2."""
+SECONDS = Histogram(
+    "nodemaintenance_function_seconds", "Time one event took in a function", ["function"], buckets=BUCKETS
+)
 RESULTS = Counter("nodemaintenance_function_events_total", "Events by function and answer", ["function", "status"])
 
 
