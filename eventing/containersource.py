@@ -101,6 +101,13 @@ def read(document: Document, kubeconfig: str | None) -> ContainerSource:
     """The source that a manifest describes; `kubeconfig` is the child's identity, ours when None."""
     document.only("spec", {"template", "sink"})
     broker_sink(document)
+    found = program(document)
+    identity = {"KUBECONFIG": kubeconfig} if kubeconfig else {}
+    return ContainerSource(document.name, Program(found.command, {**identity, **found.environment}))
+
+
+def program(document: Document) -> Program:
+    """What the one container of the source would run."""
     containers = document.need("spec.template.spec.containers", list)
     if len(containers) != 1 or not isinstance(containers[0], dict):
         raise document.wrong("spec.template.spec.containers", "must be one container")
@@ -112,5 +119,4 @@ def read(document: Document, kubeconfig: str | None) -> ContainerSource:
         command[0] = sys.executable
     entries = container.get("env") or []
     environment = {entry["name"]: str(entry["value"]) for entry in entries if "value" in entry}
-    identity = {"KUBECONFIG": kubeconfig} if kubeconfig else {}
-    return ContainerSource(document.name, Program(command, {**identity, **environment}))
+    return Program(command, environment)

@@ -14,6 +14,7 @@ BODY_LIMIT = 2 * 1024 * 1024
 STRUCTURED = "application/cloudevents+json"
 REQUIRED = ("specversion", "id", "source", "type")
 """CloudEvents 1.0, "required attributes"."""
+JSON = ("application/json", "text/json")
 BATCH = "application/cloudevents-batch+json"
 
 
@@ -35,14 +36,17 @@ class WrongContentType(BadEvent):
     status = 415
 
 
-def received(headers: Mapping[str, str], body: bytes) -> BaseCloudEvent:
-    """The CloudEvent 1.0 in a request or reply. Raises a `BadEvent` that names what is missing or malformed."""
+def received(headers: Mapping[str, str], body: bytes, *, any_data: bool = False) -> BaseCloudEvent:
+    """The CloudEvent 1.0 in a request or reply. Raises a `BadEvent` that names what is missing or malformed.
+
+    With `any_data` its data may be anything; otherwise it is an object or a list in JSON.
+    """
     if len(body) > BODY_LIMIT:
         raise TooLarge(f"the body has {len(body)} bytes; at most {BODY_LIMIT} are taken")
     lowered = {name.lower(): value for name, value in headers.items()}
     content_type = lowered.get("content-type", "").split(";")[0].strip().lower()
     binary = any(name.startswith("ce-") for name in lowered)
-    _check_content_type(content_type, binary=binary, empty=not body)
+    _check_content_type(content_type, binary=binary, any_data=any_data or not body)
     if content_type:
         lowered["content-type"] = content_type  # media types have no case (RFC 9110, 8.3.1); the library's test has
     try:
@@ -56,16 +60,20 @@ def received(headers: Mapping[str, str], body: bytes) -> BaseCloudEvent:
         raise BadEvent(f"not a CloudEvent 1.0: {error}") from None
     if event.get_specversion() != "1.0":
         raise BadEvent(f"specversion is {event.get_specversion()!r}; send 1.0")
-    if body and event.get_data() is not None and not isinstance(event.get_data(), (dict, list)):
+    if body and not any_data and not isinstance(event.get_data(), (dict, list, type(None))):
         raise BadEvent("data is not valid JSON")
     return event
 
 
-def _check_content_type(content_type: str, *, binary: bool, empty: bool) -> None:
+def _check_content_type(content_type: str, *, binary: bool, any_data: bool) -> None:
     if content_type == BATCH:
         raise WrongContentType("batches are not taken: send one event a request")
     if binary:
-        if not empty and content_type not in ("application/json", "text/json") and not content_type.endswith("+json"):
+        if (
+            not any_data
+            and content_type not in ("application/json", "text/json")
+            and not content_type.endswith("+json")
+        ):
             raise WrongContentType(f"content type is {content_type or 'missing'!r}; send application/json")
     elif content_type != STRUCTURED:
         raise WrongContentType(f"no ce- headers and content type {content_type or 'missing'!r}: not a CloudEvent")

@@ -117,7 +117,8 @@ def answer(function: Function, cluster: Cluster, headers: dict[str, str], body: 
     try:
         if body is None:
             raise TooLarge(f"at most {BODY_LIMIT} bytes are taken")
-        event = received(headers, body)
+        # What takes every type takes any data, too: an event that no function can read is one to keep for a person.
+        event = received(headers, body, any_data=not function.takes)
         return _response(run(function, event, cluster))
     except BadEvent as error:
         log.warning("not an event: %s", error, extra={"fields": {"function": function.name}})

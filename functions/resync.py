@@ -75,13 +75,12 @@ async def _due(api: Api, item: Object, all_items: list[Object]) -> str:
 
 
 def is_moving(item: m.Maintenance, now: datetime) -> bool:
-    """Whether something happened to it a moment ago: its events are on their way, and others would double the work."""
-    metadata = item["metadata"]
-    signs = (
-        metadata.get("deletionTimestamp") or (item.get("status") or {}).get("lastUpdate"),
-        metadata["creationTimestamp"],
-    )
-    return any(0 <= (now - m.moment(sign)).total_seconds() < MOVING_SECONDS for sign in signs if sign)
+    """Whether its status moved a moment ago: its events are on their way, and others would double the work.
+
+    Of one that is new, or being deleted, nothing may have been told at all (X-3, X-5): that is said at once.
+    """
+    moved = (item.get("status") or {}).get("lastUpdate")
+    return bool(moved) and not m.is_deleting(item) and (now - m.moment(moved)).total_seconds() < MOVING_SECONDS
 
 
 def may_begin(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, all_items: list[Object]) -> bool:

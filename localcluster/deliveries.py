@@ -15,6 +15,8 @@ from localcluster.errors import LocalClusterError
 from localcluster.knative import install, proxy
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server
+from localcluster.rabbitmq import product as rabbitmq
+from localcluster.rabbitmq import server
 
 
 class Running(Protocol):
@@ -62,9 +64,15 @@ def _local(cluster: LocalCluster, directory: Path) -> product.Product:
     return product.Product(cluster, directory)
 
 
+def _rabbitmq(cluster: LocalCluster, directory: Path) -> rabbitmq.RabbitProduct:
+    rabbitmq.install(cluster)
+    return rabbitmq.RabbitProduct(cluster, directory)
+
+
 DELIVERIES = {
     "local": Delivery(_local),
     "knative": Delivery(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, proxy.check),
+    "rabbitmq": Delivery(_rabbitmq, (build.RABBITMQ,), check=server.check),
 }
 
 

@@ -41,6 +41,13 @@ def free_port() -> int:
     raise LocalClusterError(f"no free port between {PORTS.start} and {PORTS.stop} on 127.0.0.1")
 
 
+def listens(port: int) -> bool:
+    """Tell whether somebody takes connections on a port of 127.0.0.1."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
 class Server:
     """One server: started, watched, stopped, and started again with the same command line."""
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster import deliveries
-from localcluster.knative.product import KnativeProduct
-from tests.e2e.stage import NODES, Stage
+from tests.e2e.stage import NODES, Product, Stage
 
-ENGINES = ("knative",)
+ENGINES = ("knative", "rabbitmq")
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -21,7 +20,7 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     engine.build()
     folder = tmp_path_factory.mktemp(request.param)
     with engine.cluster(folder / "servers", NODES) as cluster, engine.open(cluster, folder / "product") as product:
-        assert isinstance(product, KnativeProduct)
+        assert isinstance(product, Product)
         stage = Stage(cluster, product)
         yield stage
         stage.close()

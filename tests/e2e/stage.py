@@ -14,6 +14,7 @@ from kube.groups import GROUPS, MEDIK8S, Group
 from kube.pods import is_ready, is_terminating
 from localcluster.cluster import LocalCluster
 from localcluster.knative.product import KnativeProduct
+from localcluster.rabbitmq.product import RabbitProduct
 from tests.workload import Audit, Workload, audit, pod_on
 
 NODES = 20
@@ -27,10 +28,13 @@ REPAIRED = 45.0
 """Seconds from the repair of a fault until all is as it should be."""
 
 
+Product = KnativeProduct | RabbitProduct
+
+
 class Stage:
     """One cluster with the product on it."""
 
-    def __init__(self, local: LocalCluster, product: KnativeProduct) -> None:
+    def __init__(self, local: LocalCluster, product: Product) -> None:
         self.local, self.product = local, product
         self.admin = Cluster(str(local.kubeconfig))
         self.nodes = [f"node-{number}" for number in range(1, NODES + 1)]

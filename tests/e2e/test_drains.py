@@ -21,8 +21,10 @@ from tests.e2e.stage import Stage
 
 pytestmark = pytest.mark.e2e
 PROBES = 200
+on_knative = pytest.mark.parametrize("stage", ["knative"], indirect=True)
 
 
+@on_knative
 def test_all_knative_objects_are_ready(stage: Stage) -> None:
     """Knative itself says so of every source, the broker and every Trigger that we ship."""
     found = json.loads(stage.local.kubectl("get", KINDS, "-n", NAMESPACE, "-o", "json").stdout)["items"]
@@ -51,6 +53,7 @@ def test_a_node_is_drained_and_given_back(stage: Stage, group: Group) -> None:
     drains.end(20)
 
 
+@on_knative
 def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     """From the moment an event is sent to the ingress until its subscriber is called: median under 10 ms."""
     called: dict[str, float] = {}

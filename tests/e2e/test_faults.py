@@ -63,6 +63,7 @@ def test_a_function_is_killed(stage: Stage, function: str) -> None:
     hold(drains, f"{function} killed")
 
 
+@pytest.mark.parametrize("stage", ["knative"], indirect=True)
 def test_the_data_plane_is_killed(stage: Stage) -> None:
     """Ingress, filter and channel end by SIGKILL, with all events that they had taken, and come back."""
     drains = stage.drains("2s")

@@ -13,6 +13,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions import subject
 from functions.subject import data_of
+from functions.subject import data_of
 from kube.api import Object
 from kube.budgets import plan
 from kube.eviction import evict_batch, pod_path
@@ -187,9 +188,9 @@ def test_passes_side_by_side_evict_every_pod_once(functions: Functions, work: Wo
     granted = [entry for entry in audit.evictions() if entry["responseStatus"]["code"] < 300]
     uids = Counter(entry["requestObject"]["deleteOptions"]["preconditions"]["uid"] for entry in granted)
     assert uids == {pod["metadata"]["uid"]: 1 for pod in pods}
-    told = [pod["uid"] for reply in replies if reply for pod in reply.get_data()["evicted"]]
+    told = [pod["uid"] for reply in replies if reply for pod in data_of(reply)["evicted"]]
     assert sorted(told) == sorted(uids)
-    assert [blocked for reply in replies if reply for blocked in reply.get_data()["blocked"]] == []
+    assert [blocked for reply in replies if reply for blocked in data_of(reply)["blocked"]] == []
     for pod in pods:
         path = f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}"
         work.admin.patch(path, {"metadata": {"finalizers": []}})

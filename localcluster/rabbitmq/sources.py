@@ -1,0 +1,52 @@
+"""The sources as processes: Knative's own adapters for ApiServerSource and PingSource, and PodSource's container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from eventing import containersource
+from eventing.manifests import Document
+from localcluster.cluster import LocalCluster
+from localcluster.knative.kubelet import kubeconfig
+from localcluster.processes import Server
+from localcluster.product import DIRECT, ROOT
+from localcluster.rabbitmq import environment, ping
+from localcluster.rabbitmq.keeper import Kept
+
+
+class Sources:
+    """Makes a process of each source, with the rights of its account.
+
+    In: the cluster, the folder of built programs, a folder for logs, and where events are sent.
+    """
+
+    def __init__(self, cluster: LocalCluster, programs: Path, logs: Path, sink: str) -> None:
+        self._cluster, self._programs, self._logs, self._sink = cluster, programs, logs, sink
+
+    def servers(self, documents: Iterable[Document]) -> dict[str, Server]:
+        """Give the processes by the names of the sources, not started yet."""
+        makers = {"ApiServerSource": self._api_server, "PingSource": self._ping, "ContainerSource": self._container}
+        return {document.name: makers[document.kind](document) for document in documents if document.kind in makers}
+
+    def _api_server(self, document: Document) -> Server:
+        account = document.need("spec.serviceAccountName", str)
+        found = environment.api_server_source(document, self._sink)
+        return self._server(document, [self._programs / "apiserver_receive_adapter"], account, found)
+
+    def _ping(self, document: Document) -> Server:
+        ping.install(self._cluster, document, self._sink)
+        found = environment.ping_source(str(kubeconfig(self._cluster, environment.SYSTEM, ping.ACCOUNT)))
+        # Alone, and so not in need of a leader.
+        command: list[str | Path] = [self._programs / "mtping", "-disable-ha"]
+        return Kept(document.name, command, self._logs / f"{document.name}.log", {**DIRECT, **found})
+
+    def _container(self, document: Document) -> Server:
+        account = document.need("spec.template.spec.serviceAccountName", str)
+        program = containersource.program(document)
+        return self._server(document, list(program.command), account, {**program.environment, "K_SINK": self._sink})
+
+    def _server(self, document: Document, command: list[str | Path], account: str, found: dict[str, str]) -> Server:
+        identity = kubeconfig(self._cluster, document.namespace, account)
+        everything = {**DIRECT, "KUBECONFIG": str(identity), **found}
+        return Kept(document.name, command, self._logs / f"{document.name}.log", everything, ROOT)

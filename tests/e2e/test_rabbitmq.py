@@ -1,0 +1,157 @@
+"""The RabbitMQ Broker: how fast a hop is, what its parts' deaths cost, and where what cannot be delivered goes."""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime
+from typing import Any
+
+import pytest
+import requests
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from eventing.journal import Journal
+from eventing.replay import post
+from eventing.wire import binary
+from localcluster.access import NAMESPACE
+from localcluster.processes import free_port
+from localcluster.rabbitmq.product import PARTS, RabbitProduct
+from tests.e2e.stage import NODES, PODS, REPAIRED, Stage
+
+pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["rabbitmq"], indirect=True)]
+PROBES = 200
+PATIENCE = 2 * REPAIRED
+"""Seconds, so that the time that a repair took is known even if it is too long."""
+
+
+def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
+    """From the moment an event is sent to the ingress until its function has recorded it: median under 10 ms."""
+    sent: dict[str, float] = {}
+    with requests.Session() as session:
+        for _ in range(PROBES):
+            message = binary(probe := _event("test.probe", {}))
+            sent[probe.get_id()] = time.time()
+            answer = session.post(stage.product.broker_url, message.body, headers=message.headers, timeout=5)
+            assert answer.status_code == 202
+            time.sleep(0.01)
+    recorded = _await_recorded(stage, set(sent))
+
+    hops = sorted((recorded[probe] - sent[probe]) * 1000 for probe in sent)
+    late = hops[len(hops) * 95 // 100]
+    print(f"hop over {len(hops)} events: median {statistics.median(hops):.1f} ms, 95th percentile {late:.1f} ms")
+    assert statistics.median(hops) < 10
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param(("rabbitmq",), id="rabbitmq"),
+        pytest.param(("ingress",), id="ingress"),
+        pytest.param(("dispatchers",), id="dispatchers"),
+        pytest.param(PARTS, id="all"),
+    ],
+)
+def test_the_data_plane_is_killed(stage: Stage, parts: tuple[str, ...]) -> None:
+    """X-2, X-3: parts of the broker end by SIGKILL amid the drains and come back: it costs time only."""
+    drains = stage.drains("5s")
+    drains.begin()
+    drains.await_going(NODES * PODS // 2)
+
+    stage.product.kill_data(*parts)
+    killed = time.monotonic()
+    stage.product.start_data(*parts)
+    repaired = time.monotonic()
+    drains.await_succeeded(PATIENCE)
+    took = time.monotonic() - repaired
+
+    print(f"{', '.join(parts)}: down for {repaired - killed:.1f} s, all Succeeded {took:.1f} s after the repair")
+    drains.check()
+    drains.end()
+    assert took < REPAIRED
+
+
+@pytest.mark.parametrize("data", [{"maintenance": "poison"}, "poison"], ids=["another shape", "no JSON"])
+def test_what_functions_refuse_is_recorded(stage: Stage, data: object) -> None:
+    """X-6: an event that `cordon` and `status` answer with 400 is in the journal, and the rest goes on.
+
+    This broker's dispatcher takes a status that it would not retry for an answer like any other (`getStatus` in its
+    `pkg/dispatcher`): nothing becomes a dead letter by it.
+    """
+    poison = _event(events.MAINTENANCE_BEGUN, data)
+    assert post(poison, stage.product.broker_url).status_code == 202
+
+    kept = _await_kept(stage, poison.get_id(), lambda event: True)
+
+    assert kept.get_data() == data
+    drains = stage.drains("300ms", nodes=stage.nodes[:1])
+    drains.begin()
+    drains.await_succeeded(20)
+    drains.end(20)
+
+
+def test_what_cannot_be_delivered_is_recorded_as_that(stage: Stage) -> None:
+    """X-6: an event that its subscriber never takes goes by the dead letter exchange to `record`, which says so."""
+    assert isinstance(stage.product, RabbitProduct)
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    stage.product.add_trigger(_trigger("nobody", "test.undeliverable", nobody, stage.product.function_url("record")))
+    lost = _event("test.undeliverable", {"some": "data"})
+    assert post(lost, stage.product.broker_url).status_code == 202
+
+    dead = _await_kept(stage, lost.get_id(), lambda event: bool(event.get_extension("knativeerrordest")))
+
+    assert dead.get_extension("knativeerrordest") == nobody
+    assert dead.get_data() == {"some": "data"}
+
+
+def _trigger(name: str, kind: str, subscriber: str, dead_letters: str) -> dict[str, Any]:
+    delivery = {"retry": 1, "backoffPolicy": "linear", "backoffDelay": "PT0.1S"}
+    return {
+        "apiVersion": "eventing.knative.dev/v1",
+        "kind": "Trigger",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "broker": "default",
+            "filter": {"attributes": {"type": kind}},
+            "subscriber": {"uri": subscriber},
+            "delivery": {**delivery, "deadLetterSink": {"uri": dead_letters}},
+        },
+    }
+
+
+def _event(kind: str, data: object) -> CloudEvent:
+    attributes = {"id": str(uuid.uuid4()), "source": "/tests/e2e", "type": kind, "datacontenttype": "application/json"}
+    return CloudEvent(attributes, data)  # type: ignore[arg-type]
+
+
+def _await_recorded(stage: Stage, ids: set[str], seconds: float = 10.0) -> dict[str, float]:
+    """When each of the events was recorded, by the wall clock."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with closing(sqlite3.connect(stage.product.journal)) as book:
+            rows = book.execute("SELECT id, arrived FROM events WHERE source = '/tests/e2e'").fetchall()
+        found = {key: datetime.fromisoformat(arrived).timestamp() for key, arrived in rows}
+        if ids <= found.keys():
+            return found
+        assert time.monotonic() < deadline, f"{len(ids - found.keys())} of {len(ids)} events were never recorded"
+        time.sleep(0.05)
+
+
+def _await_kept(
+    stage: Stage, key: str, wanted: Callable[[BaseCloudEvent], bool], seconds: float = 20.0
+) -> BaseCloudEvent:
+    """The event as it is recorded, once it is as `wanted`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with closing(Journal(stage.product.journal)) as book:
+            found = {event.get_id(): event for event in book.events()}.get(key)
+        if found is not None and wanted(found):
+            return found
+        assert time.monotonic() < deadline, f"not after {seconds:.0f} s; recorded: {found and found.get_attributes()}"
+        time.sleep(0.1)

@@ -1,0 +1,97 @@
+"""RabbitMQ's topology as its Broker's controller would declare it, and the keeper that plays kubelet."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from eventing.triggers import Policy, Trigger
+from localcluster.errors import LocalClusterError
+from localcluster.rabbitmq import environment, keeper, server, topology
+from localcluster.rabbitmq.keeper import Keeper, Kept
+
+POLICY = Policy(retry=10, delay=0.2, timeout=10, dead_letters="http://record/")
+TRIGGER = Trigger("evict-on-pods-gone", {"type": "pods.gone", "more": "true"}, "http://evict/", POLICY, 20)
+EVERYTHING = Trigger("record-on-everything", {}, "http://record/", Policy(retry=3))
+
+
+def test_an_event_needs_all_attributes_of_a_filter() -> None:
+    """A headers binding for each Trigger, all of whose arguments must match; without a filter, none but our own."""
+    bindings = topology.definitions("default", [TRIGGER, EVERYTHING])["bindings"]
+
+    assert [binding["arguments"] for binding in bindings[:2]] == [
+        {"type": "pods.gone", "more": "true", "x-knative-trigger": "evict-on-pods-gone", "x-match": "all"},
+        {"x-knative-trigger": "record-on-everything", "x-match": "all"},
+    ]
+    assert {binding["source"] for binding in bindings[:2]} == {topology.exchange("default")}
+
+
+def test_every_queue_survives_and_dead_letters_have_their_own() -> None:
+    """Durable quorum queues: one a Trigger, one more where there is a dead letter sink, with exchange and policy."""
+    found = topology.definitions("default", [TRIGGER, EVERYTHING])
+
+    assert [queue["name"] for queue in found["queues"]] == [
+        topology.queue("evict-on-pods-gone", "default"),
+        topology.queue("record-on-everything", "default"),
+        topology.dead_queue("evict-on-pods-gone"),
+    ]
+    assert all(queue["durable"] and queue["arguments"] == {"x-queue-type": "quorum"} for queue in found["queues"])
+    assert [policy["definition"] for policy in found["policies"]] == [
+        {"dead-letter-exchange": topology.dead_exchange("evict-on-pods-gone")}
+    ]
+
+
+def test_names_fit_into_kubernetes() -> None:
+    """A name that would be too long keeps its beginning, and the rest becomes a hash, the same each time."""
+    name = topology.dead_queue("restore-on-maintenance-updated")
+
+    assert len(name) <= topology.LONGEST_NAME
+    assert name.startswith("t.node-maintenance.restore-on-m")
+    assert (
+        name == topology.dead_queue("restore-on-maintenance-updated") != topology.dead_queue("restore-on-maintenance")
+    )
+
+
+def test_a_dispatcher_is_told_what_the_trigger_says() -> None:
+    """Retries, backoff, timeout and parallelism come from the manifest; durations are written as Go reads them."""
+    found = environment.dispatcher(TRIGGER, "default", "amqp://x", "http://ingress")
+
+    wanted = {"RETRY": "10", "BACKOFF_POLICY": "exponential", "BACKOFF_DELAY": "0.2s", "TIMEOUT": "10s"}
+    assert wanted.items() <= found.items()
+    assert (found["PARALLELISM"], found["SUBSCRIBER"]) == ("20", "http://evict/")
+    assert found["DLX_NAME"] == topology.dead_exchange("evict-on-pods-gone")
+    assert "DLX_NAME" not in environment.dispatcher(EVERYTHING, "default", "amqp://x", "http://ingress")
+
+
+def test_what_ended_by_itself_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once the first time; what was killed on purpose stays down."""
+    monkeypatch.setattr(keeper, "LOOK_SECONDS", 0.02)
+    short = Kept("short", ["sleep", "0.1"], tmp_path / "short.log")
+    killed = Kept("killed", ["sleep", "60"], tmp_path / "killed.log")
+    for one in (short, killed):
+        one.start()
+    first = short.pid
+    looking = Keeper()
+    looking.keep([short, killed])
+
+    killed.kill()
+    deadline = time.monotonic() + 10
+    while short.pid == first and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+    assert short.pid != first
+    assert not killed.alive
+    looking.stop()
+    short.kill()
+
+
+def test_a_machine_without_rabbitmq_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is built or started, in one line with the command."""
+    monkeypatch.setattr(server, "PLACES", ())
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+
+    with pytest.raises(LocalClusterError, match=r"rabbitmq-server is not there: apt-get install -y rabbitmq-server"):
+        server.check()
