@@ -80,7 +80,9 @@ def is_moving(item: m.Maintenance, now: datetime) -> bool:
     Of one that is new, or being deleted, nothing may have been told at all (X-3, X-5): that is said at once.
     """
     moved = (item.get("status") or {}).get("lastUpdate")
-    return bool(moved) and not m.is_deleting(item) and (now - m.moment(moved)).total_seconds() < MOVING_SECONDS
+    if not moved or m.is_deleting(item):
+        return False
+    return 0 <= (now - m.moment(moved)).total_seconds() < MOVING_SECONDS
 
 
 def may_begin(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, all_items: list[Object]) -> bool:

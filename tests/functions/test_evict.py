@@ -13,7 +13,6 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions import subject
 from functions.subject import data_of
-from functions.subject import data_of
 from kube.api import Object
 from kube.budgets import plan
 from kube.eviction import evict_batch, pod_path

@@ -135,15 +135,20 @@ def test_each_state_is_told_what_it_waits_for_and_nothing_else(
 def test_what_is_on_its_way_is_left_alone(
     functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-3: no event for a maintenance that something happened to a moment ago: nothing of it can be lost yet."""
-    item = work.maintenance(work.node())
-
+    """X-3: no event for a maintenance whose status moved a moment ago; one at once for a new one, however young."""
+    node = work.node()
+    work.pods(node, "pod")
+    item = work.maintenance(node)
     monkeypatch.setattr(resync, "MOVING_SECONDS", 3600)
-    young = told(functions, item)
-    monkeypatch.setattr(resync, "MOVING_SECONDS", 0)
-    old = told(functions, item)
+    new = told(functions, item)
+    tainted = functions.prepare(item)
+    functions.answer("status", tainted)
 
-    assert (young, old) == ([], [events.MAINTENANCE_FOUND])
+    moving = told(functions, item)
+    monkeypatch.setattr(resync, "MOVING_SECONDS", 0)
+    resting = told(functions, item)
+
+    assert (new, moving, resting) == ([events.MAINTENANCE_FOUND], [], [events.NODE_TAINTED])
 
 
 @pytest.mark.usefixtures("alone")
