@@ -28,6 +28,9 @@ class Running(Protocol):
 
     broker_url: str
 
+    def function_url(self, name: str) -> str:
+        """Give the address where one function answers."""
+
     @property
     def servers(self) -> Sequence[Server]:
         """Give every process that belongs to it."""

@@ -68,6 +68,10 @@ class Product:
         command = [sys.executable, "-m", "eventing.broker", *manifests, *where]
         return Server("delivery", command, self.delivery_log, environment, ROOT)
 
+    def function_url(self, name: str) -> str:
+        """Give the address where one function answers."""
+        return f"{self.functions_url}/{name}"
+
     def __enter__(self) -> Product:
         self.start()
         return self

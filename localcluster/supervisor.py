@@ -149,8 +149,8 @@ def _run(directory: Path, nodes: int, engine: deliveries.Delivery) -> None:
         shutil.copy(cluster.kubeconfig, directory / "kubeconfig")
         with engine.open(cluster, directory / "product") as running_product:
             _note_groups(directory, [*cluster.servers, *running_product.servers])
-            say(f"functions and delivery are ready; events are taken at {running_product.broker_url}")
-            _announce(directory)
+            say("functions and delivery are ready")
+            _announce(directory, running_product)
             while True:
                 signal.pause()
 
@@ -188,11 +188,13 @@ def _clear(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-def _announce(directory: Path) -> None:
+def _announce(directory: Path, product: deliveries.Running) -> None:
     """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`."""
     hints = (
         f"export KUBECONFIG={directory / 'kubeconfig'}\n"
         f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
+        f"broker: {product.broker_url}\n"
+        f"a function, cordon: {product.function_url('cordon')}\n"
         "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
         "      make down\n"
     )

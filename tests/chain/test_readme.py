@@ -36,7 +36,7 @@ def run(scene: Scene, command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("target", [command.split()[1] for command in re.findall(r"`?\$? ?(make [a-z]+)", README)])
+@pytest.mark.parametrize("target", [command.split()[1] for command in re.findall(r"`?\$? ?(make [a-z0-9]+)", README)])
 def test_a_make_target_of_the_readme_exists(target: str) -> None:
     """Each `make` target that the README names is one of the Makefile's."""
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -73,7 +73,7 @@ def test_the_readmes_replays_work_as_shown(scene: Scene) -> None:
     event = next(event for event in book.events() if event.get_extension("maintenance") == uid)
     book.close()
     real = {
-        "FUNCTIONS": scene.product.functions_url,
+        "FUNCTION": scene.product.function_url("cordon"),
         "BROKER": scene.product.broker_url,
         "--id ID": f"--id {event.get_id()}",
         "UID": uid,

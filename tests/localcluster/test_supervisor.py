@@ -116,7 +116,7 @@ def test_an_unknown_delivery_is_refused(directory: Path) -> None:
     refused = run(directory, "up", "--delivery", "pigeon")
 
     assert refused.returncode == 1
-    assert refused.stderr == "error: DELIVERY=pigeon is not known; allowed: local, knative\n"
+    assert refused.stderr == "error: DELIVERY=pigeon is not known; allowed: local, knative, rabbitmq\n"
     assert not directory.exists()
 
 
