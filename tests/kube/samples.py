@@ -31,6 +31,7 @@ def pod(
             "name": name,
             "namespace": namespace,
             "uid": f"{namespace}-{name}-uid",
+            "resourceVersion": "1",
             "labels": labels or {},
             "ownerReferences": owners,
             **metadata,

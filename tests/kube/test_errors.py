@@ -79,9 +79,9 @@ def test_a_refused_eviction_is_data(error: ApiError, reason: str, budget: str) -
 
 
 def test_an_eviction_is_of_this_very_pod() -> None:
-    """NMO-6: policy/v1 with the uid as precondition and the pod's own grace period."""
+    """NMO-6: policy/v1, with uid and version as preconditions and the pod's own grace period."""
     assert eviction_path(pod("a")) == "/api/v1/namespaces/ns/pods/a/eviction"
-    assert eviction_of(pod("a"))["deleteOptions"] == {"preconditions": {"uid": "ns-a-uid"}}
+    assert eviction_of(pod("a"))["deleteOptions"] == {"preconditions": {"uid": "ns-a-uid", "resourceVersion": "1"}}
 
 
 def test_the_summary_names_five() -> None:
