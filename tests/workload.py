@@ -216,13 +216,14 @@ class Audit:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._start = file.stat().st_size
+        self._start = file.read_bytes().rfind(b"\n") + 1  # a line may be half written
 
     def entries(self) -> list[Object]:
         """All of them, in the order of their end."""
         with self._file.open("rb") as log:
             log.seek(self._start)
-            return [json.loads(line) for line in log.read().splitlines()]
+            whole, _, _ = log.read().rpartition(b"\n")
+        return [json.loads(line) for line in whole.split(b"\n") if line]
 
     def writes_by(self, prefix: str = OURS) -> list[Object]:
         """Those by users whose name begins with `prefix`."""

@@ -176,7 +176,8 @@ class Scene:
 
     def audit(self) -> list[Object]:
         """The API server's audit log: every write of anybody, in order."""
-        return [json.loads(line) for line in self.cluster.audit_log.read_text().splitlines()]
+        whole, _, _ = self.cluster.audit_log.read_text().rpartition("\n")  # the last line may be half written
+        return [json.loads(line) for line in whole.split("\n") if line]
 
     def our_writes(self) -> list[Object]:
         """The writes of the product's accounts."""
