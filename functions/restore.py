@@ -24,7 +24,6 @@ from kube.nodes import Node, node_path, restore_patch
 
 TAKES = (events.RESOURCE_UPDATED, events.MAINTENANCE_ENDED)
 GIVES = (events.NODE_RESTORED, events.MAINTENANCE_FOUND)
-OURS = (m.FINALIZER, *m.LEGACY_FINALIZERS)
 
 
 def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -32,7 +31,7 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if event.get_type() == events.RESOURCE_UPDATED and not metadata_of(event).get("deletionTimestamp"):
         return []  # the hint suffices: every status write comes by here
     maintenance = live(event, cluster)
-    if maintenance is None or not m.is_deleting(maintenance) or not set(OURS) & set(m.finalizers(maintenance)):
+    if maintenance is None or not m.is_deleting(maintenance) or not m.is_held(maintenance):
         return []
     name = m.node_name(maintenance)
     others = cluster.run(holders(cluster.api, name))

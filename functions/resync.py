@@ -58,7 +58,7 @@ async def _due(api: Api, item: Object, all_items: list[Object]) -> str:
     if is_moving(item, now):
         return ""
     if m.is_deleting(item):
-        return events.MAINTENANCE_ENDED if set(m.finalizers(item)) & {m.FINALIZER, *m.LEGACY_FINALIZERS} else ""
+        return events.MAINTENANCE_ENDED if m.is_held(item) else ""
     name = m.node_name(item)
     node, lease, pods = await asyncio.gather(
         absent_ok(api.get(node_path(name))),

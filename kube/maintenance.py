@@ -18,6 +18,8 @@ Maintenance = Mapping[str, Any]
 FINALIZER = "nodemaintenance.dev/restore"
 LEGACY_FINALIZERS = ("foregroundDeleteNodeMaintenance",)
 """Left on objects by the old operator; taken off with ours, so that those objects can be deleted (NMO-16)."""
+OURS = (FINALIZER, *LEGACY_FINALIZERS)
+"""All that we take off once the node is restored."""
 SNAPSHOT = "nodemaintenance.dev/snapshot"
 """Annotation with the counts taken before anything was evicted; written with the finalizer, in one patch (NMO-11)."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
@@ -63,6 +65,11 @@ def finalizers(maintenance: Maintenance) -> list[str]:
     return list(maintenance["metadata"].get("finalizers") or [])
 
 
+def is_held(maintenance: Maintenance) -> bool:
+    """One of our finalizers holds the object until its node is restored."""
+    return bool(set(OURS) & set(finalizers(maintenance)))
+
+
 def has_begun(maintenance: Maintenance) -> bool:
     """Finalizer and snapshot are in place: the node is ours to change, and ours to give back."""
     return FINALIZER in finalizers(maintenance) and snapshot(maintenance) is not None
@@ -100,7 +107,7 @@ def begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int])
 
 def release_patch(maintenance: Maintenance) -> Object:
     """Merge patch that takes our finalizer off, and the old operator's."""
-    kept = [name for name in finalizers(maintenance) if name not in (FINALIZER, *LEGACY_FINALIZERS)]
+    kept = [name for name in finalizers(maintenance) if name not in OURS]
     return {"metadata": {"resourceVersion": maintenance["metadata"]["resourceVersion"], "finalizers": kept}}
 
 
