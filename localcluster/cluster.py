@@ -6,20 +6,19 @@ import subprocess
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from localcluster import access, build
 from localcluster.api import Api
 from localcluster.errors import LocalClusterError
-from localcluster.processes import Server, await_ready, free_port, kill_all
+from localcluster.processes import Server, Startable, await_ready, free_port, kill_all
 from localcluster.servers import LOOPBACK, CommandLines
 
 PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 NODE_SIZE = {"cpu": "32", "memory": "256Gi", "pods": "250"}
 
 
-class LocalCluster:
+class LocalCluster(Startable):
     """A cluster in a folder of its own; several can run side by side.
 
     In: an empty or absent `directory`; `flags` for the API server beside the usual.
@@ -38,27 +37,17 @@ class LocalCluster:
         self.audit_log = self._lines.audit_log
         self.servers: list[Server] = []
 
-    def __enter__(self) -> LocalCluster:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def start(self) -> None:
         """Start all servers and the nodes; return when pods can be scheduled and run."""
-        if (self.directory / "etcd").exists():
+        if (self.directory / "etcd").exists():  # before anything is ours to stop
             raise LocalClusterError(f"{self.directory} holds an earlier cluster; give an empty folder")
-        try:
-            self._start_control_plane()
-            self._start_clients()
-            self.add_nodes(self._first_nodes)
-            self._await_clients()
-        except BaseException:
-            self.stop()
-            raise
+        super().start()
+
+    def _bring_up(self) -> None:
+        self._start_control_plane()
+        self._start_clients()
+        self.add_nodes(self._first_nodes)
+        self._await_clients()
 
     def stop(self) -> None:
         """Stop all servers; the folder stays, for its logs."""

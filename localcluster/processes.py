@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
 
 from localcluster.errors import LocalClusterError
 
@@ -46,6 +48,40 @@ def listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
+
+
+S = TypeVar("S", bound="Startable")
+
+
+class Startable:
+    """What is started on entering and stopped on leaving; a start that fails stops what it has started.
+
+    A subclass gives `_bring_up` and `stop`, which must bear being called at any stage of a start.
+    """
+
+    def start(self) -> None:
+        """Start all and return when it is ready."""
+        try:
+            self._bring_up()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _bring_up(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End all that was started."""
+        raise NotImplementedError
+
+    def __enter__(self: S) -> S:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
 
 class Server:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from localcluster import access
 from localcluster.api import Api
 from localcluster.cluster import LocalCluster
-from localcluster.processes import Server, await_ready, free_port
+from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.servers import LOOPBACK
 
 ROOT = Path(__file__).parent.parent
@@ -28,7 +27,7 @@ def install(cluster: LocalCluster) -> None:
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
 
 
-class Product:
+class Product(Startable):
     """The functions and the delivery: each can be stopped, killed and started again, on the same ports.
 
     In: a cluster with the manifests installed, and a folder for logs and databases.
@@ -72,30 +71,17 @@ class Product:
         """Give the address where one function answers."""
         return f"{self.functions_url}/{name}"
 
-    def __enter__(self) -> Product:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     @property
     def servers(self) -> list[Server]:
         """Give both processes."""
         return [self.functions, self.delivery]
 
-    def start(self) -> None:
+    def _bring_up(self) -> None:
         """Start both side by side; return when both are ready."""
-        try:
-            self.functions.start()
-            self.delivery.start()
-            self._await(self.functions, self.functions_url)
-            self._await(self.delivery, self.broker_url)
-        except BaseException:
-            self.stop()
-            raise
+        self.functions.start()
+        self.delivery.start()
+        self._await(self.functions, self.functions_url)
+        self._await(self.delivery, self.broker_url)
 
     def stop(self) -> None:
         """Stop both in good order, the delivery first."""

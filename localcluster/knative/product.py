@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 import yaml
 
@@ -17,7 +16,7 @@ from localcluster.knative import install
 from localcluster.knative.install import Manifest
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.knative.planes import Planes
-from localcluster.processes import Server, await_ready, free_port
+from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.product import DIRECT, FLOW, READY, ROOT
 from localcluster.servers import LOOPBACK
 
@@ -30,7 +29,7 @@ TRIGGERS = FLOW[0]
 API_SOURCES = ("maintenances", "nodes", "maintenances-v1alpha1")
 
 
-class KnativeProduct:
+class KnativeProduct(Startable):
     """The product as it is on a cluster with Knative: every part can be killed and started again by its name.
 
     In: a cluster that was started with `install.APISERVER_FLAGS`, and a folder for logs and the journal.
@@ -46,15 +45,6 @@ class KnativeProduct:
         self.functions: dict[str, Server] = {}
         self.adapters: dict[str, Server] = {}
 
-    def __enter__(self) -> KnativeProduct:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     @property
     def servers(self) -> list[Server]:
         """Give every process."""
@@ -64,19 +54,15 @@ class KnativeProduct:
         """Give the address of a function's process."""
         return f"http://{LOOPBACK}:{self._ports[name]}/"
 
-    def start(self) -> None:
+    def _bring_up(self) -> None:
         """Start Knative, install and start the product; return when all its Knative objects are ready."""
-        try:
-            self.planes.start()
-            self._install()
-            self.functions = {name: self._function(name) for name in FUNCTIONS}
-            self.start_functions()
-            self.adapters = self._adapters()
-            self.start_delivery()
-            self.await_ready()
-        except BaseException:
-            self.stop()
-            raise
+        self.planes.start()
+        self._install()
+        self.functions = {name: self._function(name) for name in FUNCTIONS}
+        self.start_functions()
+        self.adapters = self._adapters()
+        self.start_delivery()
+        self.await_ready()
 
     def stop(self) -> None:
         """Stop the sources first, then the functions, then Knative."""

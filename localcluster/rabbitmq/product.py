@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import yaml
@@ -15,7 +14,7 @@ from functions.app import FUNCTIONS
 from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.functions import FunctionProcesses
-from localcluster.processes import Server, free_port
+from localcluster.processes import Server, Startable, free_port
 from localcluster.product import ROOT
 from localcluster.rabbitmq.keeper import Keeper
 from localcluster.rabbitmq.planes import Planes, start_saying
@@ -30,7 +29,7 @@ PARTS = ("rabbitmq", "ingress", "dispatchers")
 """The broker's data plane, in the order of its start."""
 
 
-class RabbitProduct:
+class RabbitProduct(Startable):
     """The product as it is on a cluster with RabbitMQ: each part can be killed and started again.
 
     In: a cluster with the manifests installed, and a folder for logs, RabbitMQ's data and the journal.
@@ -51,15 +50,6 @@ class RabbitProduct:
         self.adapters = Sources(cluster, build.servers(build.RABBITMQ), directory, self.broker_url).servers(found)
         self._keeper = Keeper()
 
-    def __enter__(self) -> RabbitProduct:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     @property
     def servers(self) -> list[Server]:
         """Give every process."""
@@ -69,17 +59,13 @@ class RabbitProduct:
         """Give the address of a function's process."""
         return self._functions.url(name)
 
-    def start(self) -> None:
+    def _bring_up(self) -> None:
         """Start all; return when events flow."""
-        try:
-            for server in self.functions.values():  # they take longest, and need nobody
-                server.start()
-            self.start_delivery()
-            self.start_functions()
-            self._keeper.keep(self.servers)
-        except BaseException:
-            self.stop()
-            raise
+        for server in self.functions.values():  # they take longest, and need nobody
+            server.start()
+        self.start_delivery()
+        self.start_functions()
+        self._keeper.keep(self.servers)
 
     def stop(self) -> None:
         """End all; what is in the queues is of no use to anybody."""
