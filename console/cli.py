@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from console.drain import drain
+from console.mustgather import must_gather
 from console.options import cluster_options
 from console.start import start
 from console.status import status
@@ -30,6 +31,7 @@ commands.add_command(stop)
 commands.add_command(status)
 commands.add_command(drain)
 commands.add_command(uncordon)
+commands.add_command(must_gather)
 
 
 def main() -> None:

@@ -84,15 +84,23 @@ class Api:
         content_type: str = "application/json",
     ) -> Object:
         """One request. `path` starts with /api or /apis; returns the decoded answer, raises an `ApiError`."""
+        return _decoded(await self._read(method, path, query, body, content_type))
+
+    async def text(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        """What is at `path` as it is: logs are no JSON. Raises as `request` does."""
+        return await self._read("GET", path, query, None, "application/json")
+
+    async def _read(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
+    ) -> bytes:
         try:
             response = await self._open(method, path, query, body, content_type, REQUEST_SECONDS)
-            raw = await response.read()
+            raw: bytes = await response.read()
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise Unavailable(0, f"no answer from the API server: {error or type(error).__name__}") from error
-        answer = _decoded(raw)
         if response.status >= 400:
-            raise error_of(response.status, answer, patch=content_type == JSON_PATCH)
-        return answer
+            raise error_of(response.status, _decoded(raw), patch=content_type == JSON_PATCH)
+        return raw
 
     async def get(self, path: str) -> Object:
         """The object at `path`, read from the store itself (never stale)."""
