@@ -55,6 +55,9 @@ MEANINGS = {
 }
 """Type → what it says. Everything we emit is here."""
 
+# Straight from each function to `record`, by no broker: what it ran on, how long, what it answered; data: attempts.
+ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
+
 SOURCE = "https://nodemaintenance.dev/"
 NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
 """Ids are UUIDs of version 5 in this namespace, made of what caused the event: a duplicate has the same id."""

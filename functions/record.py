@@ -1,19 +1,23 @@
 """Record every event in the journal, so that a maintenance can be read and replayed when its object is gone.
 
-In: every event. Out: nothing.
-Touches: nothing in the cluster. Writes the journal at `$JOURNAL`.
+In: every event; from the functions themselves, `attempts.made`. Out: nothing.
+Touches: nothing in the cluster. Writes the journal at `$DATABASE_URL`, else the file `$JOURNAL`.
 """
 
 from __future__ import annotations
 
-import os
 from functools import cache
+from typing import TYPE_CHECKING
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing.journal import Journal
+from eventing import events
+from eventing.entries import attempts_in
 from functions.errors import Retry
 from kube.cluster import Cluster
+
+if TYPE_CHECKING:
+    from eventing.journal import Journal
 
 TAKES = ()
 """Every type."""
@@ -21,15 +25,29 @@ GIVES = ()
 
 
 def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
-    """Write the event down once, whole. Raises `Retry` while the journal cannot be written."""
+    """Write the event down once, whole; of `attempts.made`, the attempts. What is only tried (`dryrun`) is no event.
+
+    Raises `Retry` while the journal cannot be written, and `BadEvent` for attempts that are none.
+    """
+    if event.get_extension("dryrun"):
+        return []
     try:
-        journal().write(event)
+        _keep(event)
     except OSError as error:
         raise Retry(f"the journal cannot be written: {error}") from None
     return []
 
 
+def _keep(event: BaseCloudEvent) -> None:
+    if event.get_type() == events.ATTEMPTS_MADE:
+        journal().note(attempts_in(event))
+    else:
+        journal().write(event)
+
+
 @cache
 def journal() -> Journal:
     """The journal of this process, opened at first use."""
-    return Journal(os.environ.get("JOURNAL", "journal.db"))
+    from eventing.journal import Journal  # half of a function's memory and start: only the one that records pays
+
+    return Journal.of_environment()

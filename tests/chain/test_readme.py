@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eventing.journal import Journal
+from eventing.journal import Journal, Query
 from localcluster import build
 from tests.chain.scene import Scene
 
@@ -70,7 +70,7 @@ def test_the_readmes_replays_work_as_shown(scene: Scene) -> None:
     scene.delete(path)
     scene.gone(path)
     book = Journal(scene.product.journal)
-    event = next(event for event in book.events() if event.get_extension("maintenance") == uid)
+    event = next(entry.event for entry in book.select(Query(maintenance=uid)) if not entry.event.get_extension("kind"))
     book.close()
     real = {
         "FUNCTION": scene.product.function_url("cordon"),

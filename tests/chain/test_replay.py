@@ -23,7 +23,7 @@ def test_a_whole_cycle_replayed_after_its_end_changes_nothing(scene: Scene) -> N
         flow.await_type(events.NODE_RESTORED, 10)
         flow.await_type(events.TICK, 20)  # what the cycle caused is recorded and over
     book = Journal(scene.product.journal)
-    recorded = [event for event in book.events() if uid in str(event.get_data())]
+    recorded = [entry.event for entry in book.select() if uid in str(entry.event.get_data())]
     book.close()
     kinds = {event.get_type() for event in recorded}
     assert {events.MAINTENANCE_BEGUN, events.NODE_TAINTED, events.PODS_EVICTED, events.NODE_DRAINED} <= kinds

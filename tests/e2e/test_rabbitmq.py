@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 import statistics
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.journal import Journal
+from eventing.journal import Journal, Query
 from eventing.replay import post
 from eventing.wire import binary
 from localcluster.access import NAMESPACE
@@ -134,9 +132,8 @@ def _await_recorded(stage: Stage, ids: set[str], seconds: float = 10.0) -> dict[
     """When each of the events was recorded, by the wall clock."""
     deadline = time.monotonic() + seconds
     while True:
-        with closing(sqlite3.connect(stage.product.journal)) as book:
-            rows = book.execute("SELECT id, arrived FROM events WHERE source = '/tests/e2e'").fetchall()
-        found = {key: datetime.fromisoformat(arrived).timestamp() for key, arrived in rows}
+        with closing(Journal(stage.product.journal)) as book:
+            found = {entry.event.get_id(): entry.arrived.timestamp() for entry in book.select(Query(ids=tuple(ids)))}
         if ids <= found.keys():
             return found
         assert time.monotonic() < deadline, f"{len(ids - found.keys())} of {len(ids)} events were never recorded"
@@ -150,7 +147,8 @@ def _await_kept(
     deadline = time.monotonic() + seconds
     while True:
         with closing(Journal(stage.product.journal)) as book:
-            found = {event.get_id(): event for event in book.events()}.get(key)
+            kept = [entry.event for entry in book.select(Query(ids=(key,)))]
+        found = kept[-1] if kept else None
         if found is not None and wanted(found):
             return found
         assert time.monotonic() < deadline, f"not after {seconds:.0f} s; recorded: {found and found.get_attributes()}"

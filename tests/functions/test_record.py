@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import closing
+from datetime import datetime, timezone
 
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing.journal import Journal
+from eventing.entries import attempts_event
+from eventing.journal import Attempt, DeadLetter, Journal, Query
 from eventing.wire import binary
 from functions.record import journal
 from tests.functions.conftest import Functions
@@ -22,7 +24,7 @@ def test_every_event_is_kept_once(functions: Functions, work: Workload, audit: A
 
     statuses = [functions.post("record", event).status_code for event in [*events, *events]]
 
-    kept = [event.get_id() for event in journal().events()]
+    kept = [entry.event.get_id() for entry in journal().select()]
     assert statuses == [204] * 4
     assert [kept.count(event.get_id()) for event in events] == [1, 1]
     assert audit.writes_by() == []
@@ -37,9 +39,9 @@ def test_a_dead_letter_is_told_from_the_event_that_it_was(functions: Functions) 
     for one in (event, dead, event, dead):
         functions.post("record", one)
 
-    first, second = [one for one in journal().events() if one.get_id() == event.get_id()]
-    assert first.get_extension("knativeerrordest") is None
-    assert {name: second.get_extension(name) for name in failed} == failed
+    first, second = journal().select(Query(ids=(event.get_id(),)))
+    assert first.dead_letter is None
+    assert second.dead_letter == DeadLetter("http://cordon/", 400, "")
 
 
 @pytest.mark.parametrize(
@@ -53,18 +55,56 @@ def test_what_no_function_can_read_is_kept_whole(functions: Functions, content_t
 
     answer = functions.clients["record"].post("/record", headers=headers, data=body)
 
-    (kept,) = [one for one in journal().events() if one.get_id() == key]
+    (kept,) = journal().select(Query(ids=(key,)))
     assert answer.status_code == 204
-    assert binary(kept).body == body
+    assert binary(kept.event).body == body
 
 
 def test_the_journal_survives(functions: Functions) -> None:
     """X-2: what was recorded is there when another process opens the same file."""
     event = tick()
     functions.post("record", event, mode="structured")
-    (_, _, file) = journal()._db.execute("PRAGMA database_list").fetchone()
 
-    reopened = Journal(Path(file))
+    with closing(Journal.of_environment()) as reopened:
+        assert len(reopened.select(Query(ids=(event.get_id(),)))) == 1
 
-    assert event.get_id() in [kept.get_id() for kept in reopened.events()]
-    reopened.close()
+
+def test_attempts_are_kept_with_their_event(functions: Functions) -> None:
+    """X-6: what a function tells of its runs is no event of its own; it is shown with the event that it ran on."""
+    event = tick()
+    made = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
+    told = attempts_event([made])
+
+    statuses = [functions.post("record", one).status_code for one in (told, event, told)]
+
+    (entry,) = journal().select(Query(ids=(event.get_id(),)))
+    assert statuses == [204] * 3
+    assert entry.attempts == (made,)
+    assert journal().select(Query(ids=(told.get_id(),))) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        ({}, "data.attempts is missing"),
+        ({"attempts": [{}]}, "data.attempts[0].source"),
+        ({"attempts": [{"source": "/", "event": "1", "function": "x", "at": "soon"}]}, "data.attempts[0].at"),
+    ],
+)
+def test_attempts_that_are_none_are_refused(functions: Functions, data: dict[str, object], names: str) -> None:
+    """X-6: the answer names the field; trying again would change nothing."""
+    event = CloudEvent({**attempts_event([]).get_attributes()}, data)
+
+    answer = functions.post("record", event)
+
+    assert answer.status_code == 400
+    assert names in answer.text
+
+
+def test_what_is_only_tried_is_not_recorded(functions: Functions) -> None:
+    """X-2: an event of a dry run never becomes part of the recording that it is compared with."""
+    event = tick()
+    tried = CloudEvent({**event.get_attributes(), "dryrun": "All", "replay": "1"}, event.get_data())
+
+    assert functions.post("record", tried).status_code == 204
+    assert journal().select(Query(ids=(event.get_id(),))) == []

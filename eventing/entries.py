@@ -1,0 +1,237 @@
+"""What the journal holds and how it is asked: entries, attempts, dead letters, queries. Pure; no database here.
+
+Also the form in which attempts travel, from the functions to `record` and in an export.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing.events import ATTEMPTS_MADE, SOURCE
+from eventing.wire import BadEvent
+
+Structured = Mapping[str, Any]
+"""An event in the JSON format, structured mode."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of one function on one event, as the function itself knows it.
+
+    Attributes:
+        source, event: source and id of the event; together they name it.
+        function: who ran.
+        at: when it began, with time zone.
+        seconds: how long it took.
+        status: the HTTP status of its answer.
+        replies: the events it answered, whole.
+        error: what it said instead; "" when it did what it should.
+        replay: id of the replay it belongs to, "" for a real one.
+    """
+
+    source: str
+    event: str
+    function: str
+    at: datetime
+    seconds: float
+    status: int
+    replies: tuple[Structured, ...] = ()
+    error: str = ""
+    replay: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether its sender was told that it did not work."""
+        return self.status >= 400
+
+    def as_data(self) -> dict[str, Any]:
+        """The form that travels; what is empty stays away."""
+        said = {
+            "source": self.source,
+            "event": self.event,
+            "function": self.function,
+            "at": self.at.isoformat(),
+            "seconds": self.seconds,
+            "status": self.status,
+        }
+        more = {"replies": list(self.replies), "error": self.error, "replay": self.replay}
+        return said | {name: value for name, value in more.items() if value}
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """Why an event was given up: what Knative adds to it (`knativeerrordest`, `knativeerrorcode`, `knativeerrordata`).
+
+    Attributes:
+        destination: URL of the subscriber that did not take it.
+        code: the last HTTP status, 0 when none was told.
+        data: the last answer, as text.
+    """
+
+    destination: str
+    code: int
+    data: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One recorded event: its number in the order of arrival, when it arrived, itself, and who ran on it."""
+
+    seq: int
+    arrived: datetime
+    event: BaseCloudEvent
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def cause(self) -> str:
+        """Id of the event that this one answers, "" for none."""
+        return str(self.event.get_extension("cause") or "")
+
+    @property
+    def maintenance(self) -> str:
+        """Uid of the NodeMaintenance that it speaks of, "" for none."""
+        return maintenance_of(self.event)[0]
+
+    @property
+    def node(self) -> str:
+        """Name of the node that it speaks of, "" for none."""
+        return node_of(self.event)
+
+    @property
+    def dead_letter(self) -> DeadLetter | None:
+        """Why it was given up, None for what was delivered."""
+        return dead_letter_of(self.event)
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to select; all that is given must hold, the default is everything.
+
+    Attributes:
+        node: name of the node.
+        maintenance: uid or name of the NodeMaintenance.
+        types: one of these types.
+        since, until: arrived at or after, and before; with time zone.
+        failed: events that a function answered with an error, `maintenance.failed`, and dead letters.
+        ids: one of these ids.
+        dead: dead letters only.
+        after: entries with a greater `seq`.
+        limit: at most so many, 0 for all.
+        newest: of more than `limit` take the last ones; the order is that of arrival either way.
+    """
+
+    node: str = ""
+    maintenance: str = ""
+    types: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    failed: bool = False
+    ids: tuple[str, ...] = ()
+    dead: bool = False
+    after: int = 0
+    limit: int = 0
+    newest: bool = False
+
+
+def maintenance_of(event: BaseCloudEvent) -> tuple[str, str]:
+    """Uid and name of the NodeMaintenance that an event speaks of, ours or the API server's; "" for other events."""
+    if event.get_extension("kind") == "NodeMaintenance":
+        metadata = _mapping(_mapping(event.get_data()).get("metadata"))
+        return _text(metadata.get("uid")), _text(metadata.get("name"))
+    uid = event.get_extension("maintenance")
+    return (_text(uid), _text(event.get_subject())) if uid else ("", "")
+
+
+def node_of(event: BaseCloudEvent) -> str:
+    """Name of the node that an event speaks of: said by ours, in the API server's about nodes and maintenances."""
+    data = _mapping(event.get_data())
+    if event.get_extension("kind") == "NodeMaintenance":
+        return _text(_mapping(data.get("spec")).get("nodeName"))
+    if event.get_extension("kind") == "Node":
+        return _text(_mapping(data.get("metadata")).get("name"))
+    return _text(event.get_extension("node"))
+
+
+def dead_letter_of(event: BaseCloudEvent) -> DeadLetter | None:
+    """What a dead letter says of why it is one, None for any other event."""
+    destination = event.get_extension("knativeerrordest")
+    if not destination:
+        return None
+    code = _text(event.get_extension("knativeerrorcode"))
+    return DeadLetter(
+        str(destination), int(code) if code.isdecimal() else 0, _decoded(event.get_extension("knativeerrordata"))
+    )
+
+
+def attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
+    """The event `attempts.made` that carries these attempts."""
+    attributes = {
+        "id": str(uuid.uuid4()),
+        "source": SOURCE + "attempts",
+        "type": ATTEMPTS_MADE,
+        "time": datetime.now(timezone.utc),
+        "datacontenttype": "application/json",
+    }
+    return CloudEvent(attributes, {"attempts": [attempt.as_data() for attempt in attempts]})
+
+
+def attempts_in(event: BaseCloudEvent) -> list[Attempt]:
+    """The attempts that an `attempts.made` carries. Raises `BadEvent` naming the field that is wrong."""
+    said = _mapping(event.get_data()).get("attempts")
+    if not isinstance(said, list):
+        raise BadEvent("data.attempts is missing: a list of attempts")
+    return [_attempt(f"data.attempts[{number}]", one) for number, one in enumerate(said)]
+
+
+def _attempt(where: str, said: object) -> Attempt:
+    data = _mapping(said)
+    fields = {name: _field(where, data, name, str) for name in ("source", "event", "function")}
+    return Attempt(
+        **fields,
+        at=_moment(where, _field(where, data, "at", str)),
+        seconds=float(_field(where, data, "seconds", int, float)),
+        status=_field(where, data, "status", int),
+        replies=tuple(_field(where, {"replies": [], **data}, "replies", list)),
+        error=_field(where, {"error": "", **data}, "error", str),
+        replay=_field(where, {"replay": "", **data}, "replay", str),
+    )
+
+
+def _field(where: str, data: Mapping[str, Any], name: str, *kinds: type) -> Any:
+    if not isinstance(data.get(name), kinds):
+        raise BadEvent(f"{where}.{name} is missing or no {' or '.join(kind.__name__ for kind in kinds)}")
+    return data[name]
+
+
+def _moment(where: str, text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise BadEvent(f"{where}.at is {text!r}, no ISO 8601 time") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def _decoded(data: object) -> str:
+    """Knative sends the answer in base64; what is none is given as it is."""
+    text = _text(data)
+    try:
+        return base64.b64decode(text, validate=True).decode(errors="replace")
+    except binascii.Error:
+        return text
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,54 @@
+"""From a `Query` to SQL, for both databases alike. Used by `journal`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import ColumnElement, Select, or_, select, union_all
+
+from eventing.entries import Query
+from eventing.events import MAINTENANCE_FAILED
+from eventing.tables import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
+
+
+def chosen(query: Query) -> Select[int, float, str]:
+    """The number, arrival and body of each event that the query selects, in the order of arrival."""
+    seq = EVENTS.c.seq
+    found = select(seq, EVENTS.c.arrived).where(*_conditions(query))
+    if query.limit:
+        found = found.order_by(seq.desc() if query.newest else seq).limit(query.limit)
+    rows = found.subquery()
+    joined = rows.join(BODIES, BODIES.c.seq == rows.c.seq)
+    return select(rows.c.seq, rows.c.arrived, BODIES.c.event).select_from(joined).order_by(rows.c.seq)
+
+
+def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
+    if query.node:
+        yield EVENTS.c.node == query.node
+    if query.maintenance:
+        yield or_(EVENTS.c.maintenance == query.maintenance, EVENTS.c.name == query.maintenance)
+    if query.types:
+        yield EVENTS.c.type.in_(query.types)
+    if query.ids:
+        yield EVENTS.c.id.in_(query.ids)
+    if query.since:
+        yield EVENTS.c.arrived >= query.since.timestamp()
+    if query.until:
+        yield EVENTS.c.arrived < query.until.timestamp()
+    if query.dead:
+        yield DEAD
+    if query.failed:
+        yield EVENTS.c.seq.in_(_failed())
+    if query.after:
+        yield EVENTS.c.seq > query.after
+
+
+def _failed() -> Select[int]:
+    """Numbers of the failed events. Begins with those, which are few, whatever else is asked."""
+    attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
+    kinds = (
+        select(EVENTS.c.seq).where(EVENTS.c.type == MAINTENANCE_FAILED),
+        select(EVENTS.c.seq).where(DEAD),
+        select(EVENTS.c.seq).select_from(attempted).where(FAILED),
+    )
+    return select(union_all(*kinds).subquery().c.seq)
