@@ -15,8 +15,8 @@ from localcluster.errors import LocalClusterError
 from localcluster.knative import install, proxy
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server
-from localcluster.rabbitmq import product as rabbitmq
 from localcluster.rabbitmq import server
+from localcluster.rabbitmq.product import RabbitProduct
 
 
 class Running(Protocol):
@@ -67,9 +67,9 @@ def _local(cluster: LocalCluster, directory: Path) -> product.Product:
     return product.Product(cluster, directory)
 
 
-def _rabbitmq(cluster: LocalCluster, directory: Path) -> rabbitmq.RabbitProduct:
-    rabbitmq.install(cluster)
-    return rabbitmq.RabbitProduct(cluster, directory)
+def _rabbitmq(cluster: LocalCluster, directory: Path) -> RabbitProduct:
+    product.install(cluster, v1alpha1=True)
+    return RabbitProduct(cluster, directory)
 
 
 DELIVERIES = {

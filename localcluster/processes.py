@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -179,3 +179,29 @@ def kill_all(servers: Sequence[Server]) -> None:
     """End them one after another, the last started first."""
     for server in reversed(servers):
         server.kill()
+
+
+def start_saying(text: str, servers: Iterable[Server]) -> None:
+    """Start those that are down; return when each of them has said so in its log."""
+    down = [(server, _size(server.log)) for server in servers if not server.alive]
+    for server, _ in down:
+        server.start()
+    for server, size in down:
+        await_ready(server.name, _Said(text, server.log, size), [])
+
+
+class _Said:
+    """Tells whether a log has said something since it was so long."""
+
+    def __init__(self, text: str, log: Path, position: int) -> None:
+        self._text, self._log, self._position = text.encode(), log, position
+
+    def __call__(self) -> bool:
+        """Look into the log."""
+        with self._log.open("rb") as log:
+            log.seek(self._position)
+            return self._text in log.read()
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0

@@ -8,20 +8,20 @@ from pathlib import Path
 from localcluster import access
 from localcluster.api import Api
 from localcluster.cluster import LocalCluster
+from localcluster.functions import READY, gunicorn
 from localcluster.processes import Server, Startable, await_ready, free_port
-from localcluster.servers import LOOPBACK
+from localcluster.servers import DIRECT, LOOPBACK, ROOT
 
-ROOT = Path(__file__).parent.parent
 INSTALLED = ROOT / "manifests" / "local"
+V1ALPHA1 = ROOT / "manifests" / "v1alpha1" / "crd.yaml"
 FLOW = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
-READY = "/health/readiness"
-# A proxy from the environment is for the world outside, not for this machine.
-DIRECT = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
 
 
-def install(cluster: LocalCluster) -> None:
-    """Apply the CRDs, the namespace and the RBAC, and wait until the API server serves the new kinds."""
+def install(cluster: LocalCluster, *, v1alpha1: bool = False) -> None:
+    """Apply the CRDs, on request the oldest too, the namespace and the RBAC; wait until the new kinds are served."""
     cluster.kubectl("apply", "--server-side", "-k", INSTALLED)
+    if v1alpha1:
+        cluster.kubectl("apply", "--server-side", "-f", V1ALPHA1)
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
     for group in ("medik8s", "kubevirt"):  # established is not yet served; kubectl asks again until it is
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
@@ -42,19 +42,13 @@ class Product(Startable):
         self.database = directory / "delivery.db"
         self.functions_log = directory / "functions.log"
         self.delivery_log = directory / "delivery.log"
-        self.functions = self._functions(cluster, functions_port)
-        self.delivery = self._delivery(cluster, delivery_port)
-
-    def _functions(self, cluster: LocalCluster, port: int) -> Server:
-        config = ROOT / "functions" / "gunicorn.conf.py"
-        app = ("functions.app:create_app()", "-c", config, "--bind", f"{LOOPBACK}:{port}")
         environment = {
-            **DIRECT,
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("functions"))),
             "K_SINK": self.broker_url,
             "JOURNAL": str(self.journal),
         }
-        return Server("functions", [sys.executable, "-m", "gunicorn", *app], self.functions_log, environment, ROOT)
+        self.functions = gunicorn("functions", functions_port, self.functions_log, environment)
+        self.delivery = self._delivery(cluster, delivery_port)
 
     def _delivery(self, cluster: LocalCluster, port: int) -> Server:
         manifests = [word for folder in FLOW for word in ("--manifests", folder)]

@@ -9,7 +9,10 @@ from localcluster import access
 from localcluster.processes import Server
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
 LOOPBACK = "127.0.0.1"
+# A proxy from the environment is for the world outside, not for this machine.
+DIRECT = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
 SERVICE_CIDR = "10.0.0.0/24"
 POD_CIDR = "10.64.0.0/12"
 # A lease is renewed every quarter of this, so it costs next to nothing; nobody waits for a fake node to be lost.

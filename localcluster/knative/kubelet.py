@@ -12,8 +12,8 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
 from localcluster.processes import Server
+from localcluster.servers import ROOT
 
-ROOT = Path(__file__).parents[2]
 LIFETIME = "8760h"  # nobody renews a token, so it has to last as long as the cluster
 OURS = "nodemaintenance"
 """The image of our own programs."""

@@ -29,6 +29,9 @@ SECONDS = 60
 class Planes:
     """Knative on a cluster that was started with `install.APISERVER_FLAGS`; one at a time on a machine."""
 
+    # The dispatcher first of all: others try for one of its ports, too, and go on without it.
+    parts: tuple[str, ...] = ("dispatcher", "ingress", "filter")
+
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._cluster = cluster
@@ -51,14 +54,13 @@ class Planes:
         _check_ports()
         self.proxy.server.start()
         install.install(self._cluster, self._webhook_ports)
-        # First of all: others try for one of its ports, too, and go on without it.
         self.data = {
             "dispatcher": self.kubelet.server(NAMESPACE, "imc-dispatcher", PROFILING_PORT="0"),
             "ingress": self._data_plane("ingress", "INGRESS_PORT"),
             "filter": self._data_plane("filter", "FILTER_PORT"),
         }
-        for name in self.data:
-            self.start_data(name)
+        for name in self.parts:
+            self.start_part(name)
         self.control = [
             *(self._controller(name) for name in ("eventing-controller", "mt-broker-controller")),
             *(self._webhook(service) for service in WEBHOOK_SERVICES),
@@ -67,16 +69,15 @@ class Planes:
             server.start()
         self._await_webhooks()
 
-    def stop(self) -> None:
-        """End all; none has anything to lose."""
-        for server in reversed(self.servers):
-            server.kill()
-
-    def start_data(self, name: str) -> None:
-        """Start `ingress`, `filter` or `dispatcher`; return when it is ready."""
+    def start_part(self, name: str) -> None:
+        """Start one of `parts`; return when it is ready."""
         server, api = self.data[name], Api(f"http://{LOOPBACK}:{self._ports[name]}", headers=PROBE)
         server.start()
         await_ready(name, lambda: api.answers("/healthz"), [server], SECONDS)
+
+    def kill_part(self, name: str) -> None:
+        """End one of `parts` as a crash would."""
+        self.data[name].kill()
 
     def _data_plane(self, name: str, variable: str) -> Server:
         ports = {variable: str(self._ports[name]), f"{variable}_HTTPS": str(free_port()), "PROFILING_PORT": "0"}

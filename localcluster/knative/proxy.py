@@ -9,11 +9,9 @@ from string import Template
 
 from localcluster.errors import LocalClusterError
 from localcluster.processes import Server, free_port
-from localcluster.servers import LOOPBACK
+from localcluster.servers import DIRECT, LOOPBACK
 
 CONFIG = Path(__file__).with_name("nginx.conf")
-DIRECT = f"{LOOPBACK},localhost"
-"""What no proxy is asked for."""
 
 
 def check() -> None:
@@ -43,5 +41,4 @@ class Proxy:
 
     def environment(self) -> dict[str, str]:
         """Give what a program needs in its environment to send its requests through here."""
-        names = {"HTTP_PROXY": self.url, "NO_PROXY": DIRECT}
-        return {**names, **{name.lower(): value for name, value in names.items()}}
+        return {**DIRECT, "HTTP_PROXY": self.url, "http_proxy": self.url}

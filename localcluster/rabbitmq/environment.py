@@ -36,9 +36,14 @@ def dispatcher(trigger: Trigger, broker: str, rabbit_url: str, ingress_url: str)
         **_dispatcher(trigger, rabbit_url, ingress_url),
         "QUEUE_NAME": topology.queue(trigger.name, broker),
         "SUBSCRIBER": trigger.url,
-        "POD_NAME": f"{trigger.name}-dispatcher",
+        "POD_NAME": dispatcher_name(trigger),
         **more,
     }
+
+
+def dispatcher_name(trigger: Trigger) -> str:
+    """What a Trigger's dispatcher is called here."""
+    return f"{trigger.name}-dispatcher"
 
 
 def dead_letter_dispatcher(trigger: Trigger, sink: str, rabbit_url: str, ingress_url: str) -> dict[str, str]:

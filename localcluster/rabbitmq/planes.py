@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from eventing.triggers import Trigger
 from localcluster import build
-from localcluster.processes import Server, await_ready, listens
-from localcluster.product import DIRECT
+from localcluster.processes import Server, await_ready, listens, start_saying
 from localcluster.rabbitmq import environment, topology
 from localcluster.rabbitmq.keeper import Kept
 from localcluster.rabbitmq.server import RabbitServer
-from localcluster.servers import LOOPBACK
+from localcluster.servers import DIRECT, LOOPBACK
 
 SECONDS = 60
 CONSUMING = "starting to process messages"
@@ -24,6 +23,8 @@ class Planes:
 
     In: a folder for logs and RabbitMQ's data, the Broker's name, the port of its ingress, and the Triggers.
     """
+
+    parts: tuple[str, ...] = ("rabbitmq", "ingress", "dispatchers")
 
     def __init__(self, directory: Path, broker: str, port: int, triggers: Iterable[Trigger]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -40,13 +41,13 @@ class Planes:
         """Give every process."""
         return [self.rabbitmq.mapper, self.rabbitmq.server, self.ingress, *self.dispatchers.values()]
 
-    def start(self, name: str) -> None:
-        """Start `rabbitmq`, `ingress` or the `dispatchers`; return when it is ready."""
+    def start_part(self, name: str) -> None:
+        """Start one of `parts`; return when it is ready."""
         starts = {"rabbitmq": self.rabbitmq.start, "ingress": self._start_ingress}
         starts.get(name, self._start_dispatchers)()
 
-    def kill(self, name: str) -> None:
-        """End `rabbitmq`, `ingress` or the `dispatchers` as a crash would."""
+    def kill_part(self, name: str) -> None:
+        """End one of `parts` as a crash would."""
         alone: dict[str, list[Server]] = {"rabbitmq": [self.rabbitmq.server], "ingress": [self.ingress]}
         for server in alone.get(name) or self.dispatchers.values():
             server.kill()
@@ -57,13 +58,12 @@ class Planes:
         self._add([trigger])
         self._start_dispatchers()
 
-    def route(self, address: Callable[[str], str]) -> None:
-        """Have the dispatchers call other addresses, as the controller would when Triggers change."""
-        for server in self.dispatchers.values():
-            if server.env.get("DLX"):
-                continue
+    def route(self, triggers: Iterable[Trigger]) -> None:
+        """Have the dispatchers call these Triggers' addresses, as the controller would when Triggers change."""
+        for trigger in triggers:
+            server = self.dispatchers[environment.dispatcher_name(trigger)]
             server.kill()
-            server.env["SUBSCRIBER"] = address(server.env["SUBSCRIBER"])
+            server.env["SUBSCRIBER"] = trigger.url
         self._start_dispatchers()
 
     def _start_ingress(self) -> None:
@@ -87,29 +87,3 @@ class Planes:
 
     def _server(self, program: str, found: dict[str, str], name: str) -> Server:
         return Kept(name, [self._programs / program], self._directory / f"{name}.log", {**DIRECT, **found})
-
-
-def start_saying(text: str, servers: Iterable[Server]) -> None:
-    """Start those that are down; return when each of them has said so in its log."""
-    down = [(server, _size(server.log)) for server in servers if not server.alive]
-    for server, _ in down:
-        server.start()
-    for server, size in down:
-        await_ready(server.name, Said(text, server.log, size), [], SECONDS)
-
-
-class Said:
-    """Tells whether a log has said something since it was so long."""
-
-    def __init__(self, text: str, log: Path, position: int) -> None:
-        self._text, self._log, self._position = text.encode(), log, position
-
-    def __call__(self) -> bool:
-        """Look into the log."""
-        with self._log.open("rb") as log:
-            log.seek(self._position)
-            return self._text in log.read()
-
-
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0

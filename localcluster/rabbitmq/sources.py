@@ -10,9 +10,9 @@ from eventing.manifests import Document
 from localcluster.cluster import LocalCluster
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server
-from localcluster.product import DIRECT, ROOT
 from localcluster.rabbitmq import environment, ping
 from localcluster.rabbitmq.keeper import Kept
+from localcluster.servers import DIRECT, ROOT
 
 
 class Sources:

@@ -8,7 +8,7 @@ import pytest
 
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.product import ROOT, Product
+from localcluster.product import Product
 from tests.chain.scene import Scene
 
 
@@ -17,9 +17,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Give a cluster with all three NodeMaintenance APIs and the product at work."""
     folder = tmp_path_factory.mktemp("chain")
     with LocalCluster(folder / "servers", nodes=1) as cluster:
-        localproduct.install(cluster)
-        cluster.kubectl("apply", "-f", ROOT / "manifests" / "v1alpha1" / "crd.yaml")
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+        localproduct.install(cluster, v1alpha1=True)
         with Product(cluster, folder / "product") as product:
             scene = Scene(cluster, product)
             yield scene

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster import deliveries
-from tests.e2e.stage import NODES, Product, Stage
+from localcluster.engine import EngineProduct
+from tests.e2e.stage import NODES, Stage
 
 ENGINES = ("knative", "rabbitmq")
 
@@ -20,7 +21,7 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     engine.build()
     folder = tmp_path_factory.mktemp(request.param)
     with engine.cluster(folder / "servers", NODES) as cluster, engine.open(cluster, folder / "product") as product:
-        assert isinstance(product, Product)
+        assert isinstance(product, EngineProduct)
         stage = Stage(cluster, product)
         yield stage
         stage.close()

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import requests
 from requests.adapters import HTTPAdapter
 
+from localcluster.engine import EngineProduct
 from tests.e2e.listener import Answer, Handle
-from tests.e2e.stage import Product
 
 LATE = 0.5
 """Seconds by which an event is late at most."""
@@ -25,7 +25,7 @@ KEPT = ("content-type", "traceparent")
 class Mischief:
     """Forwards an event to the function that the path names."""
 
-    def __init__(self, product: Product) -> None:
+    def __init__(self, product: EngineProduct) -> None:
         self._product = product
         self._local = threading.local()
         self.calls: Counter[str] = Counter()

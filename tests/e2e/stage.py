@@ -13,8 +13,7 @@ from kube.cluster import Cluster
 from kube.groups import GROUPS, MEDIK8S, Group
 from kube.pods import is_ready, is_terminating
 from localcluster.cluster import LocalCluster
-from localcluster.knative.product import KnativeProduct
-from localcluster.rabbitmq.product import RabbitProduct
+from localcluster.engine import EngineProduct
 from tests.workload import Audit, Workload, audit, pod_on
 
 NODES = 20
@@ -28,13 +27,10 @@ REPAIRED = 45.0
 """Seconds from the repair of a fault until all is as it should be."""
 
 
-Product = KnativeProduct | RabbitProduct
-
-
 class Stage:
     """One cluster with the product on it."""
 
-    def __init__(self, local: LocalCluster, product: Product) -> None:
+    def __init__(self, local: LocalCluster, product: EngineProduct) -> None:
         self.local, self.product = local, product
         self.admin = Cluster(str(local.kubeconfig))
         self.nodes = [f"node-{number}" for number in range(1, NODES + 1)]
@@ -129,9 +125,18 @@ class Drains:
         assert set(granted.values()) == {1}
         assert known <= uids
         assert known == uids or not log_is_whole
-        succeeded, ended = self._claims(), self._ends()
+        succeeded, ended = self._logged_claims(), self._ends()
         for pod in self.pods:
             assert ended.get(pod["metadata"]["name"], "") < succeeded[pod["spec"]["nodeName"]]
+
+    def _logged_claims(self, seconds: float = 5.0) -> dict[str, str]:
+        """The claims, once there is one for each node: a watch may show a write before the log does."""
+        wanted = {m.node_name(item) for item in self.maintenances}
+        deadline = time.monotonic() + seconds
+        while not wanted <= (claims := self._claims()).keys():
+            assert time.monotonic() < deadline, f"not in the audit log: {wanted - claims.keys()} Succeeded"
+            time.sleep(0.05)
+        return claims
 
     def _claims(self) -> dict[str, str]:
         """Node → when it was first said to be drained."""

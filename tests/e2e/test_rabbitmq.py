@@ -20,7 +20,8 @@ from eventing.replay import post
 from eventing.wire import binary
 from localcluster.access import NAMESPACE
 from localcluster.processes import free_port
-from localcluster.rabbitmq.product import PARTS, RabbitProduct
+from localcluster.rabbitmq.planes import Planes
+from localcluster.rabbitmq.product import RabbitProduct
 from tests.e2e.stage import NODES, PODS, REPAIRED, Stage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["rabbitmq"], indirect=True)]
@@ -53,7 +54,7 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
         pytest.param(("rabbitmq",), id="rabbitmq"),
         pytest.param(("ingress",), id="ingress"),
         pytest.param(("dispatchers",), id="dispatchers"),
-        pytest.param(PARTS, id="all"),
+        pytest.param(Planes.parts, id="all"),
     ],
 )
 def test_the_data_plane_is_killed(stage: Stage, parts: tuple[str, ...]) -> None:

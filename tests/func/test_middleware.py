@@ -20,8 +20,7 @@ from kube.groups import MEDIK8S
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.processes import Server, await_ready, free_port
-from localcluster.product import DIRECT
-from localcluster.servers import LOOPBACK
+from localcluster.servers import DIRECT, LOOPBACK
 from tests.functions.hints import added
 
 Mode = Callable[[BaseCloudEvent], HTTPMessage]

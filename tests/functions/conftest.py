@@ -66,8 +66,7 @@ class Functions:
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Give a cluster with the three kinds and the accounts, where no function ever runs but those called here."""
     with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1) as running:
-        running.kubectl("apply", "-f", product.ROOT / "manifests" / "v1alpha1" / "crd.yaml")
-        product.install(running)
+        product.install(running, v1alpha1=True)
         # a kind that was installed a moment ago has no cache yet, and answers 503 to whoever is content with one
         api = running.api()
         cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]

@@ -6,8 +6,9 @@ import pytest
 
 from localcluster.api import Api
 from localcluster.errors import LocalClusterError
+from localcluster.functions import READY
 from localcluster.processes import Server, await_ready
-from localcluster.product import READY, Product
+from localcluster.product import Product
 
 
 def test_both_answer_when_the_product_is_started(product: Product) -> None:
