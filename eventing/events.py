@@ -2,7 +2,8 @@
 
 All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node`, `maintenance` (uid), `partitionkey` (the
 node's name: order per node where the broker keeps order), `cause` (id of the event it answers) and, when the cause has
-one, `traceparent`. Their data is `{"maintenance": {apiVersion, name, uid}, "node": name}` plus what is named below.
+them, `traceparent` and the marks of a replay (`eventing.marks`). Their data is `{"maintenance": {apiVersion, name,
+uid}, "node": name}` plus what is named below.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
+
+from eventing import marks
 
 # What the API server says, through ApiServerSource in `mode: Resource`: data is the whole object; extensions
 # kind, apiversion, name, namespace (X-4).
@@ -114,6 +117,7 @@ def event(
     }
     if cause:
         attributes["cause"] = cause.get_id()
+        attributes |= marks.of(cause)
         if cause.get_extension("traceparent"):
             attributes["traceparent"] = cause.get_extension("traceparent")
     return CloudEvent(attributes, {"maintenance": maintenance.as_data(), "node": node, **(data or {})})

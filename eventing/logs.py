@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 LOGGER = logging.getLogger("delivery")
+CONTEXT: ContextVar[dict[str, Any]] = ContextVar("fields of every line", default={})  # noqa: B039 - never changed
 
 
 class JsonLines(logging.Formatter):
-    """`level`, `ts` (epoch seconds), `logger`, `msg`, and the record's own `fields`."""
+    """`level`, `ts` (epoch seconds), `logger`, `msg`, what holds for every line now, and the record's own `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One JSON object without line breaks."""
         line = {"level": record.levelname.lower(), "ts": round(record.created, 6), "logger": record.name}
-        line |= {"msg": record.getMessage(), **getattr(record, "fields", {})}
+        line |= {"msg": record.getMessage(), **CONTEXT.get(), **getattr(record, "fields", {})}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -27,6 +31,16 @@ def configure() -> None:
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+@contextmanager
+def every_line(**fields: Any) -> Iterator[None]:
+    """Put these fields on each line that this thread (or task) logs within the block."""
+    before = CONTEXT.set({**CONTEXT.get(), **fields})
+    try:
+        yield
+    finally:
+        CONTEXT.reset(before)
 
 
 def log(message: str, level: int = logging.INFO, **fields: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event, to_binary_event, to_structured_event
@@ -104,3 +104,9 @@ def binary(event: BaseCloudEvent) -> HTTPMessage:
 def structured(event: BaseCloudEvent) -> HTTPMessage:
     """Headers and body in structured mode."""
     return to_structured_event(event)
+
+
+def batch(events: Iterable[BaseCloudEvent]) -> HTTPMessage:
+    """Headers and body of several events, or none, in one message (CloudEvents JSON batch format)."""
+    body = b"[" + b",".join(structured(event).body for event in events) + b"]"
+    return HTTPMessage({"content-type": BATCH}, body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from eventing import events, logs
-from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, binary, received
+from eventing import events, logs, marks
+from eventing.wire import BATCH, BODY_LIMIT, BadEvent, TooLarge, batch, binary, received
 from functions import begin, cordon, evict, guard, record, restore, resync, status, taint
 from functions.errors import Failed, Retry
 from functions.subject import data_of, reference_of
@@ -96,10 +97,13 @@ def chosen() -> list[Function]:
 
 def _add_route(app: Flask, function: Function, cluster: Cluster, path: str) -> None:
     def handle() -> Response:
-        with SECONDS.labels(function.name).time():
-            response = answer(function, cluster, dict(request.headers), _body())
-        RESULTS.labels(function.name, str(response.status_code)).inc()
-        return response
+        started = time.perf_counter()
+        try:
+            event = _decoded(function, dict(request.headers), _body())
+        except BadEvent as error:
+            return _counted(function, _refused(function, error), started)
+        response = answer(function, event, cluster, accept=request.headers.get("Accept", ""))
+        return response if marks.is_replay(event) else _counted(function, response, started)
 
     app.add_url_rule(path, f"{function.name}{path}", handle, methods=["POST"])
 
@@ -112,20 +116,39 @@ def _body() -> bytes | None:
         return None
 
 
-def answer(function: Function, cluster: Cluster, headers: dict[str, str], body: bytes | None) -> Response:
-    """Decode, run, encode: 200 with the next event or 204; 4xx for what is no event; 503 for what may work later."""
-    try:
-        if body is None:
-            raise TooLarge(f"at most {BODY_LIMIT} bytes are taken")
-        # What takes every type takes any data, too: an event that no function can read is one to keep for a person.
-        event = received(headers, body, any_data=not function.takes)
-        return _response(run(function, event, cluster))
-    except BadEvent as error:
-        log.warning("not an event: %s", error, extra={"fields": {"function": function.name}})
-        return _text(f"{error}\n", error.status)
-    except Retry as error:
-        log.warning("retry: %s", error, extra={"fields": {"function": function.name}})
-        return _text(f"{error}\n", 503)
+def _counted(function: Function, response: Response, started: float) -> Response:
+    """The same response, in the figures. A replay is in none: they tell what happened."""
+    SECONDS.labels(function.name).observe(time.perf_counter() - started)
+    RESULTS.labels(function.name, str(response.status_code)).inc()
+    return response
+
+
+def _decoded(function: Function, headers: dict[str, str], body: bytes | None) -> BaseCloudEvent:
+    if body is None:
+        raise TooLarge(f"at most {BODY_LIMIT} bytes are taken")
+    # What takes every type takes any data, too: an event that no function can read is one to keep for a person.
+    return received(headers, body, any_data=not function.takes)
+
+
+def answer(function: Function, event: BaseCloudEvent, cluster: Cluster, *, accept: str = "") -> Response:
+    """Run and encode: 200 with the next event or 204; 4xx for what is no event; 503 for what may work later.
+
+    The answers to a replay are for whoever replays: 200 with all of them as a batch if he accepts that, else 204.
+    """
+    with logs.every_line(**marks.of(event)):
+        try:
+            replies = run(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
+            return _told(replies, accept) if marks.is_replay(event) else _response(replies)
+        except BadEvent as error:
+            return _refused(function, error)
+        except Retry as error:
+            log.warning("retry: %s", error, extra={"fields": {"function": function.name}})
+            return _text(f"{error}\n", 503)
+
+
+def _refused(function: Function, error: BadEvent) -> Response:
+    log.warning("not an event: %s", error, extra={"fields": {"function": function.name}})
+    return _text(f"{error}\n", error.status)
 
 
 def run(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -162,6 +185,13 @@ def _failed(function: Function, event: BaseCloudEvent, error: str) -> list[BaseC
     node = data.get("node") or node_name(data) or "-"
     said = {"step": function.name, "error": error}
     return [events.event(events.MAINTENANCE_FAILED, function.name, reference, node, cause=event, data=said)]
+
+
+def _told(replies: list[BaseCloudEvent], accept: str) -> Response:
+    if BATCH not in accept:
+        return Response(status=204)
+    message = batch(replies)
+    return Response(message.body, 200, message.headers)
 
 
 def _response(replies: list[BaseCloudEvent]) -> Response:

@@ -13,7 +13,7 @@ import asyncio
 from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import Counter
 
-from eventing import events
+from eventing import events, marks
 from functions.subject import data_of, maintained, reference_of, say
 from kube.api import Api, Object
 from kube.budgets import BUDGETS, plan
@@ -50,7 +50,8 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         said = {"podsVersion": version}
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=said)]
     batch = cluster.run(evict_batch(cluster.api, plan(pods, budgets)))
-    _count(batch)
+    if not marks.is_replay(event):
+        _count(batch)
     _tell(maintenance, batch)
     more = {"more": "true"} if batch.unsent else {}
     report = _report(batch, version)

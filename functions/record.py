@@ -1,6 +1,7 @@
 """Record every event in the journal, so that a maintenance can be read and replayed when its object is gone.
 
-In: every event; from the functions themselves, `attempts.made`. Out: nothing.
+In: every event but those of a dry run, which did not happen; from the functions themselves, `attempts.made`.
+Out: nothing.
 Touches: nothing in the cluster. Writes the journal at `$DATABASE_URL`, else the file `$JOURNAL`.
 """
 
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events
+from eventing import events, marks
 from eventing.entries import attempts_in
 from functions.errors import Retry
 from kube.cluster import Cluster
@@ -25,11 +26,11 @@ GIVES = ()
 
 
 def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
-    """Write the event down once, whole; of `attempts.made`, the attempts. What is only tried (`dryrun`) is no event.
+    """Write the event down once, whole; of `attempts.made`, the attempts.
 
     Raises `Retry` while the journal cannot be written, and `BadEvent` for attempts that are none.
     """
-    if event.get_extension("dryrun"):
+    if marks.is_dry_run(event):
         return []
     try:
         _keep(event)

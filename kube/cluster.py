@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
@@ -27,6 +28,12 @@ class Cluster:
         except BaseException:
             self._stop()
             raise
+
+    def dry_run(self) -> Cluster:
+        """See `Api.dry_run`; closing is up to the door that this one was made of."""
+        view = copy.copy(self)
+        view.api = self.api.dry_run()
+        return view
 
     def close(self) -> None:
         """Close the connections and end the thread."""

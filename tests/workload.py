@@ -229,10 +229,21 @@ class Audit:
         """Those by users whose name begins with `prefix`."""
         return [entry for entry in self.entries() if entry["user"]["username"].startswith(prefix)]
 
+    def kept(self) -> list[Object]:
+        """Those that were no dry run."""
+        return [entry for entry in self.entries() if not is_dry(entry)]
+
     def evictions(self, *names: str) -> list[Object]:
         """Evictions, of all pods or of those of these names."""
         wanted = [entry for entry in self.entries() if entry["objectRef"].get("subresource") == "eviction"]
         return [entry for entry in wanted if not names or entry["objectRef"]["name"] in names]
+
+
+def is_dry(entry: Object) -> bool:
+    """Whether the API server kept nothing of an audit entry's write. The options of a DELETE are read in its body."""
+    if entry["verb"] == "delete":
+        return bool((entry.get("requestObject") or {}).get("dryRun") == ["All"])
+    return "dryRun=All" in entry["requestURI"]
 
 
 def audit(cluster: LocalCluster) -> Audit:
