@@ -48,7 +48,7 @@ MEANINGS = {
     NODE_CORDONED: "the node takes no new pods",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now",
     PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
-    "reason, budget, healthy, needed, message}], error, podsVersion; extension more=true: others may go at once",
+    "reason, budget, healthy, needed, message}], error, podsVersion; marked `more` when others may go at once",
     PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true",
@@ -60,6 +60,18 @@ MEANINGS = {
 
 # Straight from each function to `record`, by no broker: what it ran on, how long, what it answered; data: attempts.
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
+
+MARKS = {
+    "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, NODE_DRAINED, MAINTENANCE_FAILED),
+    "more": (NODE_TAINTED, PODS_GONE, BUDGET_OPENED, PODS_EVICTED),
+}
+"""Extensions, "true" on events of these types: the status should tell of it; more pods may go now.
+
+Each broker asks every Trigger of every event, some with a process each: one Trigger for a mark is cheaper than one for
+each type.
+"""
+SELDOM = {PODS_EVICTED: "more"}
+"""What marks an event of that type only when its emitter says so."""
 
 SOURCE = "https://nodemaintenance.dev/"
 NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
@@ -113,6 +125,7 @@ def event(
         "node": node,
         "maintenance": maintenance.uid,
         "partitionkey": node,
+        **{mark: "true" for mark, kinds in MARKS.items() if kind in kinds and SELDOM.get(kind) != mark},
         **extensions,
     }
     if cause:

@@ -33,19 +33,30 @@ def _wrong(
 ) -> Iterator[tuple[str, str]]:
     """(field, problem) of one Trigger."""
     attributes = trigger.get("spec.filter.attributes", dict) or {}
-    kind, watched = attributes.get("type"), attributes.get("kind")
+    watched, brought = attributes.get("kind"), brings(attributes, known)
     function = _called(trigger, "spec.subscriber") or ""
     if function not in functions:
         yield "spec.subscriber", f"names {function!r}, which is no function: {', '.join(functions)}"
-    elif functions[function] and kind not in functions[function]:
-        yield "spec.filter.attributes.type", f"is {kind!r}, which {function} does not take"
-    if kind is not None and kind not in known:
-        yield "spec.filter.attributes.type", f"is {kind!r}, which nothing emits"
+    elif functions[function] and not brought & set(functions[function]):
+        yield "spec.filter.attributes", f"are {_text(attributes)}, which brings nothing that {function} takes"
+    if not brought:
+        yield "spec.filter.attributes", f"are {_text(attributes)}, which nothing emits"
     if watched is not None and watched not in kinds:
         yield "spec.filter.attributes.kind", f"is {watched!r}, which no ApiServerSource watches"
     last = _called(trigger, "spec.delivery.deadLetterSink")
     if last is not None and last not in functions:
         yield "spec.delivery.deadLetterSink", f"names {last!r}, which is no function: {', '.join(functions)}"
+
+
+def brings(attributes: Mapping[str, str], known: Collection[str]) -> set[str]:
+    """The types, of those `known`, that a Trigger with these filter attributes can bring; a mark stands for several."""
+    marks = [set(events.MARKS[name]) for name in attributes if name in events.MARKS]
+    types = [{attributes["type"]}] if "type" in attributes else []
+    return set(known).intersection(*marks, *types)
+
+
+def _text(attributes: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in attributes.items()) or "none"
 
 
 def _called(trigger: Document, field: str) -> str | None:

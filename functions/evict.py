@@ -1,6 +1,6 @@
 """Evict one batch: what may go goes, what is blocked is said, nothing is waited for (NMO-5 to NMO-9, design rule 3).
 
-In: `node.tainted`, `pods.gone`, `budget.opened`, `pods.evicted` with more=true. Out: `pods.evicted`, `node.drained`,
+In: `node.tainted`, `pods.gone`, `budget.opened`, `pods.evicted` marked `more`. Out: `pods.evicted`, `node.drained`,
 `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
 daemonsets get.
@@ -25,7 +25,7 @@ from kube.maintenance import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import in_maintenance
 from kube.pods import Pod, sort
 
-TAKES = (events.NODE_TAINTED, events.PODS_GONE, events.BUDGET_OPENED, events.PODS_EVICTED)
+TAKES = events.MARKS["more"]
 GIVES = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 EVICTIONS = Counter("nodemaintenance_evictions_total", "Pods by what came of their eviction", ["outcome"])
 

@@ -1,6 +1,6 @@
 """Write the status: the only writer of it, and only when something but the time changes (NMO-10 to NMO-13, KNM-2, 3).
 
-In: `maintenance.begun`, `node.tainted`, `pods.evicted`, `node.drained`, `maintenance.failed`. Out: nothing.
+In: `maintenance.begun`, `pods.evicted`, `node.drained`, `maintenance.failed`. Out: nothing.
 Touches: nodemaintenances get; nodemaintenances/status patch; nodes get; pods list.
 """
 
@@ -20,13 +20,7 @@ from kube.errors import Conflict, NotFound
 from kube.lookup import pods_on
 from kube.nodes import node_path
 
-TAKES = (
-    events.MAINTENANCE_BEGUN,
-    events.NODE_TAINTED,
-    events.PODS_EVICTED,
-    events.NODE_DRAINED,
-    events.MAINTENANCE_FAILED,
-)
+TAKES = events.MARKS["progress"]
 GIVES = ()
 ATTEMPTS = 5
 """Several steps of one maintenance may report at once; after this many the broker's backoff is the better wait."""

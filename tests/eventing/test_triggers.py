@@ -112,7 +112,7 @@ def test_the_projects_own_manifests_can_be_read() -> None:
 
     found = triggers.read(documents, FUNCTIONS)
 
-    assert found["evict-on-pods-evicted"].attributes["more"] == "true"
+    assert found["evict-on-more"].attributes == {"more": "true"}
     assert found["cordon-on-maintenance-begun"].policy.retry == 10
     assert {one.name.split(" ")[0] for one in sources.read(documents, None)} >= {"nodes", "tick", "podsource"}
 

@@ -61,7 +61,7 @@ def test_a_type_that_nothing_emits_is_found() -> None:
     found = problems(trigger({"type": "dev.nodemaintenance.maintenance.begum"}, destination("record")))
 
     assert found == [
-        "f.yaml: Trigger t: spec.filter.attributes.type is 'dev.nodemaintenance.maintenance.begum', which nothing emits"
+        "f.yaml: Trigger t: spec.filter.attributes are type=dev.nodemaintenance.maintenance.begum, which nothing emits"
     ]
 
 
@@ -70,17 +70,29 @@ def test_a_type_that_the_function_does_not_take_is_found() -> None:
     found = problems(NODES, trigger({"type": events.RESOURCE_UPDATED}, destination("cordon")))
 
     assert found == [
-        f"f.yaml: Trigger t: spec.filter.attributes.type is {events.RESOURCE_UPDATED!r}, which cordon does not take"
+        f"f.yaml: Trigger t: spec.filter.attributes are type={events.RESOURCE_UPDATED}, "
+        "which brings nothing that cordon takes"
     ]
+
+
+@pytest.mark.parametrize(("mark", "emits", "brought"), [("progress", True, True), ("more", False, False)])
+def test_a_mark_brings_every_type_that_carries_it(mark: str, emits: bool, brought: bool) -> None:
+    """One Trigger for several types; a mark that no emitted type carries is silence, too."""
+    found = problems(trigger({mark: "true"}, destination("cordon")))
+
+    assert ("which nothing emits" in "".join(found)) is not emits
+    assert ("brings nothing that cordon takes" in "".join(found)) is not brought
 
 
 def test_what_a_source_says_is_known_only_where_there_is_that_source() -> None:
     """A Trigger on node changes needs the source that watches nodes."""
     on_nodes = trigger({"type": events.RESOURCE_UPDATED, "kind": "Node"}, destination("guard"))
+    said = f"type={events.RESOURCE_UPDATED}, kind=Node"
 
     assert problems(NODES, on_nodes) == []
     assert problems(on_nodes) == [
-        f"f.yaml: Trigger t: spec.filter.attributes.type is {events.RESOURCE_UPDATED!r}, which nothing emits",
+        f"f.yaml: Trigger t: spec.filter.attributes are {said}, which brings nothing that guard takes",
+        f"f.yaml: Trigger t: spec.filter.attributes are {said}, which nothing emits",
         "f.yaml: Trigger t: spec.filter.attributes.kind is 'Node', which no ApiServerSource watches",
     ]
 

@@ -115,7 +115,7 @@ def test_an_event_that_does_not_fit_the_live_object_does_nothing(
         "cordon": said(events.MAINTENANCE_BEGUN, item),
         "taint": said(events.NODE_CORDONED, item),
         "evict": said(events.NODE_TAINTED, item),
-        "status": said(events.NODE_TAINTED, item),
+        "status": said(events.PODS_EVICTED, item),
     }[step]
     if what in ("gone", "made-anew"):
         work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})

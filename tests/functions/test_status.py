@@ -119,10 +119,7 @@ def test_a_blocked_drain_is_quiet_between_its_events(functions: Functions, work:
 
     for _ in range(2):
         for kind in (events.NODE_TAINTED, events.PODS_GONE):
-            event = said(kind, item)
-            if kind == events.NODE_TAINTED:
-                functions.answer("status", event)
-            reply = functions.answer("evict", event)
+            reply = functions.answer("evict", said(kind, item))
             assert reply is not None
             functions.answer("status", reply)
 
@@ -169,7 +166,7 @@ def test_progress_never_goes_back(functions: Functions, work: Workload) -> None:
             work.wait_for(f"{path}/{name}", lambda pod: pod is None)
         else:
             work.pods(node, "late", "later")
-        functions.answer("status", said(events.NODE_TAINTED, item))
+        functions.answer("status", said(events.PODS_EVICTED, item))
         status = work.again(item)["status"]
         seen.append((status["drainProgress"], len(status["pendingPods"])))
 
@@ -204,7 +201,7 @@ def test_a_failed_step_of_a_begun_one_leaves_it_running(functions: Functions, wo
 
     functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": "cordon", "error": "no right"}))
     refused = work.again(item)["status"]
-    functions.answer("status", said(events.NODE_TAINTED, item))
+    functions.answer("status", said(events.PODS_EVICTED, item))
 
     assert (refused["phase"], refused["lastError"]) == ("Running", "no right")
     assert "lastError" not in work.again(item)["status"]
@@ -230,7 +227,7 @@ def test_one_that_is_being_deleted_gets_no_status(functions: Functions, work: Wo
     work.delete(m.path(item))
     writes = len(audit.writes_by())
 
-    functions.answer("status", said(events.NODE_TAINTED, item))
+    functions.answer("status", said(events.PODS_EVICTED, item))
 
     assert len(audit.writes_by()) == writes
 

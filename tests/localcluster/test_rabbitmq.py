@@ -14,7 +14,7 @@ from localcluster.rabbitmq import environment, keeper, server, topology
 from localcluster.rabbitmq.keeper import Keeper, Kept
 
 POLICY = Policy(retry=10, delay=0.2, timeout=10, dead_letters="http://record/")
-TRIGGER = Trigger("evict-on-pods-gone", {"type": "pods.gone", "more": "true"}, "http://evict/", POLICY, 20)
+TRIGGER = Trigger("evict-on-more", {"type": "pods.gone", "more": "true"}, "http://evict/", POLICY, 20)
 EVERYTHING = Trigger("record-on-everything", {}, "http://record/", Policy(retry=3))
 
 
@@ -23,7 +23,7 @@ def test_an_event_needs_all_attributes_of_a_filter() -> None:
     bindings = topology.definitions("default", [TRIGGER, EVERYTHING])["bindings"]
 
     assert [binding["arguments"] for binding in bindings[:2]] == [
-        {"type": "pods.gone", "more": "true", "x-knative-trigger": "evict-on-pods-gone", "x-match": "all"},
+        {"type": "pods.gone", "more": "true", "x-knative-trigger": "evict-on-more", "x-match": "all"},
         {"x-knative-trigger": "record-on-everything", "x-match": "all"},
     ]
     assert {binding["source"] for binding in bindings[:2]} == {topology.exchange("default")}
@@ -34,13 +34,13 @@ def test_every_queue_survives_and_dead_letters_have_their_own() -> None:
     found = topology.definitions("default", [TRIGGER, EVERYTHING])
 
     assert [queue["name"] for queue in found["queues"]] == [
-        topology.queue("evict-on-pods-gone", "default"),
+        topology.queue("evict-on-more", "default"),
         topology.queue("record-on-everything", "default"),
-        topology.dead_queue("evict-on-pods-gone"),
+        topology.dead_queue("evict-on-more"),
     ]
     assert all(queue["durable"] and queue["arguments"] == {"x-queue-type": "quorum"} for queue in found["queues"])
     assert [policy["definition"] for policy in found["policies"]] == [
-        {"dead-letter-exchange": topology.dead_exchange("evict-on-pods-gone")}
+        {"dead-letter-exchange": topology.dead_exchange("evict-on-more")}
     ]
 
 
@@ -62,7 +62,7 @@ def test_a_dispatcher_is_told_what_the_trigger_says() -> None:
     wanted = {"RETRY": "10", "BACKOFF_POLICY": "exponential", "BACKOFF_DELAY": "0.2s", "TIMEOUT": "10s"}
     assert wanted.items() <= found.items()
     assert (found["PARALLELISM"], found["SUBSCRIBER"]) == ("20", "http://evict/")
-    assert found["DLX_NAME"] == topology.dead_exchange("evict-on-pods-gone")
+    assert found["DLX_NAME"] == topology.dead_exchange("evict-on-more")
     assert "DLX_NAME" not in environment.dispatcher(EVERYTHING, "default", "amqp://x", "http://ingress")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eventing import events
+from eventing import events, wiring
 from functions.app import FUNCTIONS
 from tests.manifests.rendering import INSTALLS, MANIFESTS, ROOT, Manifest, of_kind, overlay, rendered, text
 
@@ -89,10 +89,12 @@ def test_the_table_of_events_is_the_triggers() -> None:
         for row in rows(ARCHITECTURE, "What each event is")
         for step in re.findall(r"`(\w+)`", row[3])
     }
+    heard = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK, *events.MEANINGS}
     shipped = {
-        (short(item["spec"]["filter"]["attributes"]["type"]), item["spec"]["subscriber"]["ref"]["name"])
+        (short(kind), item["spec"]["subscriber"]["ref"]["name"])
         for item in of_kind(rendered(MANIFESTS / "base"), "Trigger")
         if "filter" in item["spec"]
+        for kind in wiring.brings(item["spec"]["filter"]["attributes"], heard)
     }
 
     assert told == shipped

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eventing import events
+from eventing import events, wiring
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 FUNCTIONS = {"begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"}
@@ -64,12 +64,14 @@ def test_a_trigger_filters_by_exact_attributes_of_a_known_event_alone(trigger: d
     attributes = trigger["spec"].get("filter", {}).get("attributes", {})
 
     assert all(isinstance(value, str) for value in attributes.values())
-    assert attributes.get("type") in HEARD or trigger["metadata"]["name"] == "record-on-everything"
+    assert wiring.brings(attributes, HEARD)
+    assert attributes or trigger["metadata"]["name"] == "record-on-everything"
 
 
 def test_every_event_that_we_emit_has_a_listener_beside_the_journal() -> None:
     """NODE_RESTORED is the end of the chain."""
-    heard = {trigger["spec"].get("filter", {}).get("attributes", {}).get("type") for trigger in TRIGGERS}
+    filters = [trigger["spec"]["filter"]["attributes"] for trigger in TRIGGERS if "filter" in trigger["spec"]]
+    heard = {kind for attributes in filters for kind in wiring.brings(attributes, HEARD)}
 
     assert set(events.MEANINGS) - heard == {events.NODE_RESTORED}
 
