@@ -21,6 +21,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from eventing import events, logs, marks
 from eventing.wire import BATCH, BODY_LIMIT, BadEvent, TooLarge, batch, binary, received
 from functions import begin, cordon, evict, guard, record, restore, resync, status, taint
+from functions.attempts import Feed, Run
 from functions.errors import Failed, Retry
 from functions.subject import data_of, reference_of
 from kube.cluster import Cluster
@@ -78,11 +79,11 @@ def create_app(cluster: Cluster | None = None) -> Flask:
     served = chosen()
     app = Flask("functions")
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
-    doors = cluster or Cluster()
+    doors, feed = cluster or Cluster(), Feed.of_environment()
     for function in served:
-        _add_route(app, function, doors, f"/{function.name}")
+        _add_route(app, function, doors, feed, f"/{function.name}")
     if len(served) == 1:
-        _add_route(app, served[0], doors, "/")
+        _add_route(app, served[0], doors, feed, "/")
     _add_health(app, doors)
     return app
 
@@ -95,14 +96,15 @@ def chosen() -> list[Function]:
     return [FUNCTIONS[alone]] if alone else list(FUNCTIONS.values())
 
 
-def _add_route(app: Flask, function: Function, cluster: Cluster, path: str) -> None:
+def _add_route(app: Flask, function: Function, cluster: Cluster, feed: Feed, path: str) -> None:
     def handle() -> Response:
         started = time.perf_counter()
         try:
             event = _decoded(function, dict(request.headers), _body())
         except BadEvent as error:
             return _counted(function, _refused(function, error), started)
-        response = answer(function, event, cluster, accept=request.headers.get("Accept", ""))
+        with Run(function.name, event, feed) as attempt:
+            response = answer(function, attempt, cluster, accept=request.headers.get("Accept", ""))
         return response if marks.is_replay(event) else _counted(function, response, started)
 
     app.add_url_rule(path, f"{function.name}{path}", handle, methods=["POST"])
@@ -130,20 +132,29 @@ def _decoded(function: Function, headers: dict[str, str], body: bytes | None) ->
     return received(headers, body, any_data=not function.takes)
 
 
-def answer(function: Function, event: BaseCloudEvent, cluster: Cluster, *, accept: str = "") -> Response:
+def answer(function: Function, attempt: Run, cluster: Cluster, *, accept: str = "") -> Response:
     """Run and encode: 200 with the next event or 204; 4xx for what is no event; 503 for what may work later.
 
+    In: the attempt that has begun on an event; it is told what came of that.
     The answers to a replay are for whoever replays: 200 with all of them as a batch if he accepts that, else 204.
     """
-    with logs.every_line(**marks.of(event)):
-        try:
-            replies = run(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
-            return _told(replies, accept) if marks.is_replay(event) else _response(replies)
-        except BadEvent as error:
-            return _refused(function, error)
-        except Retry as error:
-            log.warning("retry: %s", error, extra={"fields": {"function": function.name}})
-            return _text(f"{error}\n", 503)
+    with logs.every_line(**marks.of(attempt.event)):
+        response = _answer(function, attempt, cluster, accept)
+    attempt.status = response.status_code
+    attempt.error = response.get_data(as_text=True).strip() if attempt.status >= 400 else ""
+    return response
+
+
+def _answer(function: Function, attempt: Run, cluster: Cluster, accept: str) -> Response:
+    event = attempt.event
+    try:
+        attempt.replies = run(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
+        return _told(attempt.replies, accept) if marks.is_replay(event) else _response(attempt.replies)
+    except BadEvent as error:
+        return _refused(function, error)
+    except Retry as error:
+        log.warning("retry: %s", error, extra={"fields": {"function": function.name}})
+        return _text(f"{error}\n", 503)
 
 
 def _refused(function: Function, error: BadEvent) -> Response:

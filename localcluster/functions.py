@@ -37,7 +37,7 @@ class FunctionProcesses:
     def __init__(self, cluster: LocalCluster, directory: Path, sink: str, journal: Path) -> None:
         self._cluster, self._directory = cluster, directory
         self._ports = {name: free_port() for name in FUNCTIONS}
-        self._environment = {"K_SINK": sink, "JOURNAL": str(journal)}
+        self._environment = {"K_SINK": sink, "JOURNAL": str(journal), "RECORD": self.url("record")}
         self.servers: dict[str, Server] = {}
 
     def url(self, name: str) -> str:

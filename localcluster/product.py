@@ -46,6 +46,7 @@ class Product(Startable):
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("functions"))),
             "K_SINK": self.broker_url,
             "JOURNAL": str(self.journal),
+            "RECORD": self.function_url("record"),
         }
         self.functions = gunicorn("functions", functions_port, self.functions_log, environment)
         self.delivery = self._delivery(cluster, delivery_port)

@@ -141,6 +141,22 @@ def test_the_journal_has_one_writer(name: str) -> None:
         assert maker["spec"].get("replicas") == 1 or annotations["autoscaling.knative.dev/max-scale"] == "1"
 
 
+@pytest.mark.parametrize("name", WITH_FUNCTIONS)
+def test_every_function_is_told_where_its_runs_are_recorded(name: str) -> None:
+    """Each but `record` itself; where one process serves all, that is itself, past every network."""
+    told = {
+        maker: {item["value"] for item in pod["spec"]["containers"][0].get("env", []) if item["name"] == "RECORD"}
+        for maker, pod in pod_specs(overlay(name)).items()
+        if maker != "podsource"
+    }
+
+    if name in ONE_EACH:
+        assert told.pop("record") == set()
+        assert told == {maker: {"http://record.node-maintenance.svc/record"} for maker in told}
+    else:
+        assert list(told.values()) == [{"http://127.0.0.1:8080/record"}]
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_whoever_may_answer_with_several_events_is_told_the_brokers_address(name: str) -> None:
     """A reply is one event; resync and guard may have one for each maintenance."""
@@ -268,11 +284,14 @@ def test_every_trigger_says_how_hard_to_try(name: str) -> None:
 
 @pytest.mark.parametrize("name", INSTALLS)
 def test_only_the_way_in_is_open(name: str) -> None:
-    """Closed for all our pods; opened for the broker's data plane, and for Serving where it stands between."""
+    """Closed for all our pods; opened for the broker's data plane, and for Serving where it stands between.
+
+    Without Serving the functions reach `record` directly, and nothing else.
+    """
     policies = {item["metadata"]["name"]: item["spec"] for item in of_kind(overlay(name), "NetworkPolicy")}
     opened = [peer for policy in policies.values() for rule in policy.get("ingress", []) for peer in rule["from"]]
 
-    assert set(policies) == {"closed", "from-broker"} | ({"from-serving"} if name != "plain" else set())
+    assert set(policies) == {"closed", "from-broker"} | ({"from-serving"} if name != "plain" else {"from-functions"})
     assert policies["closed"] == {
         "podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "node-maintenance"}},
         "policyTypes": ["Ingress"],
