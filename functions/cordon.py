@@ -1,7 +1,7 @@
 """Cordon the node: it takes no new pods (NMO-3), and an Event on it says so (OSV-12).
 
 In: `maintenance.begun`, `node.drifted`. Out: `node.cordoned`.
-Touches: nodemaintenances get; nodes get, patch; events list, create in default.
+Touches: nodemaintenances get; nodes get, patch; events list, create, patch in default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Guard nodes under maintenance: one that was uncordoned by hand is cordoned again; one that is deleted ends its CRs.
 
 In: an updated or deleted Node. Out: `node.drifted`.
-Touches: nodemaintenances list, delete; nodes get; events create in default.
+Touches: nodemaintenances list, delete; nodes get; events list, create, patch in default.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.wire import BadEvent
-from functions.announcing import warn
+from functions.announcing import tell
 from functions.subject import active, data_of, metadata_of, say
 from kube import maintenance as m
 from kube.api import Object, absent_ok
@@ -71,7 +71,7 @@ def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cl
             f"node {name} was uncordoned or untainted during maintenance {item['metadata']['name']}; cordoned again"
         )
         say(message, item)
-        warn(name, "NodeCordonedAgain", message, item, cluster)
+        tell(name, "NodeCordonedAgain", message, item, cluster, kind="Warning")
         reference = events.Reference.of(item)
         answers.append(
             events.event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})

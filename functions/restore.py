@@ -2,7 +2,7 @@
 
 In: an updated NodeMaintenance, `maintenance.ended`. Out: `node.restored`, or `maintenance.found` for the next holder.
 Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in node-maintenance;
-events list, create in default.
+events list, create, patch in default.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.announcing import announce
+from functions.announcing import announce, report, tell
 from functions.errors import Retry
 from functions.patching import patch_node
 from functions.subject import live, metadata_of, say
 from kube import leases
 from kube import maintenance as m
+from kube.announcements import REMOVE, TEXTS, UNCORDON
 from kube.api import Object, absent_ok
 from kube.cluster import Cluster
 from kube.errors import Conflict, NotFound
@@ -46,6 +47,7 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     except Conflict:
         raise Retry("the object changed while its finalizer was taken off") from None
     say(f"NodeMaintenance Object: /{maintenance['metadata']['name']} Deleted ", maintenance)
+    report(REMOVE, maintenance, cluster)
     return [_next(event, maintenance, others)]
 
 
@@ -64,6 +66,7 @@ def _give_back(maintenance: m.Maintenance, node: Node, others: list[Object], clu
     if changed and not others:
         say(f"uncordon Node: {name}", maintenance)
         announce(name, "NodeSchedulable", maintenance, cluster)
+        tell(name, UNCORDON, TEXTS[UNCORDON], maintenance, cluster, kind="Normal")
 
 
 def _release(maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:

@@ -1,7 +1,8 @@
 """Write the status: the only writer of it, and only when something but the time changes (NMO-10 to NMO-13, KNM-2, 3).
 
 In: `maintenance.begun`, `pods.evicted`, `node.drained`, `maintenance.failed`. Out: nothing.
-Touches: nodemaintenances get; nodemaintenances/status patch; nodes get; pods list.
+Touches: nodemaintenances get; nodemaintenances/status patch; nodes get; pods list;
+events list, create, patch in default.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.announcing import report
 from functions.errors import Retry
 from functions.subject import data_of, live, say
 from kube import maintenance as m
+from kube.announcements import BEGIN, FAIL, SUCCEED
 from kube.api import Object, absent_ok
 from kube.cluster import Cluster
 from kube.errors import Conflict, NotFound
@@ -28,12 +31,12 @@ ATTEMPTS = 5
 
 def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Bring `.status` to what the cluster shows and the event reports. Raises `Retry` when others keep writing."""
-    report, version = report_of(event), data_of(event).get("podsVersion")
+    said, version = report_of(event), data_of(event).get("podsVersion")
     for _ in range(ATTEMPTS):
         maintenance = live(event, cluster)
         if maintenance is None:
             return []
-        patch = _patch(maintenance, report, version, cluster)
+        patch = _patch(maintenance, said, version, cluster)
         if patch is None:
             return []
         try:
@@ -42,7 +45,7 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
             continue
         except NotFound:
             return []
-        _tell(maintenance, patch["status"])
+        _tell(maintenance, patch["status"], cluster)
         return []
     raise Retry("others keep writing the status")
 
@@ -55,20 +58,28 @@ def report_of(event: BaseCloudEvent) -> m.Report:
     return m.Report(error=str(data.get("error") or ""), blocked=blocked, drained=drained)
 
 
-def _patch(maintenance: m.Maintenance, report: m.Report, version: str | None, cluster: Cluster) -> Object | None:
+def _patch(maintenance: m.Maintenance, said: m.Report, version: str | None, cluster: Cluster) -> Object | None:
     """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
     name, now = m.node_name(maintenance), datetime.now(timezone.utc)
     path, fields = pods_on(name)
     node, pods = cluster.together(
         absent_ok(cluster.api.get(node_path(name))), cluster.api.list(path, fields=fields, version=version or "0")
     )
-    patch = m.status_patch(maintenance, node, pods["items"], report, now)
+    patch = m.status_patch(maintenance, node, pods["items"], said, now)
     if patch and m.phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
-        patch = m.status_patch(maintenance, node, cluster.list(path, fields=fields)["items"], report, now)
+        patch = m.status_patch(maintenance, node, cluster.list(path, fields=fields)["items"], said, now)
     return patch
 
 
-def _tell(maintenance: m.Maintenance, written: Object) -> None:
-    phase = written.get("phase")
-    if phase:
-        say(f"phase is {phase} now", maintenance, phase=phase, error=written.get("lastError") or "")
+def _tell(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None:
+    """Log a new phase, and write the Events about it; the write of the phase was ours, so they are told once."""
+    phase, error = written.get("phase"), written.get("lastError") or ""
+    if not phase:
+        return
+    say(f"phase is {phase} now", maintenance, phase=phase, error=error)
+    if phase == m.SUCCEEDED:
+        report(SUCCEED, maintenance, cluster)
+    elif phase == m.FAILED:
+        report(FAIL, maintenance, cluster, error)
+    elif m.phase(maintenance) != m.SUCCEEDED:  # else it runs again, for a pod that came late
+        report(BEGIN, maintenance, cluster, (maintenance.get("spec") or {}).get("reason") or "")

@@ -84,7 +84,7 @@ def test_what_belongs_to_others_stays(functions: Functions, work: Workload) -> N
 
 
 def test_the_pods_of_others_nodes_stay_where_they_are(functions: Functions, work: Workload, audit: Audit) -> None:
-    """OSV-6, X-1: restore writes the node, the object, the lease and an Event, and no pod."""
+    """OSV-6, X-1: restore writes the node, the object, the lease and Events, and no pod."""
     node = work.node()
     work.pods(node, "stays")
     item = deleting(work, in_maintenance(functions, work, node))
@@ -96,8 +96,11 @@ def test_the_pods_of_others_nodes_stay_where_they_are(functions: Functions, work
     assert kinds == [
         ("patch", "nodes"),
         ("create", "events"),
+        ("create", "events"),
         ("delete", "leases"),
         ("patch", "nodemaintenances"),
+        ("create", "events"),
+        ("create", "events"),
     ]
     assert f"Node {node} status is now: NodeSchedulable" in work.local.kubectl("describe", "node", node).stdout
 

@@ -39,7 +39,7 @@ def conditions(item: Object) -> dict[str, tuple[str, str]]:
 def test_the_first_status_says_what_is_to_be_done(
     functions: Functions, work: Workload, audit: Audit, group: Group
 ) -> None:
-    """NMO-10, NMO-11, KNM-2, KNM-3, OSV-13, X-1: Running, both spellings of the total, pods by name; one write."""
+    """NMO-10, NMO-11, KNM-2, KNM-3, OSV-13, X-1: Running, both spellings of the total, pods by name; told once."""
     node = work.node()
     work.pods(node, "a", "b")
     work.pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
@@ -58,7 +58,9 @@ def test_the_first_status_says_what_is_to_be_done(
     assert "lastError" not in status
     assert status["lastUpdate"].endswith("Z")
     assert conditions(item) == {"Cordoned": ("False", "NotCordoned"), "Drained": ("False", "Draining")}
-    assert written(audit.writes_by()[writes:]) == [("patch", "nodemaintenances/status", item["metadata"]["name"])]
+    first, *events_told = written(audit.writes_by()[writes:])
+    assert first == ("patch", "nodemaintenances/status", item["metadata"]["name"])
+    assert [told[:2] for told in events_told] == [("create", "events")] * 2
 
 
 def test_a_drained_node_succeeds(functions: Functions, work: Workload) -> None:
@@ -190,7 +192,7 @@ def test_what_never_began_has_failed(functions: Functions, work: Workload, audit
 
     status = work.again(item)["status"]
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "nowhere" not found')
-    assert len(audit.writes_by()) == 1
+    assert [told[1] for told in written(audit.writes_by())] == ["nodemaintenances/status", "events", "events"]
 
 
 def test_a_failed_step_of_a_begun_one_leaves_it_running(functions: Functions, work: Workload) -> None:

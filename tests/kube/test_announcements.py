@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from kube.announcements import about, node_event, told_since
+from kube.announcements import FAIL, about, maintenance_events, node_event, told_again, told_since
 from kube.api import Object
 from kube.maintenance import timestamp
 from tests.kube.samples import maintenance
@@ -29,12 +29,35 @@ def test_the_event_is_as_a_kubelet_writes_it() -> None:
 
 
 def test_told_twice_it_has_one_name() -> None:
-    """OSV-12, X-2: the same said in the same second is the same Event; another reason or second is another."""
+    """OSV-12, X-2: the same said again is the same Event, whenever; another reason, node or maintenance is another."""
     first = node_event("node-1", "A", "said", maintenance(), NOW)
 
     assert name_of(node_event("node-1", "A", "said again", maintenance(), NOW)) == name_of(first)
     assert name_of(node_event("node-1", "B", "said", maintenance(), NOW)) != name_of(first)
-    assert name_of(node_event("node-1", "A", "said", maintenance(), NOW + timedelta(seconds=1))) != name_of(first)
+    assert name_of(node_event("node-1", "A", "said", maintenance(), NOW + timedelta(seconds=1))) == name_of(first)
+
+
+def test_told_again_it_is_counted() -> None:
+    """OSV-12: the count goes up, message and last time are the newest, and nothing else is written."""
+    later = node_event("node-1", "A", "said again", maintenance(), NOW + timedelta(seconds=1))
+
+    patch = told_again({"count": 2, "firstTimestamp": timestamp(NOW)}, later)
+
+    assert patch == {"count": 3, "message": "said again", "lastTimestamp": later["lastTimestamp"]}
+
+
+def test_a_maintenance_is_told_at_itself_by_its_uid_and_at_its_node() -> None:
+    """NMO-27: two Events with one message; a failure is a Warning; without a node there is one."""
+    item = maintenance()
+
+    itself, node = maintenance_events(FAIL, "why", item, NOW)
+
+    assert itself["involvedObject"]["uid"] == item["metadata"]["uid"]
+    assert node["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
+    assert {(event["type"], event["message"]) for event in (itself, node)} == {
+        ("Warning", "Failed a node maintenance: why")
+    }
+    assert len(maintenance_events(FAIL, "why", {**item, "spec": {}}, NOW)) == 1
 
 
 @pytest.mark.parametrize(
