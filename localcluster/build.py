@@ -57,6 +57,7 @@ KNATIVE = Toolset(
         *("ingress", "mtchannel_broker", "mtping", "webhook"),
     ),
 )
+SERVING = Toolset(("serving",), ("webhook",))
 RABBITMQ = Toolset(("rabbitmq",), ("apiserver_receive_adapter", "dispatcher", "ingress", "mtping"))
 RENAMED = {"server": "etcd"}  # etcd's root package builds a program of its module's name
 QUIET_REPORT_SECONDS = 10

@@ -1,9 +1,10 @@
-"""Knative Eventing's own manifests, from its Go module: read, fitted to this machine, applied."""
+"""Knative's own manifests, from its Go modules: read, fitted to this machine, applied."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
 
 HERE = Path(__file__).parent
-MODULE = "knative.dev/eventing"
-NAMESPACE = "knative-eventing"
 NODE = "localcluster/for=knative"
 # Lets the API server call webhooks at the addresses of a Service's endpoints, for there is no kube-proxy; and puts
 # every pod of a namespace on the node that its annotations say, so that no drain touches Knative's pods.
@@ -27,28 +26,83 @@ PLACE = (
     f"scheduler.alpha.kubernetes.io/node-selector={NODE}",
     'scheduler.alpha.kubernetes.io/defaultTolerations=[{"operator":"Exists"}]',
 )
-ROOMS = ("config/core", "config/brokers/mt-channel-broker", "config/channels/in-memory-channel")
-MORE = ("third_party/eventing-integrations-latest",)
 LEFT_OUT = {"HorizontalPodAutoscaler", "StatefulSet", "PodDisruptionBudget"}
-UNUSED = {"job-sink", "request-reply"}
-"""Deployments of features that we do not use."""
 FIRST = ("Namespace", "CustomResourceDefinition")
 """Kinds that the rest stands on."""
 
 Manifest = dict[str, Any]
 
 
-def manifests() -> list[Manifest]:
-    """Give all objects of Knative Eventing that are needed here."""
-    module = build.module_folder("knative", MODULE)
-    files = [file for room in (*ROOMS, *MORE) for file in sorted((module / room).rglob("*.yaml"))]
-    return [item for file in files for item in _objects(file)]
+@dataclass(frozen=True)
+class Part:
+    """One of Knative's projects, as far as it is needed here.
+
+    Attributes:
+        tools: its programs.
+        folder: the folder beside this one with the go.mod that names `module`.
+        module: the Go module that holds its own manifests.
+        namespace: where it is installed.
+        rooms: folders and files of manifests in the module.
+        controllers: Deployments that run as processes.
+        webhooks: Services of the admission webhooks, and the Deployment that answers each.
+        trial: what is created in a dry run, to see that its webhooks answer for each API group.
+        unused: objects of features that we do not use.
+    """
+
+    tools: build.Toolset
+    folder: str
+    module: str
+    namespace: str
+    rooms: tuple[str, ...]
+    controllers: tuple[str, ...]
+    webhooks: Mapping[str, str]
+    trial: Path
+    unused: frozenset[str] = frozenset()
+
+    def manifests(self) -> list[Manifest]:
+        """Give all its objects that are needed here."""
+        module = build.module_folder(self.folder, self.module)
+        found = [module / room for room in self.rooms]
+        files = [file for path in found for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
+        return [item for file in files for item in self._objects(file)]
+
+    def _objects(self, file: Path) -> Iterator[Manifest]:
+        for item in yaml.safe_load_all(file.read_text()):
+            if item and item["kind"] not in LEFT_OUT and item["metadata"]["name"] not in self.unused:
+                yield item
 
 
-def _objects(file: Path) -> Iterator[Manifest]:
-    for item in yaml.safe_load_all(file.read_text()):
-        if item and item["kind"] not in LEFT_OUT and item["metadata"]["name"] not in UNUSED:
-            yield item
+EVENTING = Part(
+    tools=build.KNATIVE,
+    folder="knative",
+    module="knative.dev/eventing",
+    namespace="knative-eventing",
+    rooms=(
+        *("config/core", "config/brokers/mt-channel-broker", "config/channels/in-memory-channel"),
+        "third_party/eventing-integrations-latest",
+    ),
+    controllers=("eventing-controller", "mt-broker-controller"),
+    webhooks={"eventing-webhook": "eventing-webhook", "inmemorychannel-webhook": "imc-controller"},
+    trial=HERE / "trial.yaml",
+    unused=frozenset({"job-sink", "request-reply"}),
+)
+SERVING = Part(
+    tools=build.SERVING,
+    folder="serving",
+    module="knative.dev/serving",
+    namespace="knative-serving",
+    rooms=tuple(
+        f"config/core/{room}"
+        for room in (
+            *("100-namespace.yaml", "200-serviceaccount.yaml", "200-roles", "300-resources"),
+            *("configmaps", "webhooks", "deployments/webhook.yaml"),
+        )
+    ),
+    controllers=(),
+    webhooks={"webhook": "webhook"},
+    trial=HERE.parent / "serving" / "trial.yaml",
+)
+"""Its admission webhook alone: no pod of a Knative Service runs here."""
 
 
 def apply(cluster: LocalCluster, items: list[Manifest]) -> None:
@@ -62,29 +116,30 @@ def place(cluster: LocalCluster, namespace: str) -> None:
     cluster.kubectl("annotate", "--overwrite", "namespace", namespace, *PLACE)
 
 
-def install(cluster: LocalCluster, webhook_ports: dict[str, int]) -> None:
-    """Install all of it; a webhook's configuration names nothing to judge until the webhook itself fills it in.
+def install(cluster: LocalCluster, part: Part, ports: Mapping[str, int]) -> None:
+    """Install a part; a webhook's configuration names nobody to ask until the webhook itself fills it in.
 
     In: the port at which each webhook's Service is answered by a process of this machine.
     """
     cluster.kubectl("apply", "-f", HERE / "node.yaml")
-    found = manifests()
+    found = part.manifests()
     for kind in FIRST:
         apply(cluster, [item for item in found if item["kind"] == kind])
-    place(cluster, NAMESPACE)
+    place(cluster, part.namespace)
     rest = [item for item in found if item["kind"] not in FIRST]
     for item in rest:
-        if item["kind"] == "Service" and item["metadata"]["name"] in webhook_ports:
+        if item["kind"] == "Service" and item["metadata"]["name"] in part.webhooks:
             del item["spec"]["selector"]  # its endpoint is not a pod
-    apply(cluster, [*rest, *(_endpoint(name, port) for name, port in webhook_ports.items())])
+    endpoints = [_endpoint(part.namespace, service, ports[service]) for service in part.webhooks]
+    apply(cluster, [*rest, *endpoints])
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
 
 
-def _endpoint(service: str, port: int) -> Manifest:
+def _endpoint(namespace: str, service: str, port: int) -> Manifest:
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
-        "metadata": {"name": service, "namespace": NAMESPACE, "labels": {"kubernetes.io/service-name": service}},
+        "metadata": {"name": service, "namespace": namespace, "labels": {"kubernetes.io/service-name": service}},
         "addressType": "IPv4",
         "ports": [{"name": "https-webhook", "port": port, "protocol": "TCP"}],
         "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],

@@ -1,4 +1,4 @@
-"""Knative Eventing's control and data planes as processes: webhooks, controllers, ingress, filter, channel."""
+"""Knative Eventing as processes: its control plane, and the data plane of ingress, filter and channel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from localcluster import build
 from localcluster.api import Api
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
-from localcluster.knative import install
-from localcluster.knative.install import NAMESPACE
+from localcluster.knative.control import SETTINGS, ControlPlane
+from localcluster.knative.install import EVENTING
 from localcluster.knative.kubelet import Kubelet
 from localcluster.knative.proxy import Proxy
 from localcluster.processes import Server, await_ready, free_port
@@ -18,11 +18,7 @@ from localcluster.servers import LOOPBACK
 
 DISPATCHER_PORTS = (8080, 8443)
 """Written into the in-memory channel's dispatcher."""
-WEBHOOK_SERVICES = {"eventing-webhook": "eventing-webhook", "inmemorychannel-webhook": "imc-controller"}
-"""Service and the Deployment that answers it."""
 PROBE = {"User-Agent": "kube-probe/1"}  # only a kubelet is told whether they are ready
-# Bursts are not held up by the client; and small heaps that are collected less often leave more of a small machine.
-SETTINGS = {"KUBE_API_QPS": "500", "KUBE_API_BURST": "1000", "GOGC": "400"}
 SECONDS = 60
 
 
@@ -34,40 +30,32 @@ class Planes:
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._cluster = cluster
         self._ports = {"ingress": free_port(), "filter": free_port(), "dispatcher": DISPATCHER_PORTS[0]}
-        self._webhook_ports = {service: free_port() for service in WEBHOOK_SERVICES}
         self.proxy = Proxy(directory / "nginx", self._ports)
-        programs = build.servers(build.KNATIVE)
-        self.kubelet = Kubelet(cluster, programs, directory, {**self.proxy.environment(), **SETTINGS})
+        environment = {**self.proxy.environment(), **SETTINGS}
+        self.kubelet = Kubelet(cluster, build.servers(build.KNATIVE), directory, environment)
+        self.control = ControlPlane(cluster, directory, (EVENTING,), environment)
         self.ingress_url = f"http://{LOOPBACK}:{self._ports['ingress']}"
         self.data: dict[str, Server] = {}
-        self.control: list[Server] = []
 
     @property
     def servers(self) -> list[Server]:
         """Give every process."""
-        return [self.proxy.server, *self.control, *self.data.values()]
+        return [self.proxy.server, *self.control.servers, *self.data.values()]
 
     def start(self) -> None:
         """Install Knative and start it; return when its objects can be created."""
         _check_ports()
         self.proxy.server.start()
-        install.install(self._cluster, self._webhook_ports)
+        self.control.install()
         self.data = {
-            "dispatcher": self.kubelet.server(NAMESPACE, "imc-dispatcher", PROFILING_PORT="0"),
+            "dispatcher": self.kubelet.server(EVENTING.namespace, "imc-dispatcher", PROFILING_PORT="0"),
             "ingress": self._data_plane("ingress", "INGRESS_PORT"),
             "filter": self._data_plane("filter", "FILTER_PORT"),
         }
         for name in self.parts:
             self.start_part(name)
-        self.control = [
-            *(self._controller(name) for name in ("eventing-controller", "mt-broker-controller")),
-            *(self._webhook(service) for service in WEBHOOK_SERVICES),
-        ]
-        for server in self.control:
-            server.start()
-        self._await_webhooks()
+        self.control.start()
 
     def start_part(self, name: str) -> None:
         """Start one of `parts`; return when it is ready."""
@@ -81,27 +69,7 @@ class Planes:
 
     def _data_plane(self, name: str, variable: str) -> Server:
         ports = {variable: str(self._ports[name]), f"{variable}_HTTPS": str(free_port()), "PROFILING_PORT": "0"}
-        return self.kubelet.server(NAMESPACE, f"mt-broker-{name}", **ports)
-
-    def _controller(self, deployment: str) -> Server:
-        return self.kubelet.server(NAMESPACE, deployment, PROFILING_PORT=str(free_port()))
-
-    def _webhook(self, service: str) -> Server:
-        ports = {"WEBHOOK_PORT": str(self._webhook_ports[service]), "PROFILING_PORT": str(free_port())}
-        return self.kubelet.server(NAMESPACE, WEBHOOK_SERVICES[service], **ports)
-
-    def _await_webhooks(self) -> None:
-        """Wait until the webhooks wrote their certificates, and the API server calls them and believes them."""
-        trusted = "--for=jsonpath={.webhooks[0].clientConfig.caBundle}"
-        for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
-            self._cluster.kubectl("wait", kind, "--all", trusted, f"--timeout={SECONDS}s")
-        trial = ("apply", "--dry-run=server", "-n", "default", "-f", install.HERE / "trial.yaml")
-        await_ready(
-            "Knative's admission",
-            lambda: self._cluster.kubectl(*trial, check=False).returncode == 0,
-            self.control,
-            SECONDS,
-        )
+        return self.kubelet.server(EVENTING.namespace, f"mt-broker-{name}", **ports)
 
 
 def _check_ports() -> None:

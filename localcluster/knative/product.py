@@ -77,6 +77,7 @@ class KnativeProduct(EngineProduct):
         kubectl(*wait, "-n", NAMESPACE, "deployment/podsource-deployment", "--for=create")
         kubectl(*wait, "-n", NAMESPACE, "deployment/podsource-deployment", bound)
         found["podsource"] = kubelet.server(NAMESPACE, "podsource-deployment")
-        kubectl(*wait, "-n", install.NAMESPACE, "deployment/pingsource-mt-adapter", "--for=jsonpath={.spec.replicas}=1")
-        found["ping"] = kubelet.server(install.NAMESPACE, "pingsource-mt-adapter")
+        system = install.EVENTING.namespace
+        kubectl(*wait, "-n", system, "deployment/pingsource-mt-adapter", "--for=jsonpath={.spec.replicas}=1")
+        found["ping"] = kubelet.server(system, "pingsource-mt-adapter")
         return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 from collections.abc import Iterable
 from functools import cache
@@ -12,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from localcluster import build, toolchain
+from localcluster import build
 
 Manifest = dict[str, Any]
 
@@ -25,12 +23,14 @@ INSTALLS = [name for name in OVERLAYS if name != STEPWISE]
 FOLDERS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALLS)]
 """What `kubectl apply -k` takes."""
 
-KNATIVE = {
-    "knative.dev/eventing@v0.48.1": ("config/core/resources", "config/channels/in-memory-channel/resources"),
-    "knative.dev/serving@v0.48.1": ("config/core/300-resources",),
-    "knative.dev/eventing-rabbitmq@v0.48.0": ("config/broker/300-rabbitmqbrokerconfig.yaml",),
-}
-"""Module → where its CRDs are. The Kafka Broker needs none beside those of Eventing."""
+KNATIVE = (
+    ("knative", "knative.dev/eventing", "config/core/resources"),
+    ("knative", "knative.dev/eventing", "config/channels/in-memory-channel/resources"),
+    ("serving", "knative.dev/serving", "config/core/300-resources"),
+)
+"""Our Go module, Knative's, and where in that its CRDs are."""
+RABBITMQ = ("rabbitmq", "knative.dev/eventing-rabbitmq", "config/broker/300-rabbitmqbrokerconfig.yaml")
+"""The same for what the RabbitMQ Broker adds. The Kafka Broker needs none beside those of Eventing."""
 
 
 @cache
@@ -69,13 +69,11 @@ def pod_specs(objects: Iterable[Manifest]) -> dict[str, Manifest]:
 
 def knative_crds() -> list[Path]:
     """CRD files of Knative, fetched by the Go toolchain that builds the servers."""
-    places = [_module(module) / place for module, inside in KNATIVE.items() for place in inside]
-    return [file for place in places for file in ([place] if place.is_file() else sorted(place.glob("*.yaml")))]
+    folders = [build.module_folder(ours, theirs) / place for ours, theirs, place in KNATIVE]
+    return [*(file for folder in folders for file in sorted(folder.glob("*.yaml"))), rabbitmq_crd()]
 
 
-def _module(module: str) -> Path:
-    command = [str(toolchain.go(build.cache())), "mod", "download", "-json", module]
-    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
-    # Outside of any module, so that nothing of ours is changed by the download.
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=build.cache(), env=environment)
-    return Path(json.loads(done.stdout)["Dir"])
+def rabbitmq_crd() -> Path:
+    """The CRD file of the RabbitMQ Broker's configuration."""
+    ours, theirs, place = RABBITMQ
+    return build.module_folder(ours, theirs) / place

@@ -1,0 +1,168 @@
+"""Knative's own admission webhooks, Eventing's and Serving's, judge everything that we ship.
+
+Its controllers are there, too, so that what they write into our objects is. Out of scope: the webhooks of the RabbitMQ
+and Kafka Brokers, of whose kinds the API server knows the CRDs alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from localcluster.cluster import LocalCluster
+from localcluster.knative import install
+from localcluster.knative.control import ControlPlane
+from tests.manifests.rendering import (
+    INSTALLS,
+    MANIFESTS,
+    ROOT,
+    Manifest,
+    identity,
+    of_kind,
+    overlay,
+    rabbitmq_crd,
+    rendered,
+)
+
+pytestmark = pytest.mark.e2e
+STEPS = ("crds/nodemaintenance_crd", "namespace", "service_account", "role", "role_binding", "operator")
+CLASS = "eventing.knative.dev/broker.class"
+LOOSE = ("journal",)
+"""Components that are in no overlay; they go with `plain`."""
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Give a cluster with Knative's controllers and admission webhooks at work, on which no event flows."""
+    folder = tmp_path_factory.mktemp("admission")
+    with LocalCluster(folder / "servers", nodes=1, flags=install.APISERVER_FLAGS) as cluster:
+        control = ControlPlane(cluster, folder / "control", (install.EVENTING, install.SERVING))
+        control.install()
+        cluster.kubectl("apply", "--server-side", "-f", rabbitmq_crd())
+        with control:
+            yield cluster
+
+
+@pytest.fixture
+def cleared(judged: LocalCluster) -> Iterator[LocalCluster]:
+    """Give that cluster, and take away what the next install has under the same name and may not change."""
+    yield judged
+    judged.kubectl("delete", "broker,sinkbinding", "--all", "--all-namespaces", "--cascade=foreground")
+
+
+@pytest.fixture
+def loose(tmp_path: Path) -> Path:
+    """Give an overlay of one's own: Deployments, in memory, and the components that no overlay has."""
+    shipped = Path(*[".."] * (len(tmp_path.parts) - 1)) / MANIFESTS.relative_to("/")
+    parts = ("plain", "inmemory", *LOOSE)
+    content = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [str(shipped / "base")],
+        "components": [str(shipped / "components" / part) for part in parts],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path
+
+
+def test_the_stepwise_files_are_accepted(cleared: LocalCluster) -> None:
+    """DRN-14. First of all: its files create, and what another install left is in their way."""
+    for step in STEPS:
+        cleared.kubectl("create", "-f", ROOT / "deploy" / f"{step}.yaml")
+
+
+@pytest.mark.parametrize("name", ["base", *INSTALLS])
+def test_an_install_is_accepted_and_a_second_apply_changes_nothing(cleared: LocalCluster, name: str) -> None:
+    """NMO-24: but for what a SinkBinding completes, which kubectl sends again and which stays as it is."""
+    _apply_twice(cleared, MANIFESTS / "base" if name == "base" else MANIFESTS / "overlays" / name)
+
+
+def test_what_no_overlay_has_is_accepted(cleared: LocalCluster, loose: Path) -> None:
+    """The components that are there to be added, and the oldest API group."""
+    _apply_twice(cleared, loose)
+    _apply_twice(cleared, MANIFESTS / "v1alpha1")
+    cleared.kubectl("delete", "-k", MANIFESTS / "v1alpha1")
+
+
+def test_every_component_is_judged() -> None:
+    """What no overlay has and nobody named above would be judged by nobody."""
+    files = [file for room in ("overlays", "components") for file in (MANIFESTS / room).glob("*/kustomization.yaml")]
+    used = {Path(each).name for file in files for each in yaml.safe_load(file.read_text()).get("components", [])}
+
+    assert {file.parent.name for file in (MANIFESTS / "components").glob("*/kustomization.yaml")} == used | set(LOOSE)
+
+
+def test_a_wrong_knative_service_is_refused_by_serving(judged: LocalCluster) -> None:
+    """What its CRD lets pass, its webhook does not: ours with a time limit beyond that of the cluster."""
+    service = of_kind(overlay("knative"), "Service")[0]
+    del service["spec"]["template"]["spec"]["serviceAccountName"]  # it looks for the account, too
+    assert _refusal(judged, service) == ""
+
+    service["spec"]["template"]["spec"]["timeoutSeconds"] = 9999
+
+    said = _refusal(judged, service)
+    assert 'admission webhook "validation.webhook.serving.knative.dev" denied the request' in said
+    assert "timeoutSeconds" in said
+
+
+def test_a_wrong_trigger_is_refused_by_eventing(judged: LocalCluster) -> None:
+    """A filter by an attribute that no CloudEvent may have."""
+    trigger = of_kind(overlay("knative"), "Trigger")[0]
+    assert _refusal(judged, trigger) == ""
+
+    trigger["spec"]["filter"]["attributes"]["Not-An-Attribute"] = "x"
+
+    assert "admission webhook" in _refusal(judged, trigger)
+
+
+def _refusal(cluster: LocalCluster, item: Manifest) -> str:
+    """What the API server says against an object in a dry run; "" if it takes it."""
+    body = json.dumps({**item, "metadata": {**item["metadata"], "namespace": "default"}})
+    done = cluster.kubectl("create", "--dry-run=server", "-f", "-", input=body, check=False)
+    assert done.returncode == 0 or done.stderr
+    return done.stderr
+
+
+def _apply_twice(cluster: LocalCluster, folder: Path) -> None:
+    """Apply a folder as its reader would, wait until Knative did its part, apply again: no wanted state is another."""
+    cluster.kubectl("apply", "-k", folder)
+    bound = _bound(cluster, folder)
+    before = _live(cluster, folder)
+    again = cluster.kubectl("apply", "-k", folder).stdout.splitlines()
+    after = _live(cluster, folder)
+
+    sent = {line.split()[0].rpartition("/")[2] for line in again if not line.endswith(" unchanged")}
+    print(f"{folder.name}: {len(again)} objects; sent again: {', '.join(sorted(sent)) or 'none'}")
+    assert sent <= bound
+    assert len(before) == len(again)
+    assert {key: _wanted(item) for key, item in after.items()} == {key: _wanted(item) for key, item in before.items()}
+
+
+def _bound(cluster: LocalCluster, folder: Path) -> set[str]:
+    """What our SinkBinding completes in an install, once that has the broker's address.
+
+    The Kafka and RabbitMQ Brokers have none without their controllers.
+    """
+    objects = rendered(folder)
+    classes = [item["metadata"].get("annotations", {}).get(CLASS) for item in of_kind(objects, "Broker")]
+    for item in of_kind(objects, "SinkBinding") if "MTChannelBasedBroker" in classes else []:
+        where = ("-n", item["metadata"]["namespace"], f"sinkbinding/{item['metadata']['name']}")
+        cluster.kubectl("wait", *where, "--for=condition=Ready", "--timeout=60s")
+    label = ("nodemaintenance.dev/binds", "broker")
+    return {item["metadata"]["name"] for item in objects if label in item["metadata"].get("labels", {}).items()}
+
+
+def _live(cluster: LocalCluster, folder: Path) -> dict[tuple[str, str, str, str], Manifest]:
+    """A folder's objects as the cluster has them."""
+    found = json.loads(cluster.kubectl("get", "-k", folder, "-o", "json").stdout)["items"]
+    return {identity(item): item for item in found}
+
+
+def _wanted(item: Manifest) -> Manifest:
+    """An object less what its controllers write."""
+    metadata = {key: item["metadata"].get(key) for key in ("generation", "labels")}
+    return {**{key: value for key, value in item.items() if key != "status"}, "metadata": metadata}
