@@ -25,3 +25,10 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         stage = Stage(cluster, product)
         yield stage
         stage.close()
+
+
+@pytest.fixture(autouse=True)
+def _figures_are_noted(stage: Stage) -> Iterator[None]:
+    """Note how long the functions' requests took, before another test kills their processes."""
+    yield
+    stage.histogram.note()

@@ -14,6 +14,7 @@ from kube.groups import GROUPS, MEDIK8S, Group
 from kube.pods import is_ready, is_terminating
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
+from tests.e2e.histogram import Histogram
 from tests.workload import Audit, Workload, audit, pod_on
 
 NODES = 20
@@ -33,6 +34,7 @@ class Stage:
     def __init__(self, local: LocalCluster, product: EngineProduct) -> None:
         self.local, self.product = local, product
         self.admin = Cluster(str(local.kubeconfig))
+        self.histogram = Histogram(product)
         self.nodes = [f"node-{number}" for number in range(1, NODES + 1)]
 
     def close(self) -> None:

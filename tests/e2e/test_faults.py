@@ -58,6 +58,7 @@ def test_a_function_is_killed(stage: Stage, function: str) -> None:
     drains.begin()
     if function != "cordon":
         drains.await_going(30)
+    stage.histogram.note(function)
     stage.product.kill_functions(function)
     time.sleep(1)
     stage.product.start_functions(function)

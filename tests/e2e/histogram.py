@@ -1,0 +1,62 @@
+"""How long the functions' requests took in all tests on one engine, also of processes that were killed since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import requests
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from localcluster.engine import EngineProduct
+
+LIMITS = ("0.1", "0.5", "1.0", "2.0", "+Inf")
+"""Seconds; buckets of `nodemaintenance_function_seconds`."""
+
+
+class Histogram:
+    """The last figures of every process that was ever asked."""
+
+    def __init__(self, product: EngineProduct) -> None:
+        self._product = product
+        self._seen: dict[tuple[str, float], Mapping[str, int]] = {}
+
+    def note(self, *names: str) -> None:
+        """Ask these functions, all if none is named, for their figures; do so before a process is killed."""
+        for name in names or self._product.functions:
+            text = requests.get(f"{self._product.function_url(name)}metrics", timeout=10).text
+            families = {family.name: family for family in text_string_to_metric_families(text)}
+            started = families["process_start_time_seconds"].samples[0].value
+            self._seen[name, started] = _buckets(families["nodemaintenance_function_seconds"])
+
+    def requests(self) -> int:
+        """How many requests there were in all."""
+        return sum(counts["+Inf"] for counts in self._sums().values())
+
+    def over(self, limit: str) -> dict[str, int]:
+        """Function → how many of its requests took longer than `limit` seconds; those with none are left out."""
+        slow = {name: counts["+Inf"] - counts[limit] for name, counts in self._sums().items()}
+        return {name: count for name, count in slow.items() if count}
+
+    def __str__(self) -> str:
+        """One line for each function."""
+        return "\n".join(
+            f"{name:8} {counts['+Inf']:6d} requests; "
+            + ", ".join(f"{counts[limit]:6d} within {limit} s" for limit in LIMITS[:-1])
+            for name, counts in self._sums().items()
+        )
+
+    def _sums(self) -> dict[str, dict[str, int]]:
+        sums: dict[str, dict[str, int]] = {}
+        for (name, _), counts in self._seen.items():
+            before = sums.setdefault(name, dict.fromkeys(LIMITS, 0))
+            sums[name] = {limit: before[limit] + counts[limit] for limit in LIMITS}
+        return sums
+
+
+def _buckets(family: Metric) -> dict[str, int]:
+    counts = dict.fromkeys(LIMITS, 0)
+    for sample in family.samples:
+        if sample.name.endswith("_bucket") and sample.labels["le"] in counts:
+            counts[sample.labels["le"]] += int(sample.value)
+    return counts

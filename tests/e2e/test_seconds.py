@@ -1,0 +1,17 @@
+"""Looks back on the tests before it, so its name comes last: how long the functions' requests took."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.stage import Stage
+
+pytestmark = pytest.mark.e2e
+
+
+def test_no_request_took_longer_than_two_seconds(stage: Stage) -> None:
+    """Design rule 3: no function waits, whatever was broken meanwhile."""
+    print(f"\n{stage.histogram}")
+
+    assert stage.histogram.requests() > 1000, "this looks back on the other tests: run them with it"
+    assert stage.histogram.over("2.0") == {}
