@@ -1,7 +1,7 @@
-"""Cordon the node: it takes no new pods (NMO-3), and an Event on it says so (OSV-12).
+"""Cordon the node: it takes no new pods (NMO-3).
 
 In: `maintenance.begun`, `node.drifted`. Out: `node.cordoned`.
-Touches: nodemaintenances get; nodes get, patch; events list, create, patch in default.
+Touches: nodemaintenances get; nodes get, patch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.announcing import announce
 from functions.patching import patch_node
 from functions.subject import maintained, reference_of, say
 from kube.cluster import Cluster
@@ -28,5 +27,4 @@ def cordon(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     name, reference = node["metadata"]["name"], reference_of(event)
     if patch_node(name, node, cordon_patch, cluster):
         say(f"cordon Node: {name}", maintenance)
-        announce(name, "NodeNotSchedulable", maintenance, cluster)
     return [events.event(events.NODE_CORDONED, "cordon", reference, name, cause=event)]

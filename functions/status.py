@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.announcing import report
+from functions.announcing import announce, report
 from functions.errors import Retry
 from functions.subject import data_of, live, say
 from kube import maintenance as m
@@ -72,7 +72,9 @@ def _patch(maintenance: m.Maintenance, said: m.Report, version: str | None, clus
 
 
 def _tell(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None:
-    """Log a new phase, and write the Events about it; the write of the phase was ours, so they are told once."""
+    """Log and announce what has changed; the write was ours, so it is told once, and no eviction waits for it."""
+    if _now_cordoned(maintenance, written):
+        announce(m.node_name(maintenance), "NodeNotSchedulable", maintenance, cluster)
     phase, error = written.get("phase"), written.get("lastError") or ""
     if not phase:
         return
@@ -83,3 +85,9 @@ def _tell(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None
         report(FAIL, maintenance, cluster, error)
     elif m.phase(maintenance) != m.SUCCEEDED:  # else it runs again, for a pod that came late
         report(BEGIN, maintenance, cluster, (maintenance.get("spec") or {}).get("reason") or "")
+
+
+def _now_cordoned(maintenance: m.Maintenance, written: Object) -> bool:
+    """Whether this status is the first to say that the node is cordoned (OSV-12)."""
+    before, after = (m.condition(item, "Cordoned").get("status") for item in (maintenance, {"status": written}))
+    return after == "True" != before

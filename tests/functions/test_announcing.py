@@ -54,6 +54,18 @@ def test_a_maintenance_is_told_at_itself_and_at_its_node(functions: Functions, w
         assert "Node maintenance was succeeded" in text
 
 
+def test_a_cordoned_node_is_told_once(functions: Functions, work: Workload) -> None:
+    """OSV-12: as the kubelet would say it; told when the status first says that the node is cordoned."""
+    node = work.node()
+    item = succeeded(functions, work, node, next(iter(GROUPS.values())))
+
+    functions.answer("cordon", said(events.MAINTENANCE_BEGUN, item))
+    functions.answer("status", said(events.NODE_DRAINED, item))
+
+    described = work.local.kubectl("describe", "node", node).stdout
+    assert described.count(f"Node {node} status is now: NodeNotSchedulable") == 1
+
+
 def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> None:
     """NMO-27, OSV-12: UncordonNode, NodeSchedulable and RemovedMaintenance; the maintenance itself is gone by then."""
     node = work.node()
