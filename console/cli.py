@@ -7,6 +7,7 @@ import click
 from console.drain import drain
 from console.mustgather import must_gather
 from console.options import cluster_options
+from console.replay import replay
 from console.start import start
 from console.status import status
 from console.stop import stop
@@ -32,6 +33,7 @@ commands.add_command(status)
 commands.add_command(drain)
 commands.add_command(uncordon)
 commands.add_command(must_gather)
+commands.add_command(replay)
 
 
 def main() -> None:

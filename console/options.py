@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
@@ -63,6 +64,11 @@ def output_option(command: Decorated) -> Decorated:
         show_default=True,
         help="For eyes, or one JSON object for programs.",
     )(command)
+
+
+def picked(kind: type, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a command's options that are fields of the dataclass `kind`: options that go together go as one."""
+    return {field.name: said[field.name] for field in fields(kind) if field.name in said}
 
 
 def timeout_option(default: str, what: str) -> Callable[[Decorated], Decorated]:

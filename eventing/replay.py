@@ -1,28 +1,22 @@
-"""Post recorded events again: to one function, or to the broker and so to all that listen.
+"""A recorded event posted again, as a replay: what the function answers comes to us alone.
 
-`python -m eventing.replay JOURNAL [--to URL] [--id ID] [--maintenance UID]`; without `--to` the events are listed.
 Safe by design: functions read the live object before they write, so an old event changes nothing that is as it should
-be (X-2).
+be (X-2). `differences` holds the answer against the one that was recorded.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
-import click
 import requests
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import marks
-from eventing.entries import Attempt, Entry, Structured, maintenance_of
-from eventing.journal import Journal, Query
+from eventing.entries import Attempt, Entry, Structured
 from eventing.wire import BATCH, binary
 
 SECONDS = 10.0
@@ -49,14 +43,18 @@ def replay(entry: Entry, function: str, url: str, *, dry_run: bool, run: str = "
 
     Raises `NoAnswer`. With `dry_run` nothing that the function writes is kept.
     """
-    message = binary(marks.marked(entry.event, run or new_run(), dry_run=dry_run))
-    headers = {**message.headers, "Accept": BATCH}
     started = time.perf_counter()
+    response = post(marks.marked(entry.event, run or new_run(), dry_run=dry_run), url, Accept=BATCH)
+    return answer_of(function, response.status_code, response.headers, response.content, time.perf_counter() - started)
+
+
+def post(event: BaseCloudEvent, url: str, **headers: str) -> requests.Response:
+    """Post one event in binary mode, with these headers beside its own. Raises `NoAnswer`."""
+    message = binary(event)
     try:
-        response = requests.post(url, data=message.body, headers=headers, timeout=SECONDS)
+        return requests.post(url, data=message.body, headers={**message.headers, **headers}, timeout=SECONDS)
     except requests.RequestException as error:
         raise NoAnswer(f"no answer from {url}: {' '.join(str(error).split())}") from None
-    return answer_of(function, response.status_code, response.headers, response.content, time.perf_counter() - started)
 
 
 def answer_of(function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
@@ -80,46 +78,3 @@ def recorded(entry: Entry, function: str) -> Attempt | None:
     attempts = [attempt for attempt in entry.attempts if attempt.function == function and not attempt.replay]
     succeeded = [attempt for attempt in attempts if not attempt.failed]
     return next(iter((succeeded or attempts)[-1:]), None)
-
-
-def post(event: BaseCloudEvent, url: str) -> requests.Response:
-    """Post one event in binary mode. Raises `requests.RequestException` when there is no answer."""
-    message = binary(event)
-    return requests.post(url, data=message.body, headers=message.headers, timeout=SECONDS)
-
-
-@click.command()
-@click.argument("journal", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--to", "url", default="", help="A function's address, or the broker's.  [default: list the events]")
-@click.option("--id", "ids", multiple=True, help="Only the event with this id; may be given several times.")
-@click.option("--maintenance", default="", help="Only events of the NodeMaintenance with this uid or name.")
-def main(journal: Path, url: str, ids: tuple[str, ...], maintenance: str) -> None:
-    """Post events of JOURNAL again, and print each with the answer it got; without --to list them.
-
-    Example: python -m eventing.replay .cluster/product/journal.db --to http://127.0.0.1:8080/cordon --id 4f6c...
-    """
-    with closing(Journal(journal)) as book:
-        wanted = [entry.event for entry in book.select(Query(ids=ids, maintenance=maintenance))]
-    if not wanted:
-        raise click.ClickException("no such event in the journal")
-    if not url:
-        for event in wanted:
-            click.echo(f"{event.get_id()}  {event.get_type()}  maintenance {maintenance_of(event)[0] or '-'}")
-        return
-    taken = [_replayed(event, url) for event in wanted]
-    sys.exit(0 if all(taken) else 1)
-
-
-def _replayed(event: BaseCloudEvent, url: str) -> bool:
-    """Post and print one event; whether it was taken."""
-    try:
-        answer = post(event, url)
-    except requests.RequestException as error:
-        raise click.ClickException(f"no answer from {url}: {error}") from None
-    said = answer.headers.get("ce-type", answer.text.strip())
-    click.echo(f"{event.get_id()}  {event.get_type()}  {answer.status_code}  {said}")
-    return answer.status_code < 300
-
-
-if __name__ == "__main__":
-    main()

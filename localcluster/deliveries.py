@@ -24,9 +24,13 @@ class Running(Protocol):
 
     Attributes:
         broker_url: where events are taken.
+        functions_url: below which functions answer by their names; "" when each has an address of its own.
+        journal: the file in which events are kept.
     """
 
     broker_url: str
+    functions_url: str
+    journal: Path
 
     def function_url(self, name: str) -> str:
         """Give the address where one function answers."""

@@ -49,6 +49,7 @@ class EngineProduct(Startable):
         directory.mkdir(parents=True, exist_ok=True)
         self._cluster, self._directory = cluster, directory
         self.broker_url = broker_url
+        self.functions_url = ""
         self.journal = directory / "journal.db"
         self._functions = FunctionProcesses(cluster, directory, broker_url, self.journal)
         self.adapters: dict[str, Server] = {}

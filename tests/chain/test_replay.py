@@ -1,18 +1,63 @@
-"""What was recorded can be posted again, and changes nothing that is as it should be."""
+"""What was recorded can be posted again: nothing that is as it should be changes, and each answer is as it was."""
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner, Result
+
+from console.cli import commands
 from eventing import events
+from eventing.entries import Entry
 from eventing.journal import Journal
 from eventing.replay import post
 from functions.app import FUNCTIONS
+from localcluster.api import Api
 from localcluster.flow import Flow
+from localcluster.functions import READY
+from localcluster.processes import Server, await_ready, free_port
+from localcluster.servers import ROOT
+from tests.chain.recordings import recording
 from tests.chain.scene import Scene
+from tests.workload import is_dry
+
+DRY = "--dry-run=server"
 
 
-def test_a_whole_cycle_replayed_after_its_end_changes_nothing(scene: Scene) -> None:
+def run(scene: Scene, *words: str) -> Result:
+    """Run `kubectl maintenance` on the scene's cluster and journal."""
+    where = ("--kubeconfig", str(scene.cluster.kubeconfig))
+    found = ("--journal", str(scene.product.journal)) if "--journal" not in words else ()
+    return CliRunner().invoke(commands, [*where, *words, *found], prog_name="kubectl maintenance")
+
+
+def replay(scene: Scene, uid: str, *words: str) -> Result:
+    """Replay all events of a maintenance."""
+    base = ("--functions", scene.product.functions_url) if "--functions" not in words else ()
+    return run(scene, "replay", "--maintenance", uid, *base, *words)
+
+
+def drain(scene: Scene) -> tuple[str, str, list[str]]:
+    """Drain a node with a budget in the way for a while; returns the maintenance's path and uid, and its pods."""
+    node, other, namespace = scene.node(), scene.node(), scene.namespace()
+    scene.deployment(namespace, node, 3)
+    scene.budget(namespace, {"app": "web"}, allowed=1, minAvailable=2)
+    scene.allow(namespace, other)
+    names = [f"{namespace}/{pod['metadata']['name']}" for pod in scene.pods_on(node)]
+    path = scene.maintain(node)
+    scene.reaches(path)
+    return path, scene.admin.get(path)["metadata"]["uid"], names
+
+
+def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scene) -> None:
     """X-2: all events of a maintain-and-delete cycle, twice, in random order, after the object is gone: no write."""
     node = scene.node()
     path = scene.maintain_with_pods(node, 4)
@@ -22,16 +67,15 @@ def test_a_whole_cycle_replayed_after_its_end_changes_nothing(scene: Scene) -> N
         scene.gone(path)
         flow.await_type(events.NODE_RESTORED, 10)
         flow.await_type(events.TICK, 20)  # what the cycle caused is recorded and over
-    book = Journal(scene.product.journal)
-    recorded = [entry.event for entry in book.select() if uid in str(entry.event.get_data())]
-    book.close()
-    kinds = {event.get_type() for event in recorded}
+    with closing(Journal(scene.product.journal)) as book:
+        cycle = [entry.event for entry in book.select() if uid in str(entry.event.get_data())]
+    kinds = {event.get_type() for event in cycle}
     assert {events.MAINTENANCE_BEGUN, events.NODE_TAINTED, events.PODS_EVICTED, events.NODE_DRAINED} <= kinds
     assert {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.NODE_RESTORED} <= kinds
     fresh = scene.pods(node, 2)
     before = len(scene.our_writes())
 
-    again = recorded * 2
+    again = cycle * 2
     random.Random(4).shuffle(again)
     for event in again:
         for name in FUNCTIONS:
@@ -44,3 +88,246 @@ def test_a_whole_cycle_replayed_after_its_end_changes_nothing(scene: Scene) -> N
     assert scene.evictions(fresh) == []
     assert not scene.spec(node).get("unschedulable")
     assert len(scene.pods_on(node)) == 2
+
+
+def test_a_dry_replay_of_a_finished_maintenance_finds_no_difference(scene: Scene) -> None:
+    """X-2: every event to every function, while it is Succeeded and after it was deleted: dry writes only, exit 0."""
+    path, uid, pods = drain(scene)
+    kinds = {entry.event.get_type() for entry in recording(scene, uid)}
+    assert {events.BUDGET_OPENED, events.PODS_EVICTED, events.PODS_GONE, events.NODE_DRAINED} <= kinds
+    before = len(scene.audit())
+
+    finished = replay(scene, uid, DRY)
+
+    scene.delete(path)
+    scene.gone(path)
+    ours = [entry for entry in scene.audit()[before:] if is_dry(entry)]
+    recording(scene, uid)
+    before = len(scene.our_writes())
+    deleted = replay(scene, uid, DRY)
+
+    name = path.rpartition("/")[2]
+    assert (finished.exit_code, deleted.exit_code) == (0, 0), finished.output + deleted.output
+    assert all(f"pod {pod} no longer exists" in finished.stdout for pod in pods)
+    assert f"nodemaintenance {name} no longer exists" not in finished.stdout
+    assert f"nodemaintenance {name} no longer exists" in deleted.stdout
+    assert " 0 different" in finished.stdout
+    assert " 0 different" in deleted.stdout
+    assert all(is_dry(entry) for entry in scene.our_writes()[before:])
+    assert ours == []  # all was as it should be: not even a dry write was needed
+
+
+def test_dry_writes_are_dry(scene: Scene) -> None:
+    """X-2: of a maintenance that would have to be done again, the writes are dry, and the answers as they were."""
+    path, uid, _ = drain(scene)
+    node = scene.admin.get(path)["spec"]["nodeName"]
+    recording(scene, uid)
+    scene.product.delivery.kill()  # or guard would make it good
+    try:
+        scene.cluster.kubectl("uncordon", node)
+        scene.cluster.kubectl("taint", "node", node, "medik8s.io/drain-")
+        before = len(scene.our_writes())
+
+        answered = replay(scene, uid, DRY, "--function", "cordon", "--function", "taint", "-o", "json")
+
+        written = scene.our_writes()[before:]
+        assert {entry["objectRef"]["resource"] for entry in written} >= {"nodes"}
+        assert all(is_dry(entry) for entry in written)
+        assert not scene.spec(node).get("unschedulable")
+        report = json.loads(answered.stdout)
+        assert answered.exit_code == 0, answered.output
+        assert {row["result"] for row in report["answers"] if row["then"]} == {"same"}
+    finally:
+        scene.product.start_delivery()
+    scene.delete(path)
+    scene.gone(path)
+
+
+def test_a_real_replay_of_a_finished_maintenance_changes_nothing(scene: Scene) -> None:
+    """X-2: no write, no event: what replayed functions answer never gets to the broker."""
+    path, uid, _ = drain(scene)
+    known = {entry.event.get_id() for entry in recording(scene, uid)}
+    with Flow(scene.product.delivery_log) as flow:
+        flow.await_type(events.TICK, 20)
+        before = len(scene.our_writes())
+
+        done = replay(scene, uid, "--yes")
+
+        flow.await_type(events.TICK, 20, times=2)  # a chain that began would have come by
+    assert done.exit_code == 0, done.output
+    assert scene.our_writes()[before:] == []
+    assert {entry.event.get_id() for entry in recording(scene, uid)} == known
+    scene.delete(path)
+    scene.gone(path)
+
+
+@contextmanager
+def edited(scene: Scene, folder: Path, file: str, old: str, new: str) -> Iterator[str]:
+    """The functions from a copy of the sources in which one line was changed by hand; gives their URL."""
+    for room in ("functions", "eventing", "kube"):
+        shutil.copytree(ROOT / room, folder / room)
+    source = folder / file
+    assert source.read_text().count(old) == 1
+    source.write_text(source.read_text().replace(old, new))
+    port = free_port()
+    app = ("functions.app:create_app()", "-c", folder / "functions" / "gunicorn.conf.py", "--bind", f"127.0.0.1:{port}")
+    kubeconfig = scene.cluster.kubeconfig_for("system:serviceaccount:node-maintenance:functions")
+    environment = {"KUBECONFIG": str(kubeconfig), "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(folder)}
+    command: list[str | Path] = [sys.executable, "-P", "-m", "gunicorn", *app]
+    server = Server("edited", command, folder / "edited.log", environment, folder)
+    server.start()
+    try:
+        await_ready("edited", lambda: Api(f"http://127.0.0.1:{port}").answers(READY), [server], 30)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+
+
+EDITS = {
+    "cordon says more": (
+        "functions/cordon.py",
+        "name, cause=event)]",
+        'name, cause=event, data={"by": "hand"})]',
+        events.MAINTENANCE_BEGUN,
+        ["data.by", "- nothing", "+ hand"],
+    ),
+    "taint says nothing": (
+        "functions/taint.py",
+        "return [events.event(events.NODE_TAINTED, ",
+        "return [] and [events.event(events.NODE_TAINTED, ",
+        events.NODE_CORDONED,
+        ["answer", "- node.tainted", "+ nothing"],
+    ),
+    "status refuses": (
+        "functions/status.py",
+        "    for _ in range(ATTEMPTS):",
+        '    raise Retry("by hand")\n    for _ in range(ATTEMPTS):',
+        events.NODE_DRAINED,
+        ["status", "- 204", "+ 503 by hand"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def drained(scene: Scene) -> Iterator[str]:
+    """Give the uid of a finished maintenance, whole in the journal."""
+    path, uid, _ = drain(scene)
+    recording(scene, uid)
+    yield uid
+    scene.delete(path)
+    scene.gone(path)
+
+
+@pytest.mark.parametrize(("file", "old", "new", "kind", "diff"), EDITS.values(), ids=EDITS)
+def test_a_changed_function_is_found(
+    scene: Scene, drained: str, tmp_path: Path, file: str, old: str, new: str, kind: str, diff: list[str]
+) -> None:
+    """X-2: a recording is a regression test: exit 1, and the diff names event, function and field."""
+    changed = next(entry for entry in recording(scene, drained) if entry.event.get_type() == kind)
+
+    with edited(scene, tmp_path, file, old, new) as url:
+        found = replay(scene, drained, DRY, "--functions", url)
+
+    shown = [line.strip() for line in found.stdout.splitlines()]
+    head = next(
+        number for number, line in enumerate(shown) if line.endswith(changed.event.get_id()) and "differs" in line
+    )
+    assert found.exit_code == 1
+    assert Path(file).stem in shown[head]
+    assert shown[head + 1 : head + 4] == diff
+
+
+def test_part_of_a_maintenance_can_be_replayed(scene: Scene, drained: str) -> None:
+    """X-2: from one step to another, and to one function."""
+    found = replay(scene, drained, DRY, "--from", "node.cordoned", "--until", "node.tainted", "-o", "json")
+    alone = replay(scene, drained, DRY, "--function", "taint", "--from", "node.cordoned", "--until", "node.cordoned")
+
+    rows = json.loads(found.stdout)["answers"]
+    assert {("node.cordoned", "taint"), ("node.tainted", "evict")} <= {
+        (row["type"].removeprefix("dev.nodemaintenance."), row["function"]) for row in rows
+    }
+    assert events.MAINTENANCE_BEGUN not in {row["type"] for row in rows}
+    assert alone.exit_code == 0
+    assert alone.stdout.splitlines()[-1] == "1 events, 1 answers: 1 the same, 0 different"
+
+
+def test_one_event_runs_in_this_process(scene: Scene, drained: str) -> None:
+    """X-2: with the caller's own rights, and no function's server."""
+    (begun,) = [entry for entry in recording(scene, drained) if entry.event.get_type() == events.MAINTENANCE_BEGUN]
+
+    found = run(scene, "replay", "--id", begun.event.get_id(), "--in-process", DRY)
+
+    assert found.exit_code == 0, found.output
+    assert {"cordon", "status"} <= set(found.stdout.split())
+
+
+def test_pdb_stops_inside_the_function(scene: Scene, drained: str) -> None:
+    """X-2: at its first line, the recorded event in hand."""
+    (cordoned,) = [entry for entry in recording(scene, drained) if entry.event.get_type() == events.NODE_CORDONED]
+    script = f"from console.cli import main; import sys; sys.argv[1:] = {_words(scene, cordoned)!r}; main()"
+    session = "p 'the event is', event.get_id()\nnext\nwhere\ncontinue\n"
+
+    done = _talk(script, session)
+    stopped = _talk(script, "quit\n")
+
+    assert done.returncode == 0, done.stderr
+    assert f"('the event is', '{cordoned.event.get_id()}')" in done.stderr
+    assert "taint.py" in done.stderr
+    assert "1 the same" in done.stdout
+    assert stopped.returncode == 2
+    assert stopped.stderr.endswith("Error: stopped in taint; nothing after it was replayed\n")
+
+
+def _words(scene: Scene, entry: Entry) -> list[str]:
+    options = ["--kubeconfig", str(scene.cluster.kubeconfig), "--journal", str(scene.product.journal)]
+    return ["replay", "--id", entry.event.get_id(), "--function", "taint", "--in-process", "--pdb", DRY, *options]
+
+
+def _talk(script: str, session: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, input=session, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+WRONG = {
+    "nothing named": (["--dry-run=server"], "Error: which events?"),
+    "unknown id": (["--id", "nope", DRY], "Error: the journal holds no event nope"),
+    "unknown maintenance": (
+        ["--maintenance", "nope", DRY],
+        "Error: the journal holds no event of NodeMaintenance nope",
+    ),
+    "pdb elsewhere": (["--id", "nope", "--pdb", DRY], "Error: --pdb stops in a function of this process"),
+    "no journal": (["--id", "nope", DRY, "--journal", "/no/such/file"], "Error: there is no journal at /no/such/file"),
+    "no dry run of that kind": (["--id", "nope", "--dry-run=client"], "Error: Invalid value for '--dry-run'"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_replay_is_one_line_and_exit_2(scene: Scene, words: list[str], said: str) -> None:
+    """X-6: 1 is for a difference, 2 for what keeps us from finding one."""
+    found = run(scene, "replay", *words)
+
+    assert found.exit_code == 2
+    assert found.stderr.splitlines()[-1].startswith(said)
+    assert "Traceback" not in found.output
+
+
+ASTRAY = {
+    "nobody there": (["--functions", f"http://127.0.0.1:{free_port()}", DRY], "Error: no answer from http://127.0.0.1"),
+    "no URL": (["--functions", "here", DRY], "Error: --functions 'here' is not a URL"),
+    "no such step": (["--from", "node.painted", DRY], "Error: --from node.painted: there are only"),
+    "backwards": (["--from", "node.drained", "--until", "node.cordoned", DRY], "Error: --until node.cordoned comes"),
+    "no such function": (["--in-process", "--function", "paint", DRY], "Error: there is no function paint: begin"),
+    "not confirmed": ([], "Error: nobody confirmed: say --yes, or --dry-run=server"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), ASTRAY.values(), ids=ASTRAY)
+def test_a_replay_that_leads_nowhere_is_one_line_and_exit_2(
+    scene: Scene, drained: str, words: list[str], said: str
+) -> None:
+    """X-6: the line names what to do."""
+    found = replay(scene, drained, *words)
+
+    assert found.exit_code == 2
+    assert found.stderr.splitlines()[-1].startswith(said)
+    assert "Traceback" not in found.output

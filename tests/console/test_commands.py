@@ -13,7 +13,7 @@ from console.cli import commands
 from console.options import Duration
 from tests.console.conftest import ROOT, Run
 
-NAMES = ["start", "stop", "status", "drain", "uncordon", "must-gather"]
+NAMES = ["start", "stop", "status", "drain", "uncordon", "must-gather", "replay"]
 
 
 def test_the_commands_are_these() -> None:

@@ -1,0 +1,45 @@
+"""The journal that a command reads, and errors that end it: one line, exit status 2."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from eventing.journal import Journal, JournalError
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+DEFAULT = "journal.db"
+
+
+class Trouble(click.ClickException):
+    """What keeps a command from an answer, in one line; 1 is the exit status of an answer that is no."""
+
+    exit_code = 2
+
+
+def journal_option(command: Decorated) -> Decorated:
+    """Add `--journal`."""
+    return click.option(
+        "--journal",
+        default=lambda: os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or DEFAULT,
+        show_default="$DATABASE_URL, $JOURNAL, journal.db",
+        help="The journal: a file, or postgresql://USER@HOST/DATABASE.",
+    )(command)
+
+
+@contextmanager
+def opened(journal: str) -> Iterator[Journal]:
+    """The journal, which has to be there. Raises `Trouble`, also for what fails inside."""
+    file = Path(journal.removeprefix("sqlite:///"))
+    if "://" not in str(journal.removeprefix("sqlite:///")) and not file.is_file():
+        raise Trouble(f"there is no journal at {file}: name it with --journal or $JOURNAL")
+    try:
+        with closing(Journal(journal)) as book:
+            yield book
+    except JournalError as error:
+        raise Trouble(str(error)) from None

@@ -1,0 +1,147 @@
+"""`kubectl maintenance replay`: recorded events once more, and what is answered now beside what was answered then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from console.connection import sentence
+from console.diff import DIFFERS, UNRECORDED, Replayed, as_json, gone, summary, text
+from console.inprocess import run_here
+from console.options import CONTEXT, KUBECONFIG, cluster_options, output_option, picked
+from console.recording import Trouble, journal_option, opened
+from console.screen import note, show, show_json
+from console.selection import Chosen, selected, selection_options
+from console.targets import Target, Targets, Wanted, target_options
+from eventing.differences import compare
+from eventing.entries import Entry
+from eventing.replay import Answer, NoAnswer, new_run, recorded
+from eventing.replay import replay as posted
+from eventing.world import World, look, mentioned
+from kube.cluster import Cluster
+from kube.errors import ApiError
+
+Call = tuple[Entry, Target]
+
+
+@dataclass(frozen=True)
+class How:
+    """How events are replayed."""
+
+    run: str
+    dry_run: bool
+    in_process: bool
+    debug: bool
+
+
+@click.command
+@selection_options
+@target_options
+@click.option(
+    "--dry-run",
+    type=click.Choice(["none", "server"]),
+    default="none",
+    show_default=True,
+    help="With server, the API server checks every write and keeps none.",
+)
+@click.option("--pdb", "debug", is_flag=True, help="Stop at the function's first line; with --in-process.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before real writes.")
+@journal_option
+@output_option
+@cluster_options
+def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **said: Any) -> None:
+    """Replay recorded events, and show what each function answered then and what it answers now.
+
+    No answer goes to the broker: a replay begins nothing new. Exit status 1 when an answer differs by more than what
+    the cluster's own change since then explains, 2 when there is no answer to tell of.
+
+    \b
+    Example:
+      kubectl maintenance replay --maintenance node-1 --dry-run=server
+      kubectl maintenance replay --maintenance node-1 --from node.tainted --until node.drained --dry-run=server
+      kubectl maintenance replay --id 4f6c2a10 --function evict --in-process --pdb --dry-run=server
+    """
+    wanted, chosen = Wanted(**picked(Wanted, said)), Chosen(**picked(Chosen, said))
+    if debug and not wanted.in_process:
+        raise click.UsageError("--pdb stops in a function of this process: add --in-process")
+    how = How(new_run(), dry_run == "server", wanted.in_process, debug)
+    with opened(journal) as book:
+        entries = selected(book, chosen)
+    with _door() as cluster:
+        targets = Targets(wanted, cluster)
+        calls = [(entry, target) for entry in entries for target in targets.of(entry.event)]
+        if not (how.dry_run or yes):
+            _confirm(calls)
+        world = cluster.run(look(cluster.api, mentioned(entries)))
+        found = _replay(calls, world, how, cluster, output)
+    _end(found, world, how, output)
+
+
+@contextmanager
+def _door() -> Iterator[Cluster]:
+    """The cluster that the command line names; what it refuses is `Trouble`."""
+    meta = click.get_current_context().meta
+    try:
+        cluster = Cluster(meta.get(KUBECONFIG), meta.get(CONTEXT))
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+    except ApiError as error:
+        raise Trouble(sentence(error)) from None
+    except NoAnswer as error:
+        raise Trouble(
+            f"{error}: name the URL under which functions are found by --functions, or use --in-process"
+        ) from None
+
+
+def _confirm(calls: Sequence[Call]) -> None:
+    """Ask before anything is written. Raises `Trouble` when the answer is no, or nobody is there to give one."""
+    names = ", ".join(dict.fromkeys(target.function for _, target in calls))
+    question = f"Replay {len(calls)} times for real, to {names}? What is not as it should be will be written"
+    try:
+        if not click.confirm(question, err=True):
+            raise Trouble("nothing was replayed; --dry-run=server writes nothing")
+    except click.Abort:
+        click.echo(err=True)  # the question's line is open
+        raise Trouble("nobody confirmed: say --yes, or --dry-run=server, which writes nothing") from None
+
+
+def _replay(calls: Sequence[Call], world: World, how: How, cluster: Cluster, output: str) -> list[Replayed]:
+    """Call after call, in the order of the recording; each is shown as it comes."""
+    if output == "table":
+        _show_lost(world)
+    found = []
+    for entry, target in calls:
+        now, then = _answer(entry, target, how, cluster), recorded(entry, target.function)
+        replayed = Replayed(entry, then, now, compare(then, now, world) if then else [])
+        found.append(replayed)
+        if output == "table":
+            show(text(replayed))
+    return found
+
+
+def _show_lost(world: World) -> None:
+    if lost := world.lost():
+        show(gone(lost))
+
+
+def _answer(entry: Entry, target: Target, how: How, cluster: Cluster) -> Answer:
+    if how.in_process:
+        return run_here(entry, target.function, cluster, run=how.run, dry_run=how.dry_run, debug=how.debug)
+    return posted(entry, target.function, target.url, run=how.run, dry_run=how.dry_run)
+
+
+def _end(found: Sequence[Replayed], world: World, how: How, output: str) -> None:
+    """Sum up, and give the exit status."""
+    note(summary(found), output)
+    if output == "json":
+        show_json(as_json(how.run, dry_run=how.dry_run, lost=world.lost(), found=found))
+    if found and all(replayed.result == UNRECORDED for replayed in found):
+        raise Trouble("the journal does not know what these functions answered then: nothing could be compared")
+    if any(replayed.result == DIFFERS for replayed in found):
+        raise click.exceptions.Exit(1)

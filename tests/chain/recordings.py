@@ -1,0 +1,26 @@
+"""What the journal holds of a maintenance, once it is whole."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from console.targets import Targets, Wanted
+from eventing.entries import Entry
+from eventing.journal import Journal, Query
+from eventing.replay import recorded
+from localcluster.processes import await_ready
+from tests.chain.scene import Scene
+
+
+def recording(scene: Scene, uid: str) -> list[Entry]:
+    """The events of a maintenance, once all that the Triggers called for has been told to the journal."""
+    targets = Targets(Wanted(in_process=True), scene.admin)
+    found: list[Entry] = []
+
+    def whole(book: Journal) -> bool:
+        found[:] = book.select(Query(maintenance=uid))
+        return all(recorded(entry, target.function) for entry in found for target in targets.of(entry.event))
+
+    with closing(Journal(scene.product.journal)) as book:
+        await_ready("the recording", lambda: whole(book), [], 10)
+    return found
