@@ -197,7 +197,7 @@ def _attempt(where: str, said: object) -> Attempt:
     fields = {name: _field(where, data, name, str) for name in ("source", "event", "function")}
     return Attempt(
         **fields,
-        at=_moment(where, _field(where, data, "at", str)),
+        at=moment(_field(where, data, "at", str)),
         seconds=float(_field(where, data, "seconds", int, float)),
         status=_field(where, data, "status", int),
         replies=tuple(_field(where, {"replies": [], **data}, "replies", list)),
@@ -212,12 +212,13 @@ def _field(where: str, data: Mapping[str, Any], name: str, *kinds: type) -> Any:
     return data[name]
 
 
-def _moment(where: str, text: str) -> datetime:
+def moment(text: str) -> datetime:
+    """The time that an ISO 8601 text says, in UTC where it names no zone. Raises `BadEvent`."""
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        said = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        raise BadEvent(f"{where}.at is {text!r}, no ISO 8601 time") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        raise BadEvent(f"{text!r} is no ISO 8601 time") from None
+    return said if said.tzinfo else said.replace(tzinfo=timezone.utc)
 
 
 def _decoded(data: object) -> str:

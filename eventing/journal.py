@@ -7,41 +7,29 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import datetime, timezone
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta, timezone
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
-from sqlalchemy import Connection, Engine, Table, create_engine, make_url, select
-from sqlalchemy import event as hooks
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy import Connection, Row, delete, func, select
 
+from eventing.database import Database, JournalError
 from eventing.entries import Attempt, DeadLetter, Entry, Query, dead_letter_of, maintenance_of, node_of
-from eventing.searching import chosen
-from eventing.tables import ATTEMPTS, BODIES, EVENTS, METADATA
+from eventing.searching import chosen, oldest
+from eventing.tables import ATTEMPTS, BODIES, EVENTS
 
 __all__ = ["Attempt", "DeadLetter", "Entry", "Journal", "JournalError", "Query"]
 
-BUSY_SECONDS = 5
-"""How long one SQLite process waits for another, and any process for PostgreSQL to answer; a broker waits for 10."""
 AT_ONCE = 500
 """Keys in one statement."""
-INSERT: Mapping[str, Callable[[Table], sqlite.Insert | postgresql.Insert]] = {
-    "sqlite": sqlite.insert,
-    "postgresql": postgresql.insert,
-}
-
-
-class JournalError(OSError):
-    """The journal cannot be opened, read or written; the message names it."""
+SLICE = 1000
+"""Events that are forgotten in one transaction: a writer waits no longer than for these."""
 
 
 class Journal:
@@ -52,20 +40,11 @@ class Journal:
     """
 
     def __init__(self, url: str | Path) -> None:
-        self._url = str(url)
-        self._lock = threading.Lock()
-        with self._errors():
-            self._engine = _engine(self._url)
-        insert = INSERT[self._engine.dialect.name]
+        self._database = Database(url)
+        insert = self._database.insert
         self._keep = insert(EVENTS).on_conflict_do_nothing().returning(EVENTS.c.seq)
         self._keep_body = insert(BODIES)
         self._note = insert(ATTEMPTS).on_conflict_do_nothing()
-        try:
-            with self._writing() as connection:
-                _create_tables(connection)
-        except JournalError:
-            self.close()
-            raise
 
     @classmethod
     def of_environment(cls) -> Journal:
@@ -74,32 +53,37 @@ class Journal:
 
     def close(self) -> None:
         """Close all connections."""
-        self._engine.dispose()
+        self._database.close()
 
     def write(self, event: BaseCloudEvent) -> bool:
         """Keep the event; False when it (source and id) was kept before.
 
         A dead letter is kept beside the event that it was, for what it says of who could not take it.
         """
-        body = JSONFormat().write(event).decode()
-        row = _row(event, len(body), time.time())
-        with self._writing() as connection:
-            seq = connection.execute(self._keep, row).scalar()
-            if seq is None:
-                return False
-            connection.execute(self._keep_body, {"seq": seq, "event": body})
-        return True
+        return self.write_all([(event, datetime.now(timezone.utc))]) == 1
+
+    def write_all(self, events: Iterable[tuple[BaseCloudEvent, datetime]]) -> int:
+        """Keep events with the times of their arrival, all or none; how many were not kept before."""
+        rows = [_rows(event, arrived) for event, arrived in events]
+        kept = 0
+        with self._database.writing() as connection:
+            for row, body in rows:
+                seq = connection.execute(self._keep, row).scalar()
+                if seq is not None:
+                    connection.execute(self._keep_body, {"seq": seq, "event": body})
+                    kept += 1
+        return kept
 
     def note(self, attempts: Iterable[Attempt]) -> None:
         """Keep attempts, each once; the events may come later."""
         rows = [_attempt_row(attempt) for attempt in attempts]
         if rows:
-            with self._writing() as connection:
+            with self._database.writing() as connection:
                 connection.execute(self._note, rows)
 
     def select(self, query: Query | None = None) -> list[Entry]:
         """The entries that the query selects, by default all, in the order of arrival, each with its attempts."""
-        with self._errors(), self._engine.connect() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(chosen(query or Query())).all()
             events = [JSONFormat().read(None, body) for _, _, body in rows]
             made = _attempts(connection, {event.get_id() for event in events})
@@ -108,50 +92,55 @@ class Journal:
             for (seq, arrived, _), event in zip(rows, events, strict=True)
         ]
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        """One transaction; one at a time, so that a number once seen is never followed by a smaller one."""
-        with self._errors(), self._lock, self._engine.begin() as connection:
-            yield connection
+    def size(self) -> int:
+        """Bytes of all events and attempts; the database takes about half more for its indexes."""
+        with self._database.reading() as connection:
+            return sum(connection.scalar(select(func.sum(table.c.size))) or 0 for table in (EVENTS, ATTEMPTS))
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (SQLAlchemyError, ImportError) as error:
-            raise JournalError(f"journal {_without_password(self._url)}: {_reason(error)}") from None
+    def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
+        """Forget what arrived longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
 
+        Returns how many events that were. Goes by small transactions: whoever writes meanwhile does not wait.
+        """
+        before = time.time() - age.total_seconds() if age is not None else -inf
+        count = 0
+        while forgotten := self._forget(before, inf)[0]:
+            count += forgotten
+        excess = self.size() - size if size is not None else 0
+        while excess > 0:
+            forgotten, freed = self._forget(inf, excess)
+            count, excess = count + forgotten, excess - freed
+            if not forgotten:
+                break
+        return count
 
-def _engine(url: str) -> Engine:
-    """The connections to a database. Raises `SQLAlchemyError` or, without the driver, `ImportError`."""
-    if "://" not in url:
-        url = f"sqlite:///{url}"
-    parsed = make_url(url)
-    if parsed.drivername in ("postgres", "postgresql"):
-        return create_engine(
-            parsed.set(drivername="postgresql+psycopg"), connect_args={"connect_timeout": BUSY_SECONDS}
-        )
-    if parsed.drivername != "sqlite":
-        raise ArgumentError("take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE")
-    engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
-    hooks.listen(engine, "connect", _tune)
-    return engine
-
-
-def _tune(connection: Any, _record: object) -> None:
-    """WAL: readers and the writer do not wait for each other; a kill -9 takes nothing, a power cut the last few."""
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
-
-
-def _create_tables(connection: Connection) -> None:
-    for table in METADATA.sorted_tables:
-        connection.execute(CreateTable(table, if_not_exists=True))
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            connection.execute(CreateIndex(index, if_not_exists=True))
+    def _forget(self, before: float, enough: float) -> tuple[int, int]:
+        """Forget some of the oldest that arrived before then, until that frees `enough`; how many, and their bytes."""
+        with self._database.writing() as connection:
+            edge = _edge(connection.execute(oldest(before, SLICE)), enough)
+            gone, run = EVENTS.c.arrived <= edge, ATTEMPTS.c.at <= edge
+            freed = sum(
+                connection.scalar(select(func.sum(table.c.size)).where(which)) or 0
+                for table, which in ((EVENTS, gone), (ATTEMPTS, run))
+            )
+            connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(gone))))
+            connection.execute(delete(ATTEMPTS).where(run))
+            return connection.execute(delete(EVENTS).where(gone)).rowcount, freed
 
 
-def _row(event: BaseCloudEvent, size: int, arrived: float) -> dict[str, Any]:
+def _edge(events: Iterable[Row[float, int]], enough: float) -> float:
+    """When the event arrived that makes it enough, or the last one."""
+    edge, freed = -inf, 0
+    for arrived, size in events:
+        edge, freed = arrived, freed + size
+        if freed >= enough:
+            break
+    return edge
+
+
+def _rows(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str]:
+    """What is searched of an event, and the event itself."""
+    body = JSONFormat().write(event).decode()
     dead = dead_letter_of(event)
     uid, name = maintenance_of(event)
     said = {
@@ -163,17 +152,20 @@ def _row(event: BaseCloudEvent, size: int, arrived: float) -> dict[str, Any]:
         "maintenance": uid,
         "name": name,
     }
-    return {**{column: _plain(text) for column, text in said.items()}, "arrived": arrived, "size": size}
+    texts = {column: _plain(text) for column, text in said.items()}
+    return {**texts, "arrived": arrived.timestamp(), "size": len(body)}, body
 
 
 def _attempt_row(attempt: Attempt) -> dict[str, Any]:
     said = {name: getattr(attempt, name) for name in ("source", "event", "function", "error", "replay")}
+    replies = json.dumps(attempt.replies)
     return {
         **{column: _plain(text) for column, text in said.items()},
         "at": attempt.at.timestamp(),
         "seconds": attempt.seconds,
         "status": attempt.status,
-        "replies": json.dumps(attempt.replies),
+        "replies": replies,
+        "size": len(replies) + len(attempt.error),
     }
 
 
@@ -188,27 +180,16 @@ def _attempts(connection: Connection, ids: Iterable[str]) -> Mapping[tuple[str, 
     keys = iter(ids)
     while some := list(islice(keys, AT_ONCE)):
         query = select(ATTEMPTS).where(ATTEMPTS.c.event.in_(some)).order_by(ATTEMPTS.c.at)
-        for row in connection.execute(query).mappings():
-            said = {**row, "at": _moment(row["at"]), "replies": tuple(json.loads(row["replies"]))}
-            found.setdefault((row["source"], row["event"]), []).append(Attempt(**said))
+        for row in connection.execute(query):
+            found.setdefault((row.source, row.event), []).append(_attempt(row))
     return found
+
+
+def _attempt(row: Any) -> Attempt:
+    replies = tuple(json.loads(row.replies))
+    at = _moment(row.at)
+    return Attempt(row.source, row.event, row.function, at, row.seconds, row.status, replies, row.error, row.replay)
 
 
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, in one line and with a remedy where we know one."""
-    if isinstance(error, ImportError):
-        return "PostgreSQL needs psycopg: pip install 'function[postgresql]'"
-    if isinstance(error, NoSuchModuleError):
-        return "take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
-    return " ".join(str(getattr(error, "orig", None) or error).split())
-
-
-def _without_password(url: str) -> str:
-    try:
-        return make_url(url).render_as_string(hide_password=True) if "://" in url else url
-    except ArgumentError:
-        return url

@@ -22,6 +22,12 @@ def chosen(query: Query) -> Select[int, float, str]:
     return select(rows.c.seq, rows.c.arrived, BODIES.c.event).select_from(joined).order_by(rows.c.seq)
 
 
+def oldest(before: float, count: int) -> Select[float, int]:
+    """Arrival and size of the oldest events that arrived before then, at most `count`."""
+    found = select(EVENTS.c.arrived, EVENTS.c.size).where(EVENTS.c.arrived < before)
+    return found.order_by(EVENTS.c.arrived).limit(count)
+
+
 def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
     if query.node:
         yield EVENTS.c.node == query.node

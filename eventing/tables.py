@@ -65,6 +65,7 @@ ATTEMPTS = Table(
     Column("status", Integer, nullable=False),
     Column("replies", Text, nullable=False, comment="a JSON list of events"),
     Column("error", Text, nullable=False),
+    Column("size", Integer, nullable=False, comment="bytes of replies and error"),
 )
 Index("attempts_by_time", ATTEMPTS.c.at)
 FAILED = (ATTEMPTS.c.status >= literal_column("400")) & (ATTEMPTS.c.replay == literal_column("''"))

@@ -36,13 +36,15 @@ class WrongContentType(BadEvent):
     status = 415
 
 
-def received(headers: Mapping[str, str], body: bytes, *, any_data: bool = False) -> BaseCloudEvent:
+def received(
+    headers: Mapping[str, str], body: bytes, *, any_data: bool = False, limit: int = BODY_LIMIT
+) -> BaseCloudEvent:
     """The CloudEvent 1.0 in a request or reply. Raises a `BadEvent` that names what is missing or malformed.
 
     With `any_data` its data may be anything; otherwise it is an object or a list in JSON.
     """
-    if len(body) > BODY_LIMIT:
-        raise TooLarge(f"the body has {len(body)} bytes; at most {BODY_LIMIT} are taken")
+    if len(body) > limit:
+        raise TooLarge(f"the body has {len(body)} bytes; at most {limit} are taken")
     lowered = {name.lower(): value for name, value in headers.items()}
     content_type = lowered.get("content-type", "").split(";")[0].strip().lower()
     binary = any(name.startswith("ce-") for name in lowered)

@@ -19,6 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import events, logs, marks
+from eventing.retention import Retention
 from eventing.wire import BATCH, BODY_LIMIT, BadEvent, TooLarge, batch, binary, received
 from functions import begin, cordon, evict, guard, record, restore, resync, status, taint
 from functions.attempts import Feed, Run
@@ -89,10 +90,14 @@ def create_app(cluster: Cluster | None = None) -> Flask:
 
 
 def chosen() -> list[Function]:
-    """The functions that the environment asks for. Raises `SystemExit` for a wrong FUNCTION."""
+    """The functions that the environment asks for. Raises `SystemExit` for a wrong FUNCTION or retention."""
     alone = os.environ.get("FUNCTION")
     if alone and alone not in FUNCTIONS:
         raise SystemExit(f"FUNCTION={alone} is none of {', '.join(FUNCTIONS)}; unset it to serve all")
+    try:
+        Retention.of(os.environ)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
     return [FUNCTIONS[alone]] if alone else list(FUNCTIONS.values())
 
 

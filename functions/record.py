@@ -2,11 +2,14 @@
 
 In: every event but those of a dry run, which did not happen; from the functions themselves, `attempts.made`.
 Out: nothing.
-Touches: nothing in the cluster. Writes the journal at `$DATABASE_URL`, else the file `$JOURNAL`.
+Touches: nothing in the cluster. Writes the journal at `$DATABASE_URL`, else the file `$JOURNAL`; what is older than
+`$JOURNAL_DAYS`, or too much for `$JOURNAL_BYTES`, it forgets.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
 from eventing.entries import attempts_in
+from eventing.retention import Pruner, Retention
 from functions.errors import Retry
 from kube.cluster import Cluster
 
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 TAKES = ()
 """Every type."""
 GIVES = ()
+OPENING = threading.Lock()
+"""Two journals in one process would number events side by side."""
 
 
 def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
@@ -40,10 +46,13 @@ def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _keep(event: BaseCloudEvent) -> None:
+    with OPENING:
+        book, pruner = journal(), _pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
-        journal().note(attempts_in(event))
+        book.note(attempts_in(event))
     else:
-        journal().write(event)
+        book.write(event)
+    pruner.event_kept()
 
 
 @cache
@@ -52,3 +61,8 @@ def journal() -> Journal:
     from eventing.journal import Journal  # half of a function's memory and start: only the one that records pays
 
     return Journal.of_environment()
+
+
+@cache
+def _pruner() -> Pruner:
+    return Pruner(journal(), Retention.of(os.environ))

@@ -11,6 +11,7 @@ import pytest
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
+from tests.postgresql import PostgreSQL
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A shell makes what it starts in the background deaf to Ctrl-C, and so the children that tests interrupt.
@@ -34,4 +35,11 @@ def installed(cluster: LocalCluster) -> LocalCluster:
 def product(installed: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """Give the functions and the delivery at work on that cluster."""
     with Product(installed, Path(tmp_path_factory.mktemp("product"))) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """Give a PostgreSQL server; without its programs this fails and says what to install."""
+    with PostgreSQL() as running:
         yield running

@@ -24,11 +24,6 @@ NOW = datetime.now(timezone.utc)
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "journal.db")
-
-
-@pytest.fixture
 def journal(url: str) -> Iterator[Journal]:
     with closing(Journal(url)) as opened:
         yield opened

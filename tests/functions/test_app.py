@@ -188,12 +188,20 @@ def test_all_functions_serve_no_root(functions: Functions) -> None:
     assert client.get("/begin").status_code == 405
 
 
-def test_an_unknown_function_is_a_clear_end(quiet: LocalCluster) -> None:
-    """X-1: gunicorn with FUNCTION=nonsense ends and says which names there are."""
+@pytest.mark.parametrize(
+    ("environment", "said_of_it"),
+    [
+        ({"FUNCTION": "nonsense"}, "FUNCTION=nonsense is none of begin, cordon, taint"),
+        ({"JOURNAL_DAYS": "soon"}, "JOURNAL_DAYS=soon is no number of days"),
+    ],
+    ids=["function", "retention"],
+)
+def test_an_unknown_value_is_a_clear_end(quiet: LocalCluster, environment: dict[str, str], said_of_it: str) -> None:
+    """X-1, X-6: gunicorn with FUNCTION=nonsense ends and says which names there are; no half-read setting is served."""
     address = f"127.0.0.1:{free_port()}"
     done = subprocess.run(
         [sys.executable, "-m", "gunicorn", "functions.app:create_app()", "-c", CONFIG, "--bind", address],
-        env={**os.environ, "FUNCTION": "nonsense", "KUBECONFIG": str(quiet.kubeconfig)},
+        env={**os.environ, **environment, "KUBECONFIG": str(quiet.kubeconfig)},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -202,7 +210,7 @@ def test_an_unknown_function_is_a_clear_end(quiet: LocalCluster) -> None:
     )
 
     assert done.returncode != 0
-    assert "FUNCTION=nonsense is none of begin, cordon, taint" in done.stderr
+    assert said_of_it in done.stderr
 
 
 @pytest.mark.parametrize(

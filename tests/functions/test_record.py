@@ -88,7 +88,7 @@ def test_attempts_are_kept_with_their_event(functions: Functions) -> None:
     [
         ({}, "data.attempts is missing"),
         ({"attempts": [{}]}, "data.attempts[0].source"),
-        ({"attempts": [{"source": "/", "event": "1", "function": "x", "at": "soon"}]}, "data.attempts[0].at"),
+        ({"attempts": [{"source": "/", "event": "1", "function": "x", "at": "soon"}]}, "'soon' is no ISO 8601 time"),
     ],
 )
 def test_attempts_that_are_none_are_refused(functions: Functions, data: dict[str, object], names: str) -> None:
