@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import requests
 from cloudevents.core.base import BaseCloudEvent
 from flask import Flask, Response, request
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import events, logs, marks
@@ -24,6 +24,7 @@ from eventing.wire import BATCH, BODY_LIMIT, BadEvent, TooLarge, batch, binary, 
 from functions import begin, cordon, evict, guard, record, restore, resync, status, taint
 from functions.attempts import Feed, Run
 from functions.errors import Failed, Retry
+from functions.metrics import RESULTS, SECONDS
 from functions.subject import data_of, reference_of
 from kube.cluster import Cluster
 from kube.errors import ApiError, Conflict, Unavailable
@@ -65,13 +66,6 @@ FUNCTIONS = {
 }
 KINDS = {"begin": "NodeMaintenance", "restore": "NodeMaintenance", "guard": "Node"}
 """Of API server events, these functions act on this kind only."""
-
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds; no function should ever take longer than 2."""
-SECONDS = Histogram(
-    "nodemaintenance_function_seconds", "Time one event took in a function", ["function"], buckets=BUCKETS
-)
-RESULTS = Counter("nodemaintenance_function_events_total", "Events by function and answer", ["function", "status"])
 
 
 def create_app(cluster: Cluster | None = None) -> Flask:

@@ -18,11 +18,11 @@ from types import TracebackType
 
 import requests
 from cloudevents.core.base import BaseCloudEvent
-from prometheus_client import Counter
 
 from eventing import marks
 from eventing.entries import Attempt, attempts_event
 from eventing.wire import binary, structured
+from functions.metrics import ATTEMPTS_LOST
 
 SOON = 0.5
 """Seconds that a run waits for company."""
@@ -34,7 +34,6 @@ LONGEST_PAUSE = 10.0
 """Seconds between two tries while `record` is away, doubling up to this."""
 CLOSING_SECONDS = 2.0
 TOO_LARGE = 413
-LOST = Counter("nodemaintenance_attempts_lost_total", "Runs that the journal does not know of: it was away too long")
 log = logging.getLogger("functions")
 
 
@@ -98,7 +97,7 @@ class Feed:
         if not self._url:
             return
         if len(self._runs) == KEPT:
-            LOST.inc()
+            ATTEMPTS_LOST.inc()
         self._runs.append(run)
         if not self._added.is_set():
             self._added.set()
@@ -146,7 +145,7 @@ class Feed:
             half = len(attempts) // 2
             return self._tell(session, attempts[:half]) and self._tell(session, attempts[half:])
         if status >= 400:
-            LOST.inc(len(attempts))
+            ATTEMPTS_LOST.inc(len(attempts))
             log.error("record refuses %d attempts: %s", len(attempts), status)
         return True
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 
 from cloudevents.core.base import BaseCloudEvent
-from prometheus_client import Counter
 
 from eventing import events, marks
+from functions.metrics import EVICTIONS
 from functions.subject import data_of, maintained, reference_of, say
 from kube.api import Api, Object
 from kube.budgets import BUDGETS, plan
@@ -27,7 +27,6 @@ from kube.pods import Pod, sort
 
 TAKES = events.MARKS["more"]
 GIVES = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
-EVICTIONS = Counter("nodemaintenance_evictions_total", "Pods by what came of their eviction", ["outcome"])
 
 
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from eventing.entries import attempts_in
+from eventing.entries import attempts_in, dead_letter_of
 from eventing.retention import Pruner, Retention
 from functions.errors import Retry
+from functions.metrics import DEAD, REDELIVERED
 from kube.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -50,8 +51,10 @@ def _keep(event: BaseCloudEvent) -> None:
         book, pruner = journal(), _pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
         book.note(attempts_in(event))
-    else:
-        book.write(event)
+    elif not book.write(event):
+        REDELIVERED.inc()
+    elif dead_letter_of(event):
+        DEAD.labels(event.get_type()).inc()
     pruner.event_kept()
 
 

@@ -11,7 +11,8 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events
+from eventing import events, marks
+from functions.metrics import FLEET, SAID_AGAIN
 from functions.subject import say
 from kube import leases
 from kube import maintenance as m
@@ -32,11 +33,19 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """The events that would have come if none had been lost, one for each maintenance that waits for one."""
     found = cluster.run(maintenances(cluster.api))
     kinds = cluster.run(_due_all(cluster.api, found))
+    if not marks.is_replay(event):
+        _count(found, kinds)
     return [
         events.event(kind, "resync", events.Reference.of(item), m.node_name(item), cause=event)
         for item, kind in zip(found, kinds, strict=True)
         if kind
     ]
+
+
+def _count(found: list[Object], kinds: list[str]) -> None:
+    FLEET.saw(found)
+    for kind in filter(None, kinds):
+        SAID_AGAIN.labels(kind).inc()
 
 
 async def _due_all(api: Api, found: list[Object]) -> list[str]:

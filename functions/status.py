@@ -11,7 +11,8 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events
+from eventing import events, marks
+from functions import metrics
 from functions.announcing import announce, report
 from functions.errors import Retry
 from functions.subject import data_of, live, say
@@ -45,6 +46,8 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
             continue
         except NotFound:
             return []
+        if not marks.is_replay(event):
+            metrics.written(maintenance, patch["status"], datetime.now(timezone.utc))
         _tell(maintenance, patch["status"], cluster)
         return []
     raise Retry("others keep writing the status")

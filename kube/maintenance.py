@@ -184,12 +184,13 @@ def _blocked(before: list[Object], pending: list[Pod], report: Report, now: date
     items = [{k: v for k, v in item.items() if k != "uid"} for item in said]
     items = [item for item in items if f"{item['namespace']}/{item['name']}" in waiting]
     items += [stuck for stuck in (_stuck(pod, now) for pod in pending) if stuck]
-    since = {_why(item): item.get("since") for item in before}
-    dated = [{**item, "since": since.get(_why(item)) or timestamp(now)} for item in items]
+    since = {why_blocked(item): item.get("since") for item in before}
+    dated = [{**item, "since": since.get(why_blocked(item)) or timestamp(now)} for item in items]
     return sorted(dated, key=lambda item: (item["namespace"], item["name"]))
 
 
-def _why(item: Mapping[str, Any]) -> tuple[Any, ...]:
+def why_blocked(item: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes a blocked pod the same as before: it, and the reason for which it waits."""
     return tuple(item.get(key) for key in ("namespace", "name", "reason", "budget"))
 
 

@@ -141,8 +141,8 @@ def test_what_is_on_its_way_is_left_alone(
     item = work.maintenance(node)
     monkeypatch.setattr(resync, "MOVING_SECONDS", 3600)
     new = told(functions, item)
-    tainted = functions.prepare(item)
-    functions.answer("status", tainted)
+    functions.prepare(item)
+    functions.answer("status", said(events.MAINTENANCE_BEGUN, item))
 
     moving = told(functions, item)
     monkeypatch.setattr(resync, "MOVING_SECONDS", 0)
