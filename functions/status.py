@@ -58,7 +58,8 @@ def report_of(event: BaseCloudEvent) -> m.Report:
     data = data_of(event)
     drained = event.get_type() == events.NODE_DRAINED
     blocked = [] if drained else data.get("blocked")
-    return m.Report(error=str(data.get("error") or ""), blocked=blocked, drained=drained)
+    restoring = event.get_type() == events.MAINTENANCE_FAILED and data.get("step") == "restore"
+    return m.Report(error=str(data.get("error") or ""), blocked=blocked, drained=drained, restoring=restoring)
 
 
 def _patch(maintenance: m.Maintenance, said: m.Report, version: str | None, cluster: Cluster) -> Object | None:

@@ -33,11 +33,13 @@ class Report:
         error: latest error; "" after a clean step, which clears `lastError` (NMO-13).
         blocked: pods that may not go now, as in `pods.evicted`; None when the event says nothing of them.
         drained: a fresh list showed nothing left to evict.
+        restoring: the error is of giving the node back, and so the one that matters while the object is deleted.
     """
 
     error: str = ""
     blocked: list[Object] | None = None
     drained: bool = False
+    restoring: bool = False
 
 
 def group(maintenance: Maintenance) -> Group:
@@ -125,10 +127,10 @@ def status_patch(
 
     `pods` are those of the node, read after `maintenance` was. The patch holds only if nobody wrote since.
     """
-    if is_deleting(maintenance):
-        return None
     before = dict(maintenance.get("status") or {})
-    if has_begun(maintenance):
+    if is_deleting(maintenance):
+        after = {"lastError": report.error} if report.restoring else {}
+    elif has_begun(maintenance):
         after = _status_begun(maintenance, node, list(pods), report, now)
     elif report.error:
         after = _status_failed(maintenance, report, now)

@@ -32,3 +32,14 @@ def _figures_are_noted(stage: Stage) -> Iterator[None]:
     """Note how long the functions' requests took, before another test kills their processes."""
     yield
     stage.histogram.note()
+
+
+@pytest.fixture
+def whole_again(stage: Stage) -> Iterator[None]:
+    """Leave all parts running, and no maintenance, whatever a test did."""
+    yield
+    for server in stage.local.servers:
+        server.start()
+    stage.product.start_delivery()
+    stage.product.start_functions()
+    stage.clear()

@@ -100,6 +100,10 @@ class Drains:
             self.request_end(item)
         self.await_gone(seconds)
 
+    def live(self) -> list[Object]:
+        """The maintenances as they are now."""
+        return [self.work.again(item) for item in self.maintenances]
+
     def request_end(self, maintenance: Object) -> None:
         """Ask for the deletion of one maintenance."""
         self.work.delete(m.path(maintenance))

@@ -14,21 +14,10 @@ from tests.e2e.listener import Listener
 from tests.e2e.mischief import Mischief
 from tests.e2e.stage import REPAIRED, Drains, Stage
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
 OUTAGE = 20.0
 """Seconds that the source of maintenances is down; in this time the resync speaks at least once."""
 REFUSAL = 10.0
-
-
-@pytest.fixture(autouse=True)
-def _whole_again(stage: Stage) -> Iterator[None]:
-    """Leave all parts running whatever a test did to them."""
-    yield
-    for server in stage.local.servers:
-        server.start()
-    stage.product.start_delivery()
-    stage.product.start_functions()
-    stage.clear()
 
 
 @pytest.fixture

@@ -234,6 +234,17 @@ def test_one_that_is_being_deleted_gets_no_status(functions: Functions, work: Wo
     assert len(audit.writes_by()) == writes
 
 
+def test_why_a_node_is_not_given_back_is_said_while_the_object_ends(functions: Functions, work: Workload) -> None:
+    """NMO-13: whoever deleted it and waits reads the reason."""
+    item = drain_to_begun(functions, work, work.node())
+    work.delete(m.path(item))
+
+    for step, error in (("evict", "too late"), ("restore", "no right")):
+        functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": step, "error": error}))
+
+    assert work.again(item)["status"]["lastError"] == "no right"
+
+
 def test_reports_at_once_are_all_written(functions: Functions, work: Workload) -> None:
     """X-6: several steps report at the same time: conflicts are read again, and none ends in an error but a retry."""
     node = work.node()

@@ -263,6 +263,20 @@ def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
     assert status_patch(ending, IN_MAINTENANCE, [pod()], Report(error="x"), NOW) is None
 
 
+def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None:
+    """NMO-13: whoever deleted it and waits reads the reason, once; nothing else moves any more."""
+    ending = maintenance()
+    ending["metadata"]["deletionTimestamp"] = STAMP
+    report = Report(error="no right", restoring=True)
+
+    patch = status_patch(ending, IN_MAINTENANCE, [pod()], report, NOW)
+
+    assert patch is not None
+    assert {key: value for key, value in patch["status"].items() if key != "lastUpdate"} == {"lastError": "no right"}
+    ending["status"] = patch["status"]
+    assert status_patch(ending, IN_MAINTENANCE, [pod()], report, LATER) is None
+
+
 pending_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_size=10)
 
 

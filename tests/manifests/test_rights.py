@@ -2,65 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import re
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
 
 from functions.app import FUNCTIONS
-from kube.groups import GROUPS
 from localcluster.cluster import LocalCluster
-
-ROOT = Path(__file__).parents[2]
-OURS = "node-maintenance"
-NAMESPACES = (OURS, "default", "kube-system")
-VERBS = "get|list|watch|create|patch|delete"
-CLAUSE = rf"[a-z]+(?:/[a-z]+)? (?:{VERBS})(?:, (?:{VERBS}))*(?: in [a-z-]+)?"
-TOUCHES = re.compile(rf"^Touches: (nothing in the cluster|{CLAUSE}(?:;\s{CLAUSE})*)\.", re.MULTILINE)
-MAINTENANCE_GROUPS = tuple(version.partition("/")[0] for version in GROUPS)
-GROUPS_OF = {
-    "nodemaintenances": MAINTENANCE_GROUPS,
-    "nodemaintenances/status": MAINTENANCE_GROUPS,
-    "poddisruptionbudgets": ("policy",),
-    "daemonsets": ("apps",),
-    "leases": ("coordination.k8s.io",),
-}
-"""Resource → API groups; the core group if not named."""
-DOCUMENTED = {
-    **{name: ROOT / "functions" / f"{name}.py" for name in FUNCTIONS},
-    "podsource": ROOT / "eventing" / "podsource.py",
-}
-
-
-class Right(NamedTuple):
-    """One thing that may be done, in one namespace or, "" there, in all and beside all."""
-
-    group: str
-    resource: str
-    verb: str
-    namespace: str
-
-
-def touches(documentation: str) -> set[Right]:
-    """The rights that the line `Touches:` of a docstring asks for; the line must be there, and be nothing but that."""
-    (said,) = TOUCHES.findall(documentation)
-    clauses = [] if said.startswith("nothing") else re.split(r";\s", said)
-    return {right for clause in clauses for right in _rights(clause)}
-
-
-def _rights(clause: str) -> set[Right]:
-    what, _, namespace = clause.partition(" in ")
-    resource, _, verbs = what.partition(" ")
-    groups = GROUPS_OF.get(resource, ("",))
-    return {Right(group, resource, verb, namespace) for group in groups for verb in verbs.split(", ")}
-
-
-def documented(account: str) -> set[Right]:
-    return touches(ast.get_docstring(ast.parse(DOCUMENTED[account].read_text())) or "")
+from tests.manifests.touches import (
+    DOCUMENTED,
+    MAINTENANCE_GROUPS,
+    NAMESPACES,
+    OURS,
+    ROOT,
+    Right,
+    documented,
+    reaching,
+    touches,
+)
 
 
 def granted(account: str) -> set[Right]:
@@ -99,11 +58,6 @@ def allowed(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
 def own(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
     """That, less what every account may."""
     return allowed(cluster, account, namespace) - allowed(cluster, "nobody", namespace)
-
-
-def reaching(rights: set[Right], namespace: str) -> set[Right]:
-    """Those of the rights that hold in a namespace."""
-    return {right._replace(namespace=namespace) for right in rights if right.namespace in ("", namespace)}
 
 
 @pytest.mark.parametrize("account", DOCUMENTED)

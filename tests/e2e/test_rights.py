@@ -1,0 +1,186 @@
+"""Each function's rights on a real engine: exactly what it says that it touches; with another's, it fails aloud."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from eventing.replay import post
+from functions.app import FUNCTIONS
+from kube import maintenance as m
+from kube.groups import MEDIK8S
+from localcluster.knative.kubelet import kubeconfig
+from tests.e2e.stage import Drains, Stage
+from tests.manifests.touches import NAMESPACES, OURS, Right, documented, reaching
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
+SECONDS = 20.0
+"""Seconds until a failure is told; a function's process needs some to start."""
+on_knative = pytest.mark.parametrize("stage", ["knative"], indirect=True)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_kubectl_lists_exactly_what_a_function_touches(stage: Stage, function: str) -> None:
+    """`kubectl auth can-i --list`, asked with the very token that the function's process has."""
+    for namespace in NAMESPACES:
+        own = listed(stage, function, namespace) - listed(stage, "default", namespace)
+        assert own == reaching(documented(function), namespace), namespace
+
+
+@pytest.mark.parametrize(
+    ("function", "account", "may_not"),
+    [
+        ("begin", "restore", "create resource leases"),
+        ("cordon", "evict", "patch resource nodes"),
+        ("taint", "status", "patch resource nodes"),
+        ("evict", "cordon", "list resource (pods|poddisruptionbudgets)"),  # it asks for both at once
+    ],
+)
+def test_a_step_with_anothers_token_fails_in_the_status(
+    stage: Stage, function: str, account: str, may_not: str
+) -> None:
+    """`lastError` names right and account; no pod goes, nothing is claimed; with the right token all ends well."""
+    drains = stage.drains("300ms", nodes=stage.nodes[:1])
+    with borrowed(stage, function, account):
+        drains.begin()
+        said = await_error(drains, account)
+        (item,) = drains.live()
+        assert re.search(f"cannot {may_not}", unquoted(said))
+        assert m.phase(item) != m.SUCCEEDED
+        assert m.condition(item, "Drained").get("status") != "True"
+        assert not drains.audit.evictions()
+    drains.await_succeeded()
+    drains.check()
+    (item,) = drains.live()
+    assert not item["status"].get("lastError")
+    drains.end()
+
+
+def test_a_restore_with_anothers_token_fails_in_the_status(stage: Stage) -> None:
+    """The node is not half given back: object, cordon and taints stay until the right token is there."""
+    drains = stage.drains("300ms", nodes=stage.nodes[:1])
+    drains.begin()
+    drains.await_succeeded()
+    with borrowed(stage, "restore", "begin"):
+        drains.request_end(drains.maintenances[0])
+        said = await_error(drains, "begin")
+        assert "cannot list resource nodemaintenances" in unquoted(said)
+        spec = drains.work.read_node(stage.nodes[0])["spec"]
+        assert spec["unschedulable"]
+        assert spec["taints"]
+        assert m.is_held(drains.live()[0])
+    drains.await_gone()
+
+
+def test_a_status_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
+    """Nobody else may write the status, so it claims nothing; the broker tries again until the right token is there."""
+    drains = stage.drains("300ms", nodes=stage.nodes[:1])
+    with borrowed(stage, "status", "taint") as position:
+        drains.begin()
+        await_log(stage, "status", "taint", "list resource pods", position)
+        assert not drains.live()[0].get("status")
+    drains.await_succeeded()
+    drains.end()
+
+
+@on_knative
+def test_a_resync_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
+    """It speaks of no one maintenance; the tick is tried again, and told as undeliverable in the end."""
+    with borrowed(stage, "resync", "cordon") as position:
+        post(tick(), stage.product.broker_url)
+        await_log(stage, "resync", "cordon", "list resource nodemaintenances", position)
+
+
+@on_knative
+def test_a_guard_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
+    """What it would have seen to is seen to as soon as it may."""
+    drains = stage.drains("300ms", nodes=stage.nodes[:1])
+    drains.begin()
+    drains.await_succeeded()
+    with borrowed(stage, "guard", "record") as position:
+        stage.local.kubectl("uncordon", stage.nodes[0])
+        await_log(stage, "guard", "record", "list resource nodemaintenances", position)
+    drains.work.wait_for(
+        f"/api/v1/nodes/{stage.nodes[0]}", lambda node: bool(node and node["spec"].get("unschedulable"))
+    )
+    drains.end()
+
+
+def tick() -> CloudEvent:
+    """What PingSource says every 15 seconds."""
+    said = {"type": events.TICK, "source": "/tests/e2e", "datacontenttype": "application/json"}
+    return CloudEvent({**said, "id": str(uuid.uuid4())}, {})
+
+
+@contextmanager
+def borrowed(stage: Stage, function: str, account: str) -> Iterator[int]:
+    """Run a function with another account's token while the block runs; gives how long its log was before."""
+    server = stage.product.functions[function]
+    own, size = server.env["KUBECONFIG"], server.log.stat().st_size
+
+    def run_as(identity: str) -> None:
+        stage.product.kill_functions(function)
+        server.env["KUBECONFIG"] = identity
+        stage.product.start_functions(function)
+
+    run_as(str(kubeconfig(stage.local, OURS, account)))
+    try:
+        yield size
+    finally:
+        run_as(own)
+
+
+def await_error(drains: Drains, account: str) -> str:
+    """The `lastError` that speaks of an account, as soon as it is there."""
+    (name,) = (item["metadata"]["name"] for item in drains.maintenances)
+    user = f'"system:serviceaccount:{OURS}:{account}"'
+
+    def told(item: object) -> bool:
+        return isinstance(item, dict) and user in ((item.get("status") or {}).get("lastError") or "")
+
+    found = drains.work.wait_for(f"{MEDIK8S.path}/{name}", told, SECONDS)
+    said = str(found["status"]["lastError"])
+    print(said)
+    return said
+
+
+def await_log(stage: Stage, function: str, account: str, may_not: str, position: int) -> None:
+    """Wait until a function's log, from a position on, says what an account may not."""
+    wanted = rf"system:serviceaccount:{OURS}:{account} cannot {may_not}"
+    log = stage.product.functions[function].log
+    deadline = time.monotonic() + SECONDS
+    while not re.search(wanted, unquoted(log.read_bytes()[position:].decode(errors="replace"))):
+        assert time.monotonic() < deadline, f"{function} does not say in {log}: {wanted}"
+        time.sleep(0.1)
+
+
+def unquoted(text: str) -> str:
+    """The text without quotation marks, which a log in JSON has backslashes before."""
+    return text.replace("\\", "").replace('"', "")
+
+
+def listed(stage: Stage, account: str, namespace: str) -> set[Right]:
+    """What `kubectl auth can-i --list` shows to whoever has the account's token."""
+    identity = f"--kubeconfig={kubeconfig(stage.local, OURS, account)}"
+    said = stage.local.kubectl("auth", "can-i", "--list", "--no-headers", identity, "-n", namespace).stdout
+    return {right for line in said.splitlines() for right in _rights(line, namespace)}
+
+
+def _rights(line: str, namespace: str) -> Iterator[Right]:
+    """A line: resource.group/subresource, two lists in brackets, verbs in brackets; without a resource, paths alone."""
+    found = re.match(r"(\S+)\s+\[\]\s+\[\]\s+\[([^]]*)\]", line)
+    if not found:
+        assert line.startswith(" "), f"a line that is not understood: {line!r}"
+        return
+    whole, verbs = found.groups()
+    name, _, subresource = whole.partition("/")
+    resource, _, group = name.partition(".")
+    for verb in verbs.split():
+        yield Right(group, resource + (f"/{subresource}" if subresource else ""), verb, namespace)
