@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from console.drain import drain
+from console.events import events
 from console.mustgather import must_gather
 from console.options import cluster_options
 from console.replay import replay
@@ -33,6 +34,7 @@ commands.add_command(status)
 commands.add_command(drain)
 commands.add_command(uncordon)
 commands.add_command(must_gather)
+commands.add_command(events)
 commands.add_command(replay)
 
 

@@ -33,10 +33,10 @@ def journal_option(command: Decorated) -> Decorated:
 
 
 @contextmanager
-def opened(journal: str) -> Iterator[Journal]:
-    """The journal, which has to be there. Raises `Trouble`, also for what fails inside."""
+def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
+    """The journal; unless it may be made, it has to be there. Raises `Trouble`, also for what fails inside."""
     file = Path(journal.removeprefix("sqlite:///"))
-    if "://" not in str(journal.removeprefix("sqlite:///")) and not file.is_file():
+    if "://" not in str(journal.removeprefix("sqlite:///")) and not (create or file.is_file()):
         raise Trouble(f"there is no journal at {file}: name it with --journal or $JOURNAL")
     try:
         with closing(Journal(journal)) as book:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from eventing import events, manifests, triggers, wiring
+from eventing.listeners import LISTENERS
 from functions.app import FUNCTIONS
 from tests.manifests.rendering import MANIFESTS, OVERLAYS, text
 
@@ -43,6 +44,14 @@ def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: P
     }
 
     assert brought == {(name, kind) for name, takes in TAKES.items() for kind in takes or known}
+
+
+def test_who_listens_is_known_without_manifests(tmp_path: Path) -> None:
+    """What is missing from a recording is told by the same filters; `record` takes everything."""
+    found = triggers.read(read(MANIFESTS / "base", tmp_path), "http://functions").values()
+    told = {(each.url.rpartition("/")[2], frozenset(each.attributes.items())) for each in found}
+
+    assert {(name, frozenset(wanted.items())) for name, wanted in LISTENERS} == told - {("record", frozenset())}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
