@@ -15,13 +15,17 @@ import aiohttp
 from eventing.events import Reference, event
 from eventing.wire import binary
 
-SOON = 0.2
-"""Seconds a hint that is not urgent waits for company: at most 5 a second for each node."""
+SOON = 0.5
+"""Seconds a hint that is not urgent waits for company: nobody reads a progress bar faster."""
 APART = 0.05
 """Seconds between two urgent hints of one type for one node."""
 BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds between attempts while the sink does not answer; the last one repeats."""
 log = logging.getLogger("podsource")
+
+
+Said = tuple[Mapping[str, Any], tuple[str, ...]]
+"""Data and marks of an event that waits."""
 
 
 class Slot:
@@ -30,7 +34,7 @@ class Slot:
     def __init__(self) -> None:
         self.last = 0.0
         self.due = 0.0
-        self.data: Mapping[str, Any] | None = None
+        self.said: Said | None = None
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -54,13 +58,22 @@ class Sender:
                 slot.task.cancel()
         await self._session.close()
 
-    def say(self, kind: str, maintenance: Reference, node: str, data: Mapping[str, Any], *, urgent: bool) -> None:
+    def say(
+        self,
+        kind: str,
+        maintenance: Reference,
+        node: str,
+        data: Mapping[str, Any],
+        *,
+        urgent: bool,
+        marks: tuple[str, ...] = (),
+    ) -> None:
         """Send an event `SOON`, together with what comes until then; an `urgent` one at once, `APART` from the last."""
         slot = self._slots.setdefault((node, kind, maintenance.uid), Slot())
         now = time.monotonic()
         due = max(now, slot.last + APART) if urgent else now + SOON
-        slot.due = due if slot.data is None else min(slot.due, due)
-        slot.data = data
+        slot.due = due if slot.said is None else min(slot.due, due)
+        slot.said = data, marks
         slot.wake.set()
         if slot.task is None or slot.task.done():
             slot.task = asyncio.create_task(self._send(slot, kind, maintenance, node))
@@ -74,14 +87,14 @@ class Sender:
 
     async def _send(self, slot: Slot, kind: str, maintenance: Reference, node: str) -> None:
         failures = 0
-        while slot.data is not None:
+        while slot.said is not None:
             await self._until_due(slot)
-            data, slot.data = slot.data, None
+            said, slot.said = slot.said, None
             slot.last = time.monotonic()
-            if await self._post(kind, maintenance, node, data):
+            if await self._post(kind, maintenance, node, said):
                 failures = 0
                 continue
-            slot.data = slot.data or data  # what came meanwhile is newer
+            slot.said = slot.said or said  # what came meanwhile is newer
             await asyncio.sleep(BACKOFF[min(failures, len(BACKOFF) - 1)])
             failures += 1
 
@@ -92,9 +105,10 @@ class Sender:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(slot.wake.wait(), rest)
 
-    async def _post(self, kind: str, maintenance: Reference, node: str, data: Mapping[str, Any]) -> bool:
+    async def _post(self, kind: str, maintenance: Reference, node: str, said: Said) -> bool:
+        data, marks = said
         version = data.get("podsVersion") or data.get("budgetsVersion") or ""
-        message = binary(event(kind, "podsource", maintenance, node, seed=version, data=data))
+        message = binary(event(kind, "podsource", maintenance, node, seed=version, data=data, marks=marks))
         try:
             async with self._session.post(self._sink, data=message.body, headers=message.headers) as answer:
                 if answer.status < 300:

@@ -9,7 +9,7 @@ uid}, "node": name}` plus what is named below.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -49,7 +49,8 @@ MEANINGS = {
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now",
     PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
     "reason, budget, healthy, needed, message}], error, podsVersion; marked `more` when others may go at once",
-    PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone",
+    PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone; marked `more` "
+    "when it was the last one or others still wait to be evicted, else `progress`",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true",
     MAINTENANCE_FAILED: "a step could not be done; data: step, error",
@@ -62,16 +63,16 @@ MEANINGS = {
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
 MARKS = {
-    "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, NODE_DRAINED, MAINTENANCE_FAILED),
+    "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, PODS_GONE, NODE_DRAINED, MAINTENANCE_FAILED),
     "more": (NODE_TAINTED, PODS_GONE, BUDGET_OPENED, PODS_EVICTED),
 }
-"""Extensions, "true" on events of these types: the status should tell of it; more pods may go now.
+"""Extensions, "true" on events of these types: the status should tell of it; `evict` should look.
 
 Each broker asks every Trigger of every event, some with a process each: one Trigger for a mark is cheaper than one for
 each type.
 """
-SELDOM = {PODS_EVICTED: "more"}
-"""What marks an event of that type only when its emitter says so."""
+CHOSEN = {PODS_EVICTED: ("more",), PODS_GONE: ("progress", "more")}
+"""Marks that an event of that type carries only when its emitter says so."""
 
 SOURCE = "https://nodemaintenance.dev/"
 NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
@@ -106,7 +107,7 @@ def event(
     cause: BaseCloudEvent | None = None,
     seed: str = "",
     data: Mapping[str, Any] | None = None,
-    **extensions: str,
+    marks: Iterable[str] = (),
 ) -> CloudEvent:
     """An event of type `kind` about `maintenance` on `node`, emitted by `step`.
 
@@ -125,8 +126,7 @@ def event(
         "node": node,
         "maintenance": maintenance.uid,
         "partitionkey": node,
-        **{mark: "true" for mark, kinds in MARKS.items() if kind in kinds and SELDOM.get(kind) != mark},
-        **extensions,
+        **dict.fromkeys([*_usual_marks(kind), *marks], "true"),
     }
     if cause:
         attributes["cause"] = cause.get_id()
@@ -134,3 +134,7 @@ def event(
         if cause.get_extension("traceparent"):
             attributes["traceparent"] = cause.get_extension("traceparent")
     return CloudEvent(attributes, {"maintenance": maintenance.as_data(), "node": node, **(data or {})})
+
+
+def _usual_marks(kind: str) -> list[str]:
+    return [mark for mark, kinds in MARKS.items() if kind in kinds and mark not in CHOSEN.get(kind, ())]

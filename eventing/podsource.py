@@ -115,10 +115,15 @@ class PodSource:
             self._gone(node, version)
 
     def _gone(self, node: DrainingNode, version: str) -> None:
-        """Say `pods.gone`: together with others that go soon after, at once when it was the last one."""
+        """Say `pods.gone`: together with others that go soon after, at once when it was the last one.
+
+        While all that are left are on their way, only the status has to know.
+        """
+        left = node.leaving()
+        mark = "progress" if left and all(map(is_terminating, left)) else "more"
         for reference in node.references():
             data = {"podsVersion": version}
-            self._sender.say(events.PODS_GONE, reference, node.name, data, urgent=not node.leaving())
+            self._sender.say(events.PODS_GONE, reference, node.name, data, urgent=not left, marks=(mark,))
 
     def _watch_budgets(self) -> None:
         """Budgets are watched exactly while a drain is running."""

@@ -1,6 +1,7 @@
 """Write the status: the only writer of it, and only when something but the time changes (NMO-10 to NMO-13, KNM-2, 3).
 
-In: `maintenance.begun`, `pods.evicted`, `node.drained`, `maintenance.failed`. Out: nothing.
+In: `maintenance.begun`, `pods.evicted`, `pods.gone` marked `progress`, `node.drained`, `maintenance.failed`.
+Out: nothing.
 Touches: nodemaintenances get; nodemaintenances/status patch; nodes get; pods list;
 events list, create, patch in default.
 """

@@ -67,9 +67,15 @@ def with_sender(sink: Sink, script: Callable[[Sender], Awaitable[None]]) -> None
 
 
 def say(
-    sender: Sender, version: str, *, urgent: bool = False, node: str = "node-1", reference: Reference = MINE
+    sender: Sender,
+    version: str,
+    *,
+    urgent: bool = False,
+    node: str = "node-1",
+    reference: Reference = MINE,
+    marks: tuple[str, ...] = (),
 ) -> None:
-    sender.say(events.PODS_GONE, reference, node, {"podsVersion": version}, urgent=urgent)
+    sender.say(events.PODS_GONE, reference, node, {"podsVersion": version}, urgent=urgent, marks=marks)
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +111,21 @@ def test_an_urgent_hint_does_not_wait() -> None:
 
     assert sink.versions() == ["2"]
     assert sink.taken[0][0] - started < SOON
+
+
+def test_the_newest_state_has_the_say_whom_it_calls() -> None:
+    """X-4: pods are gone, which the status tells; then the last one is, and `evict` has to look."""
+    sink = Sink()
+
+    async def script(sender: Sender) -> None:
+        say(sender, "1", marks=("progress",))
+        say(sender, "2", urgent=True, marks=("more",))
+        await sink.until(1)
+
+    with_sender(sink, script)
+
+    ((_, told),) = sink.taken
+    assert (told.get_extension("more"), told.get_extension("progress")) == ("true", None)
 
 
 def test_urgent_hints_keep_their_distance() -> None:

@@ -43,7 +43,7 @@ def test_whatever_differs_makes_another_id() -> None:
 
 def test_an_event_carries_what_its_listeners_need() -> None:
     """X-4: node, maintenance and partition as extensions, JSON as content type, the reference in the data."""
-    made = event(events.PODS_EVICTED, "evict", MINE, "node-1", cause=cause(), data={"error": ""}, more="true")
+    made = event(events.PODS_EVICTED, "evict", MINE, "node-1", cause=cause(), data={"error": ""}, marks=("more",))
 
     extensions = {name: made.get_extension(name) for name in ("node", "maintenance", "partitionkey", "cause", "more")}
     assert extensions == {
