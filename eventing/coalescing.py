@@ -25,7 +25,7 @@ log = logging.getLogger("podsource")
 
 
 Said = tuple[Mapping[str, Any], tuple[str, ...]]
-"""Data and marks of an event that waits."""
+"""Data and flags of an event that waits."""
 
 
 class Slot:
@@ -66,14 +66,14 @@ class Sender:
         data: Mapping[str, Any],
         *,
         urgent: bool,
-        marks: tuple[str, ...] = (),
+        flags: tuple[str, ...] = (),
     ) -> None:
         """Send an event `SOON`, together with what comes until then; an `urgent` one at once, `APART` from the last."""
         slot = self._slots.setdefault((node, kind, maintenance.uid), Slot())
         now = time.monotonic()
         due = max(now, slot.last + APART) if urgent else now + SOON
         slot.due = due if slot.said is None else min(slot.due, due)
-        slot.said = data, marks
+        slot.said = data, flags
         slot.wake.set()
         if slot.task is None or slot.task.done():
             slot.task = asyncio.create_task(self._send(slot, kind, maintenance, node))
@@ -106,9 +106,9 @@ class Sender:
                 await asyncio.wait_for(slot.wake.wait(), rest)
 
     async def _post(self, kind: str, maintenance: Reference, node: str, said: Said) -> bool:
-        data, marks = said
+        data, flags = said
         version = data.get("podsVersion") or data.get("budgetsVersion") or ""
-        message = binary(event(kind, "podsource", maintenance, node, seed=version, data=data, marks=marks))
+        message = binary(event(kind, "podsource", maintenance, node, seed=version, data=data, flags=flags))
         try:
             async with self._session.post(self._sink, data=message.body, headers=message.headers) as answer:
                 if answer.status < 300:

@@ -48,9 +48,9 @@ MEANINGS = {
     NODE_CORDONED: "the node takes no new pods",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now",
     PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
-    "reason, budget, healthy, needed, message}], error, podsVersion; marked `more` when others may go at once",
-    PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone; marked `more` "
-    "when it was the last one or others still wait to be evicted, else `progress`",
+    "reason, budget, healthy, needed, message}], error, podsVersion; flagged `more` when others may go at once",
+    PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone; "
+    "flagged `more` when it was the last one or others wait to be evicted, else `progress`",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true",
     MAINTENANCE_FAILED: "a step could not be done; data: step, error",
@@ -62,17 +62,17 @@ MEANINGS = {
 # Straight from each function to `record`, by no broker: what it ran on, how long, what it answered; data: attempts.
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
-MARKS = {
+FLAGS = {
     "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, PODS_GONE, NODE_DRAINED, MAINTENANCE_FAILED),
     "more": (NODE_TAINTED, PODS_GONE, BUDGET_OPENED, PODS_EVICTED),
 }
 """Extensions, "true" on events of these types: the status should tell of it; `evict` should look.
 
-Each broker asks every Trigger of every event, some with a process each: one Trigger for a mark is cheaper than one for
+Each broker asks every Trigger of every event, some with a process each: one Trigger for a flag is cheaper than one for
 each type.
 """
 CHOSEN = {PODS_EVICTED: ("more",), PODS_GONE: ("progress", "more")}
-"""Marks that an event of that type carries only when its emitter says so."""
+"""Flags that an event of that type carries only when its emitter says so."""
 
 SOURCE = "https://nodemaintenance.dev/"
 NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
@@ -107,7 +107,8 @@ def event(
     cause: BaseCloudEvent | None = None,
     seed: str = "",
     data: Mapping[str, Any] | None = None,
-    marks: Iterable[str] = (),
+    flags: Iterable[str] = (),
+    **extensions: str,
 ) -> CloudEvent:
     """An event of type `kind` about `maintenance` on `node`, emitted by `step`.
 
@@ -126,7 +127,8 @@ def event(
         "node": node,
         "maintenance": maintenance.uid,
         "partitionkey": node,
-        **dict.fromkeys([*_usual_marks(kind), *marks], "true"),
+        **dict.fromkeys([*_usual_flags(kind), *flags], "true"),
+        **extensions,
     }
     if cause:
         attributes["cause"] = cause.get_id()
@@ -136,5 +138,5 @@ def event(
     return CloudEvent(attributes, {"maintenance": maintenance.as_data(), "node": node, **(data or {})})
 
 
-def _usual_marks(kind: str) -> list[str]:
-    return [mark for mark, kinds in MARKS.items() if kind in kinds and mark not in CHOSEN.get(kind, ())]
+def _usual_flags(kind: str) -> list[str]:
+    return [flag for flag, kinds in FLAGS.items() if kind in kinds and flag not in CHOSEN.get(kind, ())]

@@ -120,10 +120,10 @@ class PodSource:
         While all that are left are on their way, only the status has to know.
         """
         left = node.leaving()
-        mark = "progress" if left and all(map(is_terminating, left)) else "more"
+        flag = "progress" if left and all(map(is_terminating, left)) else "more"
         for reference in node.references():
             data = {"podsVersion": version}
-            self._sender.say(events.PODS_GONE, reference, node.name, data, urgent=not left, marks=(mark,))
+            self._sender.say(events.PODS_GONE, reference, node.name, data, urgent=not left, flags=(flag,))
 
     def _watch_budgets(self) -> None:
         """Budgets are watched exactly while a drain is running."""

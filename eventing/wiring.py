@@ -49,10 +49,10 @@ def _wrong(
 
 
 def brings(attributes: Mapping[str, str], known: Collection[str]) -> set[str]:
-    """The types, of those `known`, that a Trigger with these filter attributes can bring; a mark stands for several."""
-    marks = [set(events.MARKS[name]) for name in attributes if name in events.MARKS]
+    """The types, of those `known`, that a Trigger with these filter attributes can bring; a flag stands for several."""
+    flags = [set(events.FLAGS[name]) for name in attributes if name in events.FLAGS]
     types = [{attributes["type"]}] if "type" in attributes else []
-    return set(known).intersection(*marks, *types)
+    return set(known).intersection(*flags, *types)
 
 
 def _text(attributes: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """Evict one batch: what may go goes, what is blocked is said, nothing is waited for (NMO-5 to NMO-9, design rule 3).
 
-In: `node.tainted`, `budget.opened`, `pods.gone` and `pods.evicted` marked `more`. Out: `pods.evicted`, `node.drained`,
+In: `node.tainted`, `budget.opened`, `pods.gone` and `pods.evicted` flagged `more`. Out: `pods.evicted`, `node.drained`,
 `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
 daemonsets get.
@@ -25,7 +25,7 @@ from kube.maintenance import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import in_maintenance
 from kube.pods import Pod, sort
 
-TAKES = events.MARKS["more"]
+TAKES = events.FLAGS["more"]
 GIVES = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 
 
@@ -52,9 +52,9 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not marks.is_replay(event):
         _count(batch)
     _tell(maintenance, batch)
-    marks = ("more",) if batch.unsent else ()
+    flags = ("more",) if batch.unsent else ()
     report = _report(batch, version)
-    return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=report, marks=marks)]
+    return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=report, flags=flags)]
 
 
 async def _look(api: Api, node: str, event: BaseCloudEvent) -> tuple[list[Pod], list[Object], str]:

@@ -1,6 +1,6 @@
 """Write the status: the only writer of it, and only when something but the time changes (NMO-10 to NMO-13, KNM-2, 3).
 
-In: `maintenance.begun`, `pods.evicted`, `pods.gone` marked `progress`, `node.drained`, `maintenance.failed`.
+In: `maintenance.begun`, `pods.evicted`, `pods.gone` flagged `progress`, `node.drained`, `maintenance.failed`.
 Out: nothing.
 Touches: nodemaintenances get; nodemaintenances/status patch; nodes get; pods list;
 events list, create, patch in default.
@@ -25,7 +25,7 @@ from kube.errors import Conflict, NotFound
 from kube.lookup import pods_on
 from kube.nodes import node_path
 
-TAKES = events.MARKS["progress"]
+TAKES = events.FLAGS["progress"]
 GIVES = ()
 ATTEMPTS = 5
 """Several steps of one maintenance may report at once; after this many the broker's backoff is the better wait."""

@@ -75,10 +75,10 @@ def test_a_type_that_the_function_does_not_take_is_found() -> None:
     ]
 
 
-@pytest.mark.parametrize(("mark", "emits", "brought"), [("progress", True, True), ("more", False, False)])
-def test_a_mark_brings_every_type_that_carries_it(mark: str, emits: bool, brought: bool) -> None:
-    """One Trigger for several types; a mark that no emitted type carries is silence, too."""
-    found = problems(trigger({mark: "true"}, destination("cordon")))
+@pytest.mark.parametrize(("flag", "emits", "brought"), [("progress", True, True), ("more", False, False)])
+def test_a_flag_brings_every_type_that_carries_it(flag: str, emits: bool, brought: bool) -> None:
+    """One Trigger for several types; a flag that no emitted type carries is silence, too."""
+    found = problems(trigger({flag: "true"}, destination("cordon")))
 
     assert ("which nothing emits" in "".join(found)) is not emits
     assert ("brings nothing that cordon takes" in "".join(found)) is not brought

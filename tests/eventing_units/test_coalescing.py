@@ -73,9 +73,9 @@ def say(
     urgent: bool = False,
     node: str = "node-1",
     reference: Reference = MINE,
-    marks: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> None:
-    sender.say(events.PODS_GONE, reference, node, {"podsVersion": version}, urgent=urgent, marks=marks)
+    sender.say(events.PODS_GONE, reference, node, {"podsVersion": version}, urgent=urgent, flags=flags)
 
 
 @pytest.fixture(autouse=True)
@@ -118,8 +118,8 @@ def test_the_newest_state_has_the_say_whom_it_calls() -> None:
     sink = Sink()
 
     async def script(sender: Sender) -> None:
-        say(sender, "1", marks=("progress",))
-        say(sender, "2", urgent=True, marks=("more",))
+        say(sender, "1", flags=("progress",))
+        say(sender, "2", urgent=True, flags=("more",))
         await sink.until(1)
 
     with_sender(sink, script)
