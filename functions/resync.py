@@ -23,8 +23,8 @@ from kube.lookup import maintenances, pods_on
 from kube.nodes import Node, in_maintenance, node_path
 from kube.pods import Pod, is_terminating, sort
 
-MOVING_SECONDS = 3.0
-"""An event takes milliseconds from step to step; what showed life this long ago has lost none yet."""
+MOVING_SECONDS = 5.0
+"""An event takes milliseconds from step to step, seconds on a crowded cluster; before that it counts as under way."""
 TAKES = (events.TICK,)
 GIVES = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
 
