@@ -26,7 +26,7 @@ class Batch:
         evicted: pods the server let go, `{namespace, name, uid}`.
         gone: pods that were gone, or evicted by another pass, before we came.
         blocked: pods that may not go now, with the reason.
-        unsent: time was up before their turn; they may go at once.
+        unsent: time was up before their turn, or there was no answer; they may go at once.
     """
 
     evicted: list[dict[str, str]] = field(default_factory=list)
@@ -105,7 +105,9 @@ async def _evict(api: Api, pod: Pod, batch: Batch) -> Blocked | None:
                 return None
             pod = fresh  # something else about it changed: it is still to go
         except ApiError as error:
-            return refusal_of(pod, error)
+            if error.status:
+                return refusal_of(pod, error)
+            break  # no answer: the next batch sees whether it was done
         else:
             batch.evicted.append(identity(pod))
             return None
