@@ -139,6 +139,7 @@ def test_a_poison_event_harms_nobody(stage: Stage) -> None:
         "ce-id": "poison",
         "ce-source": "https://example.com/test",
         "ce-type": "dev.nodemaintenance.node.tainted",
+        "ce-more": "true",
         "content-type": "application/json",
     }
     with requests.Session() as session:
