@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from console.deadletters import deadletters
 from console.drain import drain
 from console.events import events
 from console.mustgather import must_gather
 from console.options import cluster_options
+from console.redrive import redrive
 from console.replay import replay
 from console.start import start
 from console.status import status
@@ -36,6 +38,8 @@ commands.add_command(uncordon)
 commands.add_command(must_gather)
 commands.add_command(events)
 commands.add_command(replay)
+commands.add_command(deadletters)
+commands.add_command(redrive)
 
 
 def main() -> None:

@@ -13,9 +13,10 @@ import click
 
 from console.moments import Moment
 from console.options import picked
-from console.recording import Trouble, journal_option, opened
+from console.recording import journal_option, opened
 from console.screen import show_json
 from console.timeline import as_json, table_lines, tree_lines
+from console.trouble import Trouble
 from eventing import events as vocabulary
 from eventing.entries import Query
 from eventing.journal import Journal

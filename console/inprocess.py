@@ -11,7 +11,7 @@ from pdb import Pdb
 
 from cloudevents.core.base import BaseCloudEvent
 
-from console.recording import Trouble
+from console.trouble import Trouble
 from eventing import marks
 from eventing.entries import Entry
 from eventing.replay import Answer, answer_of

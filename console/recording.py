@@ -1,4 +1,4 @@
-"""The journal that a command reads, and errors that end it: one line, exit status 2."""
+"""The journal that a command reads."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
+from console.trouble import Trouble
 from eventing.journal import Journal, JournalError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 DEFAULT = "journal.db"
-
-
-class Trouble(click.ClickException):
-    """What keeps a command from an answer, in one line; 1 is the exit status of an answer that is no."""
-
-    exit_code = 2
 
 
 def journal_option(command: Decorated) -> Decorated:

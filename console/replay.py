@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from console.connection import sentence
 from console.diff import DIFFERS, UNRECORDED, Replayed, as_json, gone, summary, text
 from console.inprocess import run_here
-from console.options import CONTEXT, KUBECONFIG, cluster_options, output_option, picked
-from console.recording import Trouble, journal_option, opened
+from console.options import cluster_options, output_option, picked
+from console.recording import journal_option, opened
 from console.screen import note, show, show_json
 from console.selection import Chosen, selected, selection_options
 from console.targets import Target, Targets, Wanted, target_options
+from console.trouble import Trouble, confirm, door
 from eventing.differences import compare
 from eventing.entries import Entry
-from eventing.replay import Answer, NoAnswer, new_run, recorded
+from eventing.replay import Answer, new_run, recorded
 from eventing.replay import replay as posted
 from eventing.world import World, look, mentioned
 from kube.cluster import Cluster
-from kube.errors import ApiError
 
 Call = tuple[Entry, Target]
 
@@ -71,7 +69,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **sa
     how = How(new_run(), dry_run == "server", wanted.in_process, debug)
     with opened(journal) as book:
         entries = selected(book, chosen)
-    with _door() as cluster:
+    with door() as cluster:
         targets = Targets(wanted, cluster)
         calls = [(entry, target) for entry in entries for target in targets.of(entry.event)]
         if not (how.dry_run or yes):
@@ -81,34 +79,10 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **sa
     _end(found, world, how, output)
 
 
-@contextmanager
-def _door() -> Iterator[Cluster]:
-    """The cluster that the command line names; what it refuses is `Trouble`."""
-    meta = click.get_current_context().meta
-    try:
-        cluster = Cluster(meta.get(KUBECONFIG), meta.get(CONTEXT))
-        try:
-            yield cluster
-        finally:
-            cluster.close()
-    except ApiError as error:
-        raise Trouble(sentence(error)) from None
-    except NoAnswer as error:
-        raise Trouble(
-            f"{error}: name the URL under which functions are found by --functions, or use --in-process"
-        ) from None
-
-
 def _confirm(calls: Sequence[Call]) -> None:
-    """Ask before anything is written. Raises `Trouble` when the answer is no, or nobody is there to give one."""
     names = ", ".join(dict.fromkeys(target.function for _, target in calls))
     question = f"Replay {len(calls)} times for real, to {names}? What is not as it should be will be written"
-    try:
-        if not click.confirm(question, err=True):
-            raise Trouble("nothing was replayed; --dry-run=server writes nothing")
-    except click.Abort:
-        click.echo(err=True)  # the question's line is open
-        raise Trouble("nobody confirmed: say --yes, or --dry-run=server, which writes nothing") from None
+    confirm(question, "say --yes, or --dry-run=server, which writes nothing")
 
 
 def _replay(calls: Sequence[Call], world: World, how: How, cluster: Cluster, output: str) -> list[Replayed]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from console.recording import Trouble
+from console.trouble import Trouble
 from eventing.entries import Entry, Query
 from eventing.journal import Journal
 

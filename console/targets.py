@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 from cloudevents.core.base import BaseCloudEvent
 
-from console.recording import Trouble
+from console.trouble import Trouble
 from eventing import manifests
 from eventing.manifests import ManifestError
 from eventing.triggers import Policy, Trigger, is_url

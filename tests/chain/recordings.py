@@ -1,9 +1,12 @@
-"""What the journal holds of a maintenance, once it is whole."""
+"""What the journal holds of a maintenance, once it is whole, and the commands that read it."""
 
 from __future__ import annotations
 
 from contextlib import closing
 
+from click.testing import CliRunner, Result
+
+from console.cli import commands
 from console.targets import Targets, Wanted
 from eventing.entries import Entry
 from eventing.journal import Journal, Query
@@ -24,3 +27,10 @@ def recording(scene: Scene, uid: str) -> list[Entry]:
     with closing(Journal(scene.product.journal)) as book:
         await_ready("the recording", lambda: whole(book), [], 10)
     return found
+
+
+def run(scene: Scene, *words: str) -> Result:
+    """Run `kubectl maintenance` on the scene's cluster and journal."""
+    where = ("--kubeconfig", str(scene.cluster.kubeconfig))
+    found = ("--journal", str(scene.product.journal)) if "--journal" not in words else ()
+    return CliRunner().invoke(commands, [*where, *words, *found], prog_name="kubectl maintenance")

@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from console.cli import commands
 from eventing import events
 from eventing.entries import Entry
 from eventing.journal import Journal
 from eventing.replay import post
 from functions.app import FUNCTIONS
-from localcluster.api import Api
 from localcluster.flow import Flow
-from localcluster.functions import READY
-from localcluster.processes import Server, await_ready, free_port
+from localcluster.processes import free_port
 from localcluster.servers import ROOT
-from tests.chain.recordings import recording
+from tests.chain.editing import edited
+from tests.chain.recordings import recording, run
 from tests.chain.scene import Scene
 from tests.workload import is_dry
 
 DRY = "--dry-run=server"
-
-
-def run(scene: Scene, *words: str) -> Result:
-    """Run `kubectl maintenance` on the scene's cluster and journal."""
-    where = ("--kubeconfig", str(scene.cluster.kubeconfig))
-    found = ("--journal", str(scene.product.journal)) if "--journal" not in words else ()
-    return CliRunner().invoke(commands, [*where, *words, *found], prog_name="kubectl maintenance")
 
 
 def replay(scene: Scene, uid: str, *words: str) -> Result:
@@ -161,28 +151,6 @@ def test_a_real_replay_of_a_finished_maintenance_changes_nothing(scene: Scene) -
     scene.gone(path)
 
 
-@contextmanager
-def edited(scene: Scene, folder: Path, file: str, old: str, new: str) -> Iterator[str]:
-    """The functions from a copy of the sources in which one line was changed by hand; gives their URL."""
-    for room in ("functions", "eventing", "kube"):
-        shutil.copytree(ROOT / room, folder / room)
-    source = folder / file
-    assert source.read_text().count(old) == 1
-    source.write_text(source.read_text().replace(old, new))
-    port = free_port()
-    app = ("functions.app:create_app()", "-c", folder / "functions" / "gunicorn.conf.py", "--bind", f"127.0.0.1:{port}")
-    kubeconfig = scene.cluster.kubeconfig_for("system:serviceaccount:node-maintenance:functions")
-    environment = {"KUBECONFIG": str(kubeconfig), "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(folder)}
-    command: list[str | Path] = [sys.executable, "-P", "-m", "gunicorn", *app]
-    server = Server("edited", command, folder / "edited.log", environment, folder)
-    server.start()
-    try:
-        await_ready("edited", lambda: Api(f"http://127.0.0.1:{port}").answers(READY), [server], 30)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-
-
 EDITS = {
     "cordon says more": (
         "functions/cordon.py",
@@ -225,7 +193,7 @@ def test_a_changed_function_is_found(
     """X-2: a recording is a regression test: exit 1, and the diff names event, function and field."""
     changed = next(entry for entry in recording(scene, drained) if entry.event.get_type() == kind)
 
-    with edited(scene, tmp_path, file, old, new) as url:
+    with edited(scene, tmp_path, file, old, new, free_port()) as url:
         found = replay(scene, drained, DRY, "--functions", url)
 
     shown = [line.strip() for line in found.stdout.splitlines()]

@@ -13,21 +13,24 @@ from console.cli import commands
 from console.options import Duration
 from tests.console.conftest import ROOT, Run
 
-NAMES = ["start", "stop", "status", "drain", "uncordon", "must-gather", "replay"]
+NAMES = ["start", "stop", "status", "drain", "uncordon", "must-gather", "replay", "redrive"]
+OF_THE_JOURNAL = ["events", "deadletters"]
+"""These need no cluster."""
 
 
 def test_the_commands_are_these() -> None:
-    assert sorted(commands.commands) == sorted(NAMES)
+    assert sorted(commands.commands) == sorted(NAMES + OF_THE_JOURNAL)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + OF_THE_JOURNAL)
 def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
     result = CliRunner().invoke(commands, [name, "--help"], prog_name="kubectl maintenance")
 
     assert result.exit_code == 0
     assert f"Usage: kubectl maintenance {name}" in result.stdout
     assert f"Example:\n    kubectl maintenance {name}" in result.stdout
-    for option in ("--output [table|json]", "--kubeconfig", "--context"):
+    shared = ("--kubeconfig", "--context") if name in NAMES else ("--journal",)
+    for option in ("--output [table|", *shared):
         assert option in result.stdout
 
 

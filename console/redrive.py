@@ -1,0 +1,112 @@
+"""`kubectl maintenance redrive`: dead letters delivered once more, to the function that did not take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from console.deadletters import as_json
+from console.diff import short
+from console.options import cluster_options, output_option
+from console.recording import journal_option, opened
+from console.screen import note, show_json
+from console.trouble import Trouble, confirm, door
+from eventing.entries import Attempt, Entry, Query
+from eventing.journal import Journal
+from eventing.redrive import function_of, still_open
+from eventing.redrive import redrive as delivered
+from eventing.triggers import is_url
+from kube.api import absent_ok
+from kube.cluster import Cluster
+from kube.leases import NAMESPACE
+
+
+@click.command
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "everything", is_flag=True, help="All that are open.")
+@click.option(
+    "--functions",
+    "base",
+    default="",
+    envvar="FUNCTIONS",
+    help="URL under which functions are found by name.  [default: $FUNCTIONS, then the address that did not take it]",
+)
+@click.option("--broker", default="", envvar="BROKER", help="Where answers go.  [default: $BROKER, then the Broker's]")
+@click.option(
+    "-n", "--namespace", default=NAMESPACE, show_default=True, help="The namespace that the functions run in."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@journal_option
+@output_option
+@cluster_options
+def redrive(
+    ids: tuple[str, ...], everything: bool, base: str, broker: str, namespace: str, yes: bool, journal: str, output: str
+) -> None:
+    """Deliver dead letters once more: to the function that did not take them alone, and its answer to the broker.
+
+    Exit status 1 when one is not taken again.
+
+    \b
+    Example:
+      kubectl maintenance redrive 4f6c2a10
+      kubectl maintenance redrive --all --yes
+    """
+    if bool(ids) == everything:
+        raise click.UsageError("name dead letters by their ids, or take --all")
+    with opened(journal) as book, door() as cluster:
+        letters = still_open(book.select(Query(dead=True, ids=ids)))
+        _check(letters, ids)
+        urls = [_url(letter, base) for letter in letters]
+        sink = broker or _broker(cluster, namespace)
+        if not yes and letters:
+            confirm(f"Deliver {len(letters)} dead letters once more, for real?", "say --yes")
+        made = [_redriven(letter, url, sink, book, output) for letter, url in zip(letters, urls, strict=True)]
+    note(f"{sum(not attempt.failed for attempt in made)} of {len(made)} redriven", output)
+    if output == "json":
+        show_json({"redriven": [_row(letter, done) for letter, done in zip(letters, made, strict=True)]})
+    if any(attempt.failed for attempt in made):
+        raise click.exceptions.Exit(1)
+
+
+def _row(letter: Entry, done: Attempt) -> dict[str, Any]:
+    return {**as_json(letter), "open": done.failed, "now": done.as_data()}
+
+
+def _check(letters: Sequence[Entry], ids: tuple[str, ...]) -> None:
+    missing = sorted(set(ids) - {letter.event.get_id() for letter in letters})
+    if missing:
+        raise Trouble(f"no open dead letter {', '.join(missing)}: see kubectl maintenance deadletters --all")
+
+
+def _url(letter: Entry, base: str) -> str:
+    """Where the function is now; where it was then, when nothing is said of that."""
+    function, why = function_of(letter), letter.dead_letter
+    if not base:
+        return why.destination if why else ""
+    if not is_url(base):
+        raise Trouble(f"--functions {base!r} is not a URL such as http://127.0.0.1:8080")
+    if not function:
+        raise Trouble(f"which function was at {why and why.destination}? Leave --functions and $FUNCTIONS out")
+    return f"{base.rstrip('/')}/{function}"
+
+
+def _broker(cluster: Cluster, namespace: str) -> str:
+    """The address that Knative gave the Broker."""
+    path = f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/brokers"
+    found = cluster.run(absent_ok(cluster.api.list(path)))
+    for item in found["items"] if found else []:
+        if url := ((item.get("status") or {}).get("address") or {}).get("url"):
+            return str(url)
+    raise Trouble(f"no Broker in namespace {namespace} says its address: name it by --broker or $BROKER")
+
+
+def _redriven(letter: Entry, url: str, broker: str, book: Journal, output: str) -> Attempt:
+    """Deliver one, write down what came of it, and say it."""
+    made = delivered(letter, url, broker)
+    book.note([made])
+    answered = ", ".join(short(str(reply["type"])) for reply in made.replies) or "nothing"
+    said = f"not taken: {made.status} {made.error}" if made.failed else f"answered {answered}"
+    note(f"{letter.event.get_id()}  {short(letter.event.get_type())}  ─▶ {made.function or url}  {said}", output)
+    return made

@@ -1,0 +1,144 @@
+"""What a function did not take is listed with the reason, and can be delivered once more, to that function alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from eventing.entries import Entry
+from eventing.journal import Journal, Query
+from eventing.replay import post
+from localcluster.processes import await_ready, free_port
+from tests.chain.editing import edited
+from tests.chain.recordings import recording, run
+from tests.chain.scene import Scene
+
+
+def letters(scene: Scene, **query: object) -> list[Entry]:
+    with closing(Journal(scene.product.journal)) as book:
+        return book.select(Query(dead=True, **query))  # type: ignore[arg-type]
+
+
+def listed(scene: Scene, *words: str) -> dict[str, dict[str, object]]:
+    """The dead letters that the command shows, by event."""
+    found = run(scene, "deadletters", "-o", "json", *words)
+    assert found.exit_code == 0, found.output
+    return {letter["event"]: letter for letter in json.loads(found.stdout)["deadLetters"]}
+
+
+@pytest.fixture
+def refused(scene: Scene, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
+    """Give a maintenance that `taint`, broken by hand, refused to go on with, and the letter. It is whole again."""
+    port = urlsplit(scene.product.functions_url).port or 0
+    environment = {
+        "JOURNAL": str(scene.product.journal),
+        "RECORD": scene.product.function_url("record"),
+        "K_SINK": scene.product.broker_url,
+    }
+    broken = 'from eventing.wire import BadEvent\n    raise BadEvent("by hand")\n    found = maintained(event, cluster)'
+    node = scene.node()
+    scene.pods(node, 2)
+    scene.product.functions.stop()
+    try:
+        whole = "found = maintained(event, cluster)"
+        with edited(scene, tmp_path, "functions/taint.py", whole, broken, port, **environment):
+            path = scene.maintain(node)
+            uid = scene.admin.get(path)["metadata"]["uid"]
+            await_ready("the dead letter", lambda: bool(letters(scene, maintenance=uid)), [], 15)
+    finally:
+        scene.product.start_functions()
+    yield path, letters(scene, maintenance=uid)[0]
+    scene.delete(path)
+    scene.gone(path)
+
+
+def test_a_dead_letter_is_redriven_to_its_function_and_the_chain_goes_on(
+    scene: Scene, refused: tuple[str, Entry]
+) -> None:
+    """X-6: listed with its reason; redriven, only the function that refused it runs, and the drain is finished."""
+    path, letter = refused
+    key = letter.event.get_id()
+    before = listed(scene)[key]
+    shown = run(scene, "deadletters").stdout
+
+    done = run(scene, "redrive", key, "--yes", "--broker", scene.product.broker_url)
+
+    scene.reaches(path)
+    with closing(Journal(scene.product.journal)) as book:
+        tainted = [e for e in book.select(Query(types=(events.NODE_TAINTED,))) if e.cause == key]
+        (event,) = [e for e in book.select(Query(ids=(key,))) if not e.dead_letter]
+    assert (before["function"], before["code"], before["reason"]) == ("taint", 400, "by hand\n")
+    assert {key, "node.cordoned", "taint", "400", "by hand"} <= {*shown.split(), *shown.split("   "), "by hand"}
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 redriven" in done.stdout
+    assert len(tainted) == 1
+    assert {attempt.function for attempt in event.attempts} == {"taint"}
+    assert key not in listed(scene)
+    assert listed(scene, "--all")[key]["open"] is False
+    assert run(scene, "redrive", key, "--yes").exit_code == 2
+
+
+def test_what_is_refused_again_stays_open(scene: Scene) -> None:
+    """X-6: exit 1, with the reason; all can be redriven at once."""
+    event = CloudEvent(
+        {"id": "poison", "source": "/test", "type": events.NODE_CORDONED, "datacontenttype": "application/json"}, {}
+    )
+    assert post(event, scene.product.broker_url).status_code == 202
+    await_ready("the dead letter", lambda: bool(letters(scene, ids=("poison",))), [], 10)
+
+    done = run(scene, "redrive", "--all", "--yes", "--broker", scene.product.broker_url)
+
+    assert done.exit_code == 1
+    assert "not taken: 400 data.node is missing" in done.stdout
+    assert listed(scene)["poison"]["open"] is True
+
+
+def test_an_answer_that_gets_nowhere_leaves_it_open(scene: Scene) -> None:
+    """X-6: without its answer at the broker the chain has not gone on: it can be redriven again."""
+    node = scene.node()
+    path = scene.maintain_with_pods(node, 1)
+    uid = scene.admin.get(path)["metadata"]["uid"]
+    event = next(e.event for e in recording(scene, uid) if e.event.get_type() == events.MAINTENANCE_BEGUN)
+    why = {
+        "knativeerrordest": scene.product.function_url("cordon"),
+        "knativeerrorcode": "503",
+        "knativeerrordata": base64.b64encode(b"the API server is away").decode(),
+    }
+    post(CloudEvent({**event.get_attributes(), **why}, event.get_data()), scene.product.function_url("record"))
+
+    astray = run(scene, "redrive", event.get_id(), "--yes", "--broker", f"http://127.0.0.1:{free_port()}")
+    first = listed(scene)[event.get_id()]
+    again = run(scene, "redrive", event.get_id(), "--yes", "--broker", scene.product.broker_url)
+
+    assert astray.exit_code == 1
+    assert "its answer got nowhere, redrive it again" in astray.stdout
+    assert first["reason"] == "the API server is away"
+    assert again.exit_code == 0, again.output
+    assert event.get_id() not in listed(scene)
+    scene.delete(path)
+    scene.gone(path)
+
+
+WRONG = {
+    "nothing named": ([], "Error: name dead letters by their ids, or take --all"),
+    "both": (["x", "--all"], "Error: name dead letters by their ids, or take --all"),
+    "unknown": (["nope", "--yes"], "Error: no open dead letter nope"),
+    "no broker": (["poison", "--yes"], "Error: no Broker in namespace node-maintenance says its address"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_redrive_is_one_line_and_exit_2(scene: Scene, words: list[str], said: str) -> None:
+    """X-6: the line names what to do."""
+    found = run(scene, "redrive", *words)
+
+    assert found.exit_code == 2
+    assert found.stderr.splitlines()[-1].startswith(said)
