@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
 OUTAGE = 20.0
 """Seconds that the source of maintenances is down; in this time the resync speaks at least once."""
 REFUSAL = 10.0
+CHAIN = ("begin", "cordon", "taint", "evict")
+"""Each hears what the one before it answers."""
 
 
 @pytest.fixture
@@ -104,12 +106,14 @@ def test_the_api_server_is_restarted(stage: Stage) -> None:
 
 
 def test_every_event_is_delivered_twice(stage: Stage, mischief: Mischief) -> None:
-    """Each call of a function happens twice at the same moment; the two are told apart by nothing but luck."""
+    """Each event comes to each function twice at the same moment, and so do the answers, on through the chain."""
     drains = stage.drains("2s")
     mischief.way = mischief.twice
     drains.begin()
     hold(drains, "every event twice")
-    assert mischief.calls["evict"] >= 2 * len(stage.nodes)
+    calls = {name: mischief.calls[name] for name in ("begin", "cordon", "taint", "evict", "status", "record")}
+    print(", ".join(f"{name} {count} times" for name, count in calls.items()))
+    assert [calls[name] >= times * len(stage.nodes) for times, name in enumerate(CHAIN, start=2)] == [True] * len(CHAIN)
 
 
 def test_events_come_in_random_order(stage: Stage, mischief: Mischief) -> None:

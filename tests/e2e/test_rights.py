@@ -126,6 +126,7 @@ def borrowed(stage: Stage, function: str, account: str) -> Iterator[int]:
     own, size = server.env["KUBECONFIG"], server.log.stat().st_size
 
     def run_as(identity: str) -> None:
+        stage.histogram.note(function)
         stage.product.kill_functions(function)
         server.env["KUBECONFIG"] = identity
         stage.product.start_functions(function)
