@@ -19,6 +19,8 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing.events import ATTEMPTS_MADE, SOURCE
 from eventing.wire import BadEvent
 
+ERROR_DATA = 1024
+"""Characters; Knative cuts `knativeerrordata` here."""
 Structured = Mapping[str, Any]
 """An event in the JSON format, structured mode."""
 
@@ -170,6 +172,16 @@ def dead_letter_of(event: BaseCloudEvent) -> DeadLetter | None:
     return DeadLetter(
         str(destination), int(code) if code.isdecimal() else 0, _decoded(event.get_extension("knativeerrordata"))
     )
+
+
+def given_up(event: BaseCloudEvent, letter: DeadLetter) -> CloudEvent:
+    """The event as a dead letter, with the extensions that Knative would add."""
+    said = {
+        "knativeerrordest": letter.destination,
+        "knativeerrorcode": str(letter.code),
+        "knativeerrordata": base64.b64encode(letter.data.encode()).decode()[:ERROR_DATA],
+    }
+    return CloudEvent({**event.get_attributes(), **said}, event.get_data())
 
 
 def attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import aiohttp
 
 from eventing import envelope as envelopes
+from eventing.entries import ERROR_DATA
 from eventing.envelope import TRACE, Envelope
 from eventing.wire import BadEvent
 
@@ -20,8 +21,6 @@ NO_ANSWER = 500
 """The code Knative gives to a request that got no answer."""
 BAD_REPLY = 502
 """The code Knative's broker gives to an answer that is neither empty nor a CloudEvent."""
-ERROR_DATA = 1024
-"""Characters; Knative cuts `knativeerrordata` here."""
 IDLE_SECONDS = 1.0
 """gunicorn closes idle connections after 2 s: reusing one at that moment would cost a failed attempt."""
 OURS = ["Content-Type", "User-Agent", "Accept"]

@@ -67,6 +67,14 @@ def received(
     return event
 
 
+def unread(headers: Mapping[str, str], body: bytes | None) -> BaseCloudEvent | None:
+    """The CloudEvent whatever its data is, for whoever keeps it; None when it is none."""
+    try:
+        return None if body is None else received(headers, body, any_data=True)
+    except BadEvent:
+        return None
+
+
 def _check_content_type(content_type: str, *, binary: bool, any_data: bool) -> None:
     if content_type == BATCH:
         raise WrongContentType("batches are not taken: send one event a request")

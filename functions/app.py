@@ -19,8 +19,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import events, logs, marks
+from eventing.entries import DeadLetter, given_up
 from eventing.retention import Retention
-from eventing.wire import BATCH, BODY_LIMIT, BadEvent, TooLarge, batch, binary, received
+from eventing.wire import BATCH, BODY_LIMIT, BadEvent, TooLarge, batch, binary, received, unread
 from functions import begin, cordon, evict, guard, record, restore, resync, status, taint
 from functions.attempts import Feed, Run
 from functions.errors import Failed, Retry
@@ -101,13 +102,20 @@ def chosen() -> list[Function]:
 def _add_route(app: Flask, function: Function, cluster: Cluster, feed: Feed, path: str) -> None:
     def handle() -> Response:
         started = time.perf_counter()
+        headers, body = dict(request.headers), _body()
         try:
-            event = _decoded(function, dict(request.headers), _body())
+            event = _decoded(function, headers, body)
         except BadEvent as error:
-            return _counted(function, _refused(function, error), started)
+            response = _refused(function, error)
+            _give_up(unread(headers, body), response, feed)
+            return _counted(function, response, started)
         with Run(function.name, event, feed) as attempt:
             response = answer(function, attempt, cluster, accept=request.headers.get("Accept", ""))
-        return response if marks.is_replay(event) else _counted(function, response, started)
+        if marks.is_replay(event):
+            return response
+        if function.takes:
+            _give_up(event, response, feed)
+        return _counted(function, response, started)
 
     app.add_url_rule(path, f"{function.name}{path}", handle, methods=["POST"])
 
@@ -118,6 +126,16 @@ def _body() -> bytes | None:
         return request.get_data()
     except RequestEntityTooLarge:  # Flask's own limit, MAX_CONTENT_LENGTH; it would answer with a page
         return None
+
+
+def _give_up(event: BaseCloudEvent | None, response: Response, feed: Feed) -> None:
+    """Tell `record` of an event that was refused, as a dead letter: not every broker does.
+
+    RabbitMQ's takes a status that it would not try again for an answer. Who tells twice tells the same.
+    """
+    if event is not None and 400 <= response.status_code < 500:
+        letter = DeadLetter(request.url, response.status_code, response.get_data(as_text=True).strip())
+        feed.give_up(given_up(event, letter))
 
 
 def _counted(function: Function, response: Response, started: float) -> Response:

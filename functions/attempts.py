@@ -1,5 +1,7 @@
 """Tells `record` of every run: which function, on which event, how long, with what answer. Only the function knows.
 
+Also of events that were refused, as dead letters.
+
 No step waits for it: a run costs an append to a queue; a thread of its own turns runs into events and posts them to
 `$RECORD`, some at a time, for as long as that takes. Without `$RECORD` nothing is told.
 """
@@ -30,6 +32,8 @@ TOGETHER = 100
 """Runs in one event, about 100 KiB."""
 KEPT = 5000
 """Runs that wait while `record` is away; of more, the oldest are lost. About 20 MB."""
+LETTERS = 100
+"""Dead letters that wait; of more, the oldest are lost. Up to 2 MiB each."""
 LONGEST_PAUSE = 10.0
 """Seconds between two tries while `record` is away, doubling up to this."""
 CLOSING_SECONDS = 2.0
@@ -83,6 +87,7 @@ class Feed:
     def __init__(self, url: str) -> None:
         self._url = url
         self._runs: deque[Run] = deque(maxlen=KEPT)
+        self._letters: deque[BaseCloudEvent] = deque(maxlen=LETTERS)
         self._added, self._closing = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -99,6 +104,15 @@ class Feed:
         if len(self._runs) == KEPT:
             ATTEMPTS_LOST.inc()
         self._runs.append(run)
+        self._wake()
+
+    def give_up(self, letter: BaseCloudEvent) -> None:
+        """Tell of an event that was refused, soon. Returns at once."""
+        if self._url:
+            self._letters.append(letter)
+            self._wake()
+
+    def _wake(self) -> None:
         if not self._added.is_set():
             self._added.set()
         if self._thread is None:
@@ -127,27 +141,34 @@ class Feed:
                 self._added.clear()
                 while (some := self._some()) and self._tell(session, some):
                     pass
+                while self._letters and self._deliver(session, self._letters.popleft()):
+                    pass
 
     def _some(self) -> list[Attempt]:
         """The oldest runs, at most so many as go together."""
         return [self._runs.popleft().attempt() for _ in range(min(TOGETHER, len(self._runs)))]
 
     def _tell(self, session: requests.Session, attempts: list[Attempt]) -> bool:
-        """Post until there is an answer; False when the process ends before that."""
-        message = binary(attempts_event(attempts))
-        pause = SOON
-        while (status := _post(session, self._url, message.headers, message.body)) >= 500:
-            log.warning("record does not take attempts: %s; %d wait", status, len(self._runs) + len(attempts))
-            if self._closing.wait(pause):
-                return False
-            pause = min(2 * pause, LONGEST_PAUSE)
+        """Tell of runs; False when the process ends before that."""
+        status = self._deliver(session, attempts_event(attempts))
         if status == TOO_LARGE and len(attempts) > 1:
             half = len(attempts) // 2
             return self._tell(session, attempts[:half]) and self._tell(session, attempts[half:])
         if status >= 400:
             ATTEMPTS_LOST.inc(len(attempts))
             log.error("record refuses %d attempts: %s", len(attempts), status)
-        return True
+        return status > 0
+
+    def _deliver(self, session: requests.Session, event: BaseCloudEvent) -> int:
+        """Post until there is an answer: its status, 0 when the process ends before that."""
+        message = binary(event)
+        pause = SOON
+        while (status := _post(session, self._url, message.headers, message.body)) >= 500:
+            log.warning("record does not take what it is told: %s; %d more attempts wait", status, len(self._runs))
+            if self._closing.wait(pause):
+                return 0
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return status
 
 
 def _post(session: requests.Session, url: str, headers: dict[str, str], body: bytes) -> int:

@@ -77,18 +77,20 @@ def test_the_data_plane_is_killed(stage: Stage, parts: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("data", [{"maintenance": "poison"}, "poison"], ids=["another shape", "no JSON"])
-def test_what_functions_refuse_is_recorded(stage: Stage, data: object) -> None:
-    """X-6: an event that `cordon` and `status` answer with 400 is in the journal, and the rest goes on.
+def test_what_functions_refuse_is_recorded_as_that(stage: Stage, data: object) -> None:
+    """X-6: an event that `cordon` answers with 400 is in the journal as a dead letter, and the rest goes on.
 
     This broker's dispatcher takes a status that it would not retry for an answer like any other (`getStatus` in its
-    `pkg/dispatcher`): nothing becomes a dead letter by it.
+    `pkg/dispatcher`): by that nothing would become a dead letter, so the function itself says it.
     """
     poison = _event(events.MAINTENANCE_BEGUN, data)
     assert post(poison, stage.product.broker_url).status_code == 202
 
-    kept = _await_kept(stage, poison.get_id(), lambda event: True)
+    kept = _await_kept(stage, poison.get_id(), lambda event: bool(event.get_extension("knativeerrordest")))
 
     assert kept.get_data() == data
+    assert kept.get_extension("knativeerrordest") == stage.product.function_url("cordon")
+    assert kept.get_extension("knativeerrorcode") == "400"
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
     drains.await_succeeded(20)

@@ -13,11 +13,11 @@ from cloudevents.core.v1.event import CloudEvent
 from flask.testing import FlaskClient
 
 from eventing import events
-from eventing.entries import Attempt, attempts_in
+from eventing.entries import Attempt, attempts_in, dead_letter_of
 from eventing.wire import binary, received
 from functions.app import create_app
 from functions.attempts import KEPT, TOGETHER, Feed, Run
-from tests.eventing.workbench import Answer, Receiver
+from tests.eventing.workbench import Answer, Received, Receiver
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, tick
 from tests.workload import Workload
@@ -84,6 +84,39 @@ def test_a_refused_event_is_told_with_what_was_said(client: FlaskClient, recorde
     (made,) = told(recorder)
     assert (made.status, made.replies, made.replay) == (400, (), "r1")
     assert "data.node is missing" in made.error
+
+
+@pytest.mark.parametrize("data", [{"no": "node"}, "no object"], ids=["another shape", "no JSON object"])
+def test_a_refused_event_is_told_as_a_dead_letter(client: FlaskClient, recorder: Receiver, data: object) -> None:
+    """X-6: whole, with who refused it and why, as Knative would say it; a broker may take 400 for an answer."""
+    event = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN}, data)  # type: ignore[arg-type]
+
+    assert post(client, "cordon", event) == 400
+
+    told = [received(request.headers, request.body, any_data=True) for request in awaited(recorder, event.get_id())]
+    assert [(letter.get_type(), letter.get_data()) for letter in told] == [(events.MAINTENANCE_BEGUN, data)]
+    said = dead_letter_of(told[0])
+    assert said is not None
+    assert (said.destination, said.code) == ("http://localhost/cordon", 400)
+    assert "data" in said.data
+
+
+def awaited(recorder: Receiver, key: str) -> list[Received]:
+    """What came with an event of that id, once it is there."""
+    recorder.wait(lambda: any(request.id == key for request in recorder.requests))
+    return [request for request in recorder.requests if request.id == key]
+
+
+def test_a_refused_replay_is_no_dead_letter(client: FlaskClient, recorder: Receiver) -> None:
+    """It was tried, and told to whoever tried it."""
+    replayed = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN, "replay": "r1"}, {"no": "node"})
+    real = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN}, {"no": "node"})
+
+    for event in (replayed, real):
+        assert post(client, "cordon", event) == 400
+
+    awaited(recorder, real.get_id())
+    assert replayed.get_id() not in {request.id for request in recorder.requests}
 
 
 def test_a_bug_is_told_with_its_name(recorder: Receiver) -> None:
