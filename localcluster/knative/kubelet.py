@@ -17,6 +17,8 @@ from localcluster.servers import ROOT
 LIFETIME = "8760h"  # nobody renews a token, so it has to last as long as the cluster
 OURS = "nodemaintenance"
 """The image of our own programs."""
+SERVE = ("gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()")
+"""What that image runs when a container names no command (see the Dockerfile)."""
 LEADERLESS = ("ingress", "filter")
 """Programs of Knative that never elect a leader, and know no flag about it."""
 
@@ -55,8 +57,8 @@ class Kubelet:
     def _command(self, container: Mapping[str, Any]) -> list[str | Path]:
         """What the image would run: Knative's are named for their program, ours for its command."""
         image, words = container["image"], [*(container.get("command") or []), *(container.get("args") or [])]
-        if image == OURS and words[:1] == ["python"]:
-            return [sys.executable, *words[1:]]
+        if image == OURS:
+            return [sys.executable, *words[1:]] if words else [sys.executable, "-m", *SERVE]
         program = self._programs / image.rsplit("/", 1)[-1]
         if not program.is_file():
             raise LocalClusterError(f"no program was built for image {image}")

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from cloudevents.core.v1.event import CloudEvent
 
-from eventing import events
 from eventing.replay import post
 from functions.app import FUNCTIONS
 from kube import maintenance as m
 from kube.groups import MEDIK8S
 from localcluster.knative.kubelet import kubeconfig
 from tests.e2e.stage import Drains, Stage
+from tests.e2e.ticks import tick
 from tests.manifests.touches import NAMESPACES, OURS, Right, documented, reaching
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
@@ -111,12 +109,6 @@ def test_a_guard_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
         f"/api/v1/nodes/{stage.nodes[0]}", lambda node: bool(node and node["spec"].get("unschedulable"))
     )
     drains.end()
-
-
-def tick() -> CloudEvent:
-    """What PingSource says every 15 seconds."""
-    said = {"type": events.TICK, "source": "/tests/e2e", "datacontenttype": "application/json"}
-    return CloudEvent({**said, "id": str(uuid.uuid4())}, {})
 
 
 @contextmanager

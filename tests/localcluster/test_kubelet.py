@@ -1,0 +1,15 @@
+"""What plays kubelet where functions are Deployments."""
+
+from __future__ import annotations
+
+import json
+
+from localcluster.knative.kubelet import SERVE
+from localcluster.servers import ROOT
+
+
+def test_it_runs_the_command_of_the_image() -> None:
+    """A container that names no command runs what the Dockerfile says."""
+    commands = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("CMD ")]
+
+    assert [json.loads(line.removeprefix("CMD ")) for line in commands] == [list(SERVE)]
