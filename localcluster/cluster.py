@@ -94,12 +94,16 @@ class LocalCluster(Startable):
     def add_nodes(self, count: int) -> list[str]:
         """Create that many more nodes, node-1 being the first, and return their names when they are Ready."""
         names = [f"node-{number}" for number in range(self.nodes + 1, self.nodes + count + 1)]
+        self.add_named(*names)
+        self.nodes += count
+        return names
+
+    def add_named(self, *names: str) -> None:
+        """Create nodes of these names; return when they are Ready."""
         api = self.api()
         for name in names:
             api.post("/api/v1/nodes", _node(name))
-        self.nodes += count
         await_ready(f"the nodes {', '.join(names)}", lambda: set(names) <= self._ready_nodes(api), self.servers)
-        return names
 
     def _start_control_plane(self) -> None:
         """Start etcd and the API server together; return when the API server is ready."""

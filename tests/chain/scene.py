@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kube.api import Object
 from kube.cluster import Cluster
 from kube.groups import GROUPS, MEDIK8S
 from kube.maintenance import phase
 from kube.nodes import node_path
+from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
+from tests.workload import Workload, audit, pod_on
 
-Object = dict[str, Any]
-OURS = "system:serviceaccount:node-maintenance:"
 NUMBERS = itertools.count(1)
 
 
@@ -33,31 +33,18 @@ class Scene:
     def __init__(self, cluster: LocalCluster, product: Product) -> None:
         self.cluster, self.product = cluster, product
         self.admin = Cluster(str(cluster.kubeconfig))
+        self.work = Workload(cluster, self.admin)
+        self._audit = audit(cluster)
 
     def node(self, name: str = "") -> str:
         """Make a node and wait until it is Ready; returns its name."""
         name = name or f"chain-{next(NUMBERS)}"
-        labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
-        metadata = {"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}, "labels": labels}
-        size = {"cpu": "32", "memory": "256Gi", "pods": "250"}
-        self.admin.create(
-            "/api/v1/nodes",
-            {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": metadata,
-                "status": {"capacity": size, "allocatable": size},
-            },
-        )
-        self.until("/api/v1/nodes", name, _is_ready)
+        self.cluster.add_named(name)
         return name
 
     def namespace(self) -> str:
         """Make a namespace with its service account; returns its name."""
-        name = f"scene-{next(NUMBERS)}"
-        self.cluster.kubectl("create", "namespace", name)
-        self.cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=30s")
-        return name
+        return self.work.add_namespace()
 
     def pods(
         self, node: str, count: int, *, namespace: str = "", labels: Object | None = None, **more: Any
@@ -69,14 +56,12 @@ class Scene:
         }
         names = [f"pod-{next(NUMBERS)}" for _ in range(count)]
         for name in names:
-            metadata = {"name": name, "labels": labels or {}, "annotations": delays}
-            metadata |= {"finalizers": more["finalizers"]} if "finalizers" in more else {}
-            spec = {"nodeName": node, "containers": [{"name": "main", "image": "fake"}]}
-            spec |= {"terminationGracePeriodSeconds": more["grace"]} if "grace" in more else {}
-            body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+            finalizers = tuple(more.get("finalizers", ()))
+            body = pod_on(node, name, labels=labels, annotations=delays, finalizers=finalizers)
+            body["spec"] |= {"terminationGracePeriodSeconds": more["grace"]} if "grace" in more else {}
             self.admin.create(f"/api/v1/namespaces/{namespace}/pods", body)
         if more.get("ready_awaited", True):
-            return [self.until(f"/api/v1/namespaces/{namespace}/pods", name, _is_ready) for name in names]
+            return [self.until(f"/api/v1/namespaces/{namespace}/pods", name, is_ready) for name in names]
         return [self.admin.get(f"/api/v1/namespaces/{namespace}/pods/{name}") for name in names]
 
     def deployment(self, namespace: str, node: str, replicas: int, **delays: str) -> None:
@@ -129,28 +114,26 @@ class Scene:
         self.admin.create(GROUPS[group].path, {**body, "spec": {"nodeName": node, "reason": reason}})
         return f"{GROUPS[group].path}/{name}"
 
-    def history(self, path: str, done: Callable[[Object], bool], seconds: float = 30.0) -> Iterator[Object]:
-        """Yield each state of the object at `path` as it comes, up to the one that is `done`."""
-        collection, name = path.rsplit("/", 1)
-        deadline = time.monotonic() + seconds
-        for change in self.cluster.api().watch(f"{collection}?fieldSelector=metadata.name={name}", seconds=seconds):
-            item = change["object"]
-            if change["type"] != "DELETED":
-                yield item
-                if done(item):
-                    return
-            assert time.monotonic() < deadline, f"{path} is still {item.get('status')} after {seconds} s"
-        raise AssertionError(f"the watch on {path} ended")
+    def history(self, path: str, done: Callable[[Object], bool], seconds: float = 30.0) -> list[Object]:
+        """Each state of the object at `path` as it came, up to the one that is `done`."""
+        states: list[Object] = []
+
+        def take(item: Object | None) -> bool:
+            if item is None:
+                return False
+            states.append(item)
+            return done(item)
+
+        self.work.wait_for(path, take, seconds)
+        return states
 
     def until(self, collection: str, name: str, done: Callable[[Object], bool], seconds: float = 30.0) -> Object:
         """The first state of the object that is `done`."""
-        *_, last = self.history(f"{collection}/{name}", done, seconds)
-        return last
+        return self.history(f"{collection}/{name}", done, seconds)[-1]
 
     def reaches(self, path: str, done: Callable[[Object], bool] = finished, seconds: float = 30.0) -> Object:
         """The first state of the object at `path` that is `done`."""
-        *_, last = self.history(path, done, seconds)
-        return last
+        return self.history(path, done, seconds)[-1]
 
     def gone(self, path: str, seconds: float = 10.0) -> float:
         """Wait until the object at `path` is gone; returns the seconds that took."""
@@ -162,7 +145,7 @@ class Scene:
 
     def delete(self, path: str) -> None:
         """Request the deletion of a maintenance, and do not wait for it."""
-        self.admin.delete(path, uid=self.admin.get(path)["metadata"]["uid"])
+        self.work.delete(path)
 
     def spec(self, node: str) -> Object:
         """The node's spec."""
@@ -176,28 +159,15 @@ class Scene:
 
     def audit(self) -> list[Object]:
         """The API server's audit log: every write of anybody, in order."""
-        whole, _, _ = self.cluster.audit_log.read_text().rpartition("\n")  # the last line may be half written
-        return [json.loads(line) for line in whole.split("\n") if line]
+        return self._audit.entries()
 
     def our_writes(self) -> list[Object]:
         """The writes of the product's accounts."""
-        return [entry for entry in self.audit() if entry["user"]["username"].startswith(OURS)]
+        return self._audit.writes_by()
 
     def evictions(self, pods: list[Object]) -> list[Object]:
-        """The eviction requests for these pods, by uid where the request names one."""
-        keys = {(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in pods}
-        return [
-            entry
-            for entry in self.audit()
-            if entry["verb"] == "create"
-            and entry["objectRef"].get("subresource") == "eviction"
-            and (entry["objectRef"]["namespace"], entry["objectRef"]["name"]) in keys
-        ]
-
-
-def _is_ready(item: Object) -> bool:
-    conditions = (item.get("status") or {}).get("conditions") or []
-    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+        """The eviction requests for these pods, whose names nobody else has."""
+        return self._audit.evictions(*(pod["metadata"]["name"] for pod in pods)) if pods else []
 
 
 def _allows(item: Object, allowed: int) -> bool:

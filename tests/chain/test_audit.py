@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from eventing.events import TICK
+from kube.api import Object
 from localcluster.flow import Flow
-from tests.chain.scene import OURS, Object, Scene
+from tests.chain.scene import Scene
+from tests.workload import OURS
 
 
 def test_nothing_is_evicted_before_cordon_and_taint(scene: Scene) -> None:

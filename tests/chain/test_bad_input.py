@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from kube.api import Object
 from kube.groups import MEDIK8S
 from localcluster.errors import LocalClusterError
-from tests.chain.scene import Object, Scene
+from tests.chain.scene import Scene
 
 RESYNC = 20.0
 """Seconds within which a tick has come and was answered."""

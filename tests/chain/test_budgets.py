@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tests.chain.scene import Object, Scene, finished
+from kube.api import Object
+from tests.chain.scene import Scene, finished
 
 
 def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from kube.api import Object
 from localcluster.product import Product
-from tests.chain.scene import Object, Scene, finished
+from tests.chain.scene import Scene, finished
 
 RESYNC = 15.0
 """Seconds between two ticks of the PingSource."""

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from kube.api import Object
 from kube.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
-from tests.chain.scene import Object, Scene
+from tests.chain.scene import Scene
 
 SAMPLES = {
     MEDIK8S.api_version: ("nodemaintenance-sample", "node02", "Test node maintenance"),
