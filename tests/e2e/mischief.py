@@ -6,15 +6,16 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import requests
 from requests.adapters import HTTPAdapter
 
 from localcluster.engine import EngineProduct
-from tests.e2e.listener import Answer, Handle
+from tests.eventing.workbench import Answer, Received
 
+Way = Callable[[Received], Answer]
 LATE = 0.5
 """Seconds by which an event is late at most."""
 ATTEMPTS = 10
@@ -31,76 +32,76 @@ class Mischief:
         self._lock = threading.Lock()
         self._doubled: set[tuple[str, str, str]] = set()
         self.calls: Counter[str] = Counter()
-        self.way: Handle = self.once
+        self.way: Way = self.once
 
-    def __call__(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def __call__(self, request: Received) -> Answer:
         """Answer in the way of the moment."""
-        return self.way(path, headers, body)
+        return self.way(request)
 
     def behave(self) -> None:
         """From now on all is as it should be."""
         self.way = self.once
 
-    def once(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def once(self, request: Received) -> Answer:
         """As it should be."""
-        name = path.strip("/")
+        name, headers = request.path.strip("/"), _event(request.headers)
         self.calls[name] += 1
         try:
-            answer = self._session().post(self._product.function_url(name), body, headers=_event(headers), timeout=30)
+            answer = self._session().post(self._product.function_url(name), request.body, headers=headers, timeout=30)
         except requests.RequestException as error:
-            return 502, {}, str(error).encode()
-        return answer.status_code, _event(answer.headers), answer.content
+            return Answer(502, {}, str(error).encode())
+        return Answer(answer.status_code, _event(answer.headers), answer.content)
 
-    def twice(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def twice(self, request: Received) -> Answer:
         """Two calls at the same moment, and the broker gets both answers, whether they are one event or two.
 
         So a function has each event once more often than the broker brought it: one more at every step of the chain.
         Were duplicates doubled again, the fifth step would have 32.
         """
-        event = (path, headers["ce-source"], headers["ce-id"])
+        event = (request.path, request.headers["ce-source"], request.id)
         with self._lock:
             doubled = event in self._doubled
             self._doubled.add(event)
         if doubled:
-            return self.once(path, headers, body)
+            return self.once(request)
         with ThreadPoolExecutor(max_workers=1) as other:
-            waiting = other.submit(self.once, path, headers, body)
-            answer = self.once(path, headers, body)
+            waiting = other.submit(self.once, request)
+            answer = self.once(request)
             second = waiting.result()
-        if second[0] == 200:
+        if second.status == 200:
             self._post(second)
         return answer
 
-    def late(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def late(self, request: Received) -> Answer:
         """Taken now, delivered some time later: what comes after it may overtake it."""
         wait = random.uniform(0, LATE)
-        threading.Thread(target=self._answer_later, args=(path, headers, body, wait), daemon=True).start()
-        return 204, {}, b""
+        threading.Thread(target=self._answer_later, args=(request, wait), daemon=True).start()
+        return Answer(204)
 
-    def without(self, name: str) -> Handle:
+    def without(self, name: str) -> Way:
         """One function is not available."""
 
-        def handle(path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-            if path.strip("/") == name:
-                return 503, {}, b"not now\n"
-            return self.once(path, headers, body)
+        def handle(request: Received) -> Answer:
+            if request.path.strip("/") == name:
+                return Answer(503, body=b"not now\n")
+            return self.once(request)
 
         return handle
 
-    def _answer_later(self, path: str, headers: Mapping[str, str], body: bytes, wait: float) -> None:
+    def _answer_later(self, request: Received, wait: float) -> None:
         """Deliver until it is taken, and hand on the answer as the broker would."""
         time.sleep(wait)
         for _ in range(ATTEMPTS):
-            answer = self.once(path, headers, body)
-            if answer[0] < 300:
+            answer = self.once(request)
+            if answer.status < 300:
                 break
             time.sleep(LATE)
-        if answer[0] == 200:
+        if answer.status == 200:
             self._post(answer)
 
     def _post(self, answer: Answer) -> None:
         """Send a function's answer to the broker."""
-        self._session().post(self._product.broker_url, answer[2], headers=dict(answer[1]), timeout=30)
+        self._session().post(self._product.broker_url, answer.body, headers=dict(answer.headers), timeout=30)
 
     def _session(self) -> requests.Session:
         """One for each thread; a proxy from the environment is for the world outside."""

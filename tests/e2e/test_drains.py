@@ -6,8 +6,8 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 import requests
@@ -17,8 +17,8 @@ from kube.groups import GROUPS, Group
 from localcluster.access import NAMESPACE
 from localcluster.knative import install
 from localcluster.knative.product import KINDS
-from tests.e2e.listener import Answer, Handle, Listener
 from tests.e2e.stage import Stage
+from tests.eventing.workbench import Answer, Received, Receiver
 
 pytestmark = pytest.mark.e2e
 PROBES = 200
@@ -59,9 +59,9 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     """From the moment an event is sent to the ingress until its subscriber is called: median under 10 ms."""
     called: dict[str, float] = {}
 
-    def note(path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        called[headers["ce-id"]] = time.monotonic()
-        return 204, {}, b""
+    def note(request: Received) -> Answer:
+        called[request.id] = time.monotonic()
+        return Answer(204)
 
     with _probed(stage, note) as send:
         sent = {}
@@ -85,10 +85,10 @@ def test_the_broker_does_not_wait_for_subscribers(stage: Stage) -> None:
     """Its channel, made by Knative, answers before it delivers: a source is not held up by what an event sets off."""
     slow = threading.Event()
 
-    def hang(path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        if headers["ce-id"] == "slow":
+    def hang(request: Received) -> Answer:
+        if request.id == "slow":
             slow.wait(10)
-        return 204, {}, b""
+        return Answer(204)
 
     with _probed(stage, hang) as send:
         started = time.monotonic()
@@ -128,20 +128,20 @@ def _probe_trigger(url: str) -> dict[str, object]:
 
 
 @contextmanager
-def _probed(stage: Stage, handle: Handle) -> Iterator[Callable[[str], None]]:
+def _probed(stage: Stage, handle: Callable[[Received], Answer]) -> Iterator[Callable[[str], None]]:
     """Have a Trigger bring probes to `handle`; gives what sends one by its id, once they are heard.
 
     A Trigger is ready before every part of the data plane knows it, so the first may be lost.
     """
     heard = threading.Event()
 
-    def hear(path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        if headers["ce-id"] != "first":
-            return handle(path, headers, body)
+    def hear(request: Received) -> Answer:
+        if request.id != "first":
+            return handle(request)
         heard.set()
-        return 204, {}, b""
+        return Answer(204)
 
-    with Listener(hear) as listener, requests.Session() as session:
+    with closing(Receiver(otherwise=hear)) as listener, requests.Session() as session:
         session.trust_env = False
 
         def send(probe: str) -> None:

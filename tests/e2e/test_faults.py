@@ -10,9 +10,9 @@ import pytest
 import requests
 
 from eventing.journal import Journal, Query
-from tests.e2e.listener import Listener
 from tests.e2e.mischief import Mischief
 from tests.e2e.stage import REPAIRED, Drains, Stage
+from tests.eventing.workbench import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
 OUTAGE = 20.0
@@ -26,8 +26,8 @@ CHAIN = ("begin", "cordon", "taint", "evict")
 def mischief(stage: Stage) -> Iterator[Mischief]:
     """Give what stands between the broker and all functions, until the end of the test."""
     mischief = Mischief(stage.product)
-    with Listener(mischief) as listener:
-        stage.product.route(lambda name: f"{listener.url}/{name}")
+    with closing(Receiver(otherwise=mischief)) as between:
+        stage.product.route(lambda name: f"{between.url}/{name}")
         yield mischief
         mischief.behave()
         stage.product.route(stage.product.function_url)

@@ -45,11 +45,14 @@ class Answer:
 
 
 class Receiver:
-    """A subscriber for all paths. `answers[path]` says what it answers; it remembers requests in order of arrival."""
+    """A subscriber for all paths. `answers[path]` says what it answers there, `otherwise` what elsewhere.
 
-    def __init__(self, port: int = 0) -> None:
+    It remembers requests in order of arrival.
+    """
+
+    def __init__(self, port: int = 0, otherwise: Callable[[Received], Answer] = lambda _: Answer()) -> None:
         self.requests: list[Received] = []
-        self.answers: dict[str, Callable[[Received], Answer]] = defaultdict(lambda: lambda _: Answer())
+        self.answers: dict[str, Callable[[Received], Answer]] = defaultdict(lambda: otherwise)
         self.running: dict[str, int] = defaultdict(int)
         self.most_at_once: dict[str, int] = defaultdict(int)
         self._changed = threading.Condition()
@@ -74,7 +77,7 @@ class Receiver:
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
-            request_queue_size = 256
+            request_queue_size = 1024
 
             def handle_error(self, request: Any, client_address: Any) -> None:
                 """A broker that was killed breaks its connections; that is no error here."""
