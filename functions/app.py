@@ -15,14 +15,13 @@ from dataclasses import dataclass
 import requests
 from cloudevents.core.base import BaseCloudEvent
 from flask import Flask, Response, request
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import events, logs, marks
 from eventing.entries import DeadLetter, given_up
 from eventing.retention import Retention
 from eventing.wire import BATCH, BODY_LIMIT, BadEvent, TooLarge, batch, binary, received, unread
-from functions import begin, cordon, evict, guard, record, restore, resync, status, taint
+from functions import begin, cordon, evict, guard, health, record, restore, resync, status, taint
 from functions.attempts import Feed, Run
 from functions.errors import Failed, Retry
 from functions.metrics import RESULTS, SECONDS
@@ -83,7 +82,7 @@ def create_app(cluster: Cluster | None = None) -> Flask:
         _add_route(app, function, doors, feed, f"/{function.name}")
     if len(served) == 1:
         _add_route(app, served[0], doors, feed, "/")
-    _add_health(app, doors)
+    health.add_pages(app, doors)
     return app
 
 
@@ -251,23 +250,3 @@ def _send(replies: list[BaseCloudEvent]) -> None:
 
 def _text(text: str, code: int) -> Response:
     return Response(text, code, mimetype="text/plain")
-
-
-def _add_health(app: Flask, cluster: Cluster) -> None:
-    """Liveness says that we answer; readiness that the API server answers us."""
-
-    @app.get("/health/liveness")
-    def liveness() -> Response:
-        return _text("alive\n", 200)
-
-    @app.get("/health/readiness")
-    def readiness() -> Response:
-        try:
-            cluster.get("/version")
-        except ApiError as error:
-            return _text(f"the API server does not answer: {error.message}\n", 503)
-        return _text("ready\n", 200)
-
-    @app.get("/metrics")
-    def metrics() -> Response:
-        return Response(generate_latest(), content_type=CONTENT_TYPE_LATEST)

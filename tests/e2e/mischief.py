@@ -55,8 +55,8 @@ class Mischief:
     def twice(self, request: Received) -> Answer:
         """Two calls at the same moment, and the broker gets both answers, whether they are one event or two.
 
-        So a function has each event once more often than the broker brought it: one more at every step of the chain.
-        Were duplicates doubled again, the fifth step would have 32.
+        So a function has each event once more often than the broker brought it: about one more at every step of the
+        chain, for some duplicates have nothing to answer. Were duplicates doubled again, the fifth step would have 32.
         """
         event = (request.path, request.headers["ce-source"], request.id)
         with self._lock:

