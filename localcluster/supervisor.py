@@ -193,7 +193,7 @@ def _announce(directory: Path, product: deliveries.Running) -> None:
     hints = (
         f"export KUBECONFIG={directory / 'kubeconfig'}\n"
         f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
-        f"export JOURNAL={product.journal.absolute()} FUNCTIONS={product.functions_url}\n"
+        f"export JOURNAL={product.journal.absolute()} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"
         "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"

@@ -24,7 +24,7 @@ def recording(scene: Scene, uid: str) -> list[Entry]:
         found[:] = book.select(Query(maintenance=uid))
         return all(recorded(entry, target.function) for entry in found for target in targets.of(entry.event))
 
-    with closing(Journal(scene.product.journal)) as book:
+    with closing(Journal(scene.journal)) as book:
         await_ready("the recording", lambda: whole(book), [], 10)
     return found
 
@@ -32,5 +32,5 @@ def recording(scene: Scene, uid: str) -> list[Entry]:
 def run(scene: Scene, *words: str) -> Result:
     """Run `kubectl maintenance` on the scene's cluster and journal."""
     where = ("--kubeconfig", str(scene.cluster.kubeconfig))
-    found = ("--journal", str(scene.product.journal)) if "--journal" not in words else ()
+    found = ("--journal", scene.journal) if "--journal" not in words else ()
     return CliRunner().invoke(commands, [*where, *words, *found], prog_name="kubectl maintenance")

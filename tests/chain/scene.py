@@ -30,8 +30,9 @@ def finished(item: Object) -> bool:
 class Scene:
     """One cluster with the product at work on it."""
 
-    def __init__(self, cluster: LocalCluster, product: Product) -> None:
+    def __init__(self, cluster: LocalCluster, product: Product, journal: str = "") -> None:
         self.cluster, self.product = cluster, product
+        self.journal = journal or str(product.journal)
         self.admin = Cluster(str(cluster.kubeconfig))
         self.work = Workload(cluster, self.admin)
         self._audit = audit(cluster)

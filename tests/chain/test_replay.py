@@ -17,13 +17,18 @@ from eventing import events
 from eventing.entries import Entry
 from eventing.journal import Journal
 from eventing.replay import post
+from eventing.world import POD, mentioned
 from functions.app import FUNCTIONS
+from localcluster import product as localproduct
+from localcluster.cluster import LocalCluster
 from localcluster.flow import Flow
 from localcluster.processes import free_port
+from localcluster.product import Product
 from localcluster.servers import ROOT
 from tests.chain.editing import edited
 from tests.chain.recordings import recording, run
 from tests.chain.scene import Scene
+from tests.postgresql import PostgreSQL
 from tests.workload import is_dry
 
 DRY = "--dry-run=server"
@@ -57,7 +62,7 @@ def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scen
         scene.gone(path)
         flow.await_type(events.NODE_RESTORED, 10)
         flow.await_type(events.TICK, 20)  # what the cycle caused is recorded and over
-    with closing(Journal(scene.product.journal)) as book:
+    with closing(Journal(scene.journal)) as book:
         cycle = [entry.event for entry in book.select() if uid in str(entry.event.get_data())]
     kinds = {event.get_type() for event in cycle}
     assert {events.MAINTENANCE_BEGUN, events.NODE_TAINTED, events.PODS_EVICTED, events.NODE_DRAINED} <= kinds
@@ -80,8 +85,31 @@ def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scen
     assert len(scene.pods_on(node)) == 2
 
 
-def test_a_dry_replay_of_a_finished_maintenance_finds_no_difference(scene: Scene) -> None:
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) -> Iterator[Scene]:
+    """Give another cluster, whose product keeps its journal in PostgreSQL."""
+    folder, url = tmp_path_factory.mktemp("elsewhere"), postgresql.database()
+    with LocalCluster(folder / "servers", nodes=1) as cluster:
+        localproduct.install(cluster)
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("DATABASE_URL", url)
+            product = Product(cluster, folder / "product")
+        with product:
+            scene = Scene(cluster, product, url)
+            yield scene
+            scene.admin.close()
+
+
+@pytest.fixture(params=["scene", "elsewhere"], ids=["SQLite", "PostgreSQL"])
+def on_either(request: pytest.FixtureRequest) -> Scene:
+    """Give one scene after the other."""
+    scene: Scene = request.getfixturevalue(request.param)
+    return scene
+
+
+def test_a_dry_replay_of_a_finished_maintenance_finds_no_difference(on_either: Scene) -> None:
     """X-2: every event to every function, while it is Succeeded and after it was deleted: dry writes only, exit 0."""
+    scene = on_either
     path, uid, pods = drain(scene)
     kinds = {entry.event.get_type() for entry in recording(scene, uid)}
     assert {events.BUDGET_OPENED, events.PODS_EVICTED, events.PODS_GONE, events.NODE_DRAINED} <= kinds
@@ -176,6 +204,34 @@ EDITS = {
 }
 
 
+def test_a_recording_is_replayed_on_another_cluster(
+    scene: Scene, elsewhere: Scene, drained: str, tmp_path: Path
+) -> None:
+    """X-2: exported, imported and shown; a dry replay says plainly what is not there, and finds no difference."""
+    entries = recording(scene, drained)
+    lines = run(scene, "events", "--maintenance", drained, "-o", "jsonl").stdout
+    (tmp_path / "recording.jsonl").write_text(lines)
+    journal = ("--journal", str(tmp_path / "journal.db"))
+    before = len(elsewhere.our_writes())
+
+    taken = run(elsewhere, "events", "--import", str(tmp_path / "recording.jsonl"), *journal)
+    shown = run(elsewhere, "events", "--maintenance", drained, "-o", "tree", *journal)
+    found = replay(elsewhere, drained, DRY, *journal)
+
+    name, node = entries[0].event.get_extension("name"), entries[0].node
+    pods = {str(thing) for thing in mentioned(entries) if thing.kind == POD}
+    assert taken.exit_code == 0, taken.output
+    assert "node.drained" in shown.stdout
+    assert found.exit_code == 0, found.output
+    assert f"nodemaintenance {name} no longer exists" in found.stdout
+    assert f"node {node} no longer exists" in found.stdout
+    assert len(pods) == 3
+    assert all(f"{pod} no longer exists" in found.stdout for pod in pods)
+    assert " 0 different" in found.stdout
+    assert "not recorded" not in found.stdout
+    assert elsewhere.our_writes()[before:] == []
+
+
 @pytest.fixture(scope="module")
 def drained(scene: Scene) -> Iterator[str]:
     """Give the uid of a finished maintenance, whole in the journal."""
@@ -247,7 +303,7 @@ def test_pdb_stops_inside_the_function(scene: Scene, drained: str) -> None:
 
 
 def _words(scene: Scene, entry: Entry) -> list[str]:
-    options = ["--kubeconfig", str(scene.cluster.kubeconfig), "--journal", str(scene.product.journal)]
+    options = ["--kubeconfig", str(scene.cluster.kubeconfig), "--journal", scene.journal]
     return ["replay", "--id", entry.event.get_id(), "--function", "taint", "--in-process", "--pdb", DRY, *options]
 
 
