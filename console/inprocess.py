@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from math import inf
 from pdb import Pdb
 
 from cloudevents.core.base import BaseCloudEvent
@@ -18,6 +19,7 @@ from eventing.replay import Answer, answer_of
 from eventing.wire import BATCH
 from functions.app import FUNCTIONS, Function, answer
 from functions.attempts import Feed, Run
+from kube.api import within
 from kube.cluster import Cluster
 
 
@@ -41,7 +43,9 @@ def _stopped(step: Function) -> Function:
     """The same function under pdb, which talks on stderr: stdout is for what the command finds."""
 
     def run(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-        replies: list[BaseCloudEvent] | None = Pdb(stdout=sys.stderr, nosigint=True).runcall(step.run, event, cluster)
+        debugger = Pdb(stdout=sys.stderr, nosigint=True)
+        with within(inf):  # a person thinks for longer than a function may take
+            replies: list[BaseCloudEvent] | None = debugger.runcall(step.run, event, cluster)
         if replies is None:  # `quit` ends the function anywhere
             raise Trouble(f"stopped in {step.name}; nothing after it was replayed")
         return replies

@@ -286,10 +286,10 @@ def test_one_event_runs_in_this_process(scene: Scene, drained: str) -> None:
 
 
 def test_pdb_stops_inside_the_function(scene: Scene, drained: str) -> None:
-    """X-2: at its first line, the recorded event in hand."""
+    """X-2: at its first line, the recorded event in hand, for as long as a person thinks: a function has 1.6 s."""
     (cordoned,) = [entry for entry in recording(scene, drained) if entry.event.get_type() == events.NODE_CORDONED]
     script = f"from console.cli import main; import sys; sys.argv[1:] = {_words(scene, cordoned)!r}; main()"
-    session = "p 'the event is', event.get_id()\nnext\nwhere\ncontinue\n"
+    session = "p 'the event is', event.get_id()\nimport time; time.sleep(2)\nwhere\ncontinue\n"
 
     done = _talk(script, session)
     stopped = _talk(script, "quit\n")
