@@ -27,11 +27,11 @@ test: $(STAMP) ## run the tests; ARGS="-k cordon" goes to pytest
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m pytest $(ARGS)
 
-e2e: $(STAMP) ## run the tests on real brokers; ARGS="-k faults" goes to pytest
+e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m localcluster build --delivery knative
 	@$(BIN)/python -m localcluster build --delivery rabbitmq
-	@$(BIN)/python -m pytest -m e2e -s tests/e2e $(ARGS)
+	@$(BIN)/python -m pytest -m e2e -s tests $(ARGS)
 
 up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, knative or rabbitmq
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)

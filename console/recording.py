@@ -34,7 +34,7 @@ def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
     if "://" not in str(journal.removeprefix("sqlite:///")) and not (create or file.is_file()):
         raise Trouble(f"there is no journal at {file}: name it with --journal or $JOURNAL")
     try:
-        with closing(Journal(journal)) as book:
+        with closing(Journal(journal, create=create)) as book:
             yield book
     except JournalError as error:
         raise Trouble(str(error)) from None

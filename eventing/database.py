@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, make_url
+from sqlalchemy import Connection, Engine, Table, create_engine, inspect, make_url
 from sqlalchemy import event as hooks
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -18,8 +18,11 @@ from eventing.tables import METADATA
 
 BUSY_SECONDS = 5
 """How long one SQLite process waits for another, and any process for PostgreSQL to answer; a broker waits for 10."""
-IMPATIENT = {"connect_timeout": BUSY_SECONDS, "tcp_user_timeout": 1000 * BUSY_SECONDS}
-"""To a host that has vanished without a word, a connection would be tried for minutes."""
+POSTGRESQL = {
+    "connect_timeout": BUSY_SECONDS,
+    "tcp_user_timeout": 1000 * BUSY_SECONDS,  # a host that has vanished without a word would be tried for minutes
+    "options": "-c jit=off",  # to compile a query takes longer than any of ours
+}
 TAKEN = "take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]
 INSERTS: Mapping[str, Insert] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -31,17 +34,19 @@ class JournalError(OSError):
 
 
 class Database:
-    """Connections to one database, its tables made where they are missing. Safe to share between threads."""
+    """Connections to one database. Safe to share between threads.
 
-    def __init__(self, url: str | Path) -> None:
+    Tables that are missing are made; with `create` off, which asks for no right to write, that is a `JournalError`.
+    """
+
+    def __init__(self, url: str | Path, *, create: bool) -> None:
         self.url = str(url)
         self._lock = threading.Lock()
         with self._errors():
             self._engine = _engine(self.url)
         self.insert: Insert = INSERTS[self._engine.dialect.name]
         try:
-            with self.writing() as connection:
-                _create_tables(connection)
+            self._prepare(create=create)
         except JournalError:
             self.close()
             raise
@@ -49,6 +54,15 @@ class Database:
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
+
+    def _prepare(self, *, create: bool) -> None:
+        with self.reading() as connection:
+            found = inspect(connection).get_table_names()
+        if not create and not METADATA.tables.keys() <= set(found):
+            raise JournalError(f"journal {_without_password(self.url)}: there are no tables of a journal in it")
+        if create:
+            with self.writing() as connection:
+                _create_tables(connection)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -80,7 +94,7 @@ def _engine(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
-        return create_engine(parsed, connect_args=IMPATIENT)
+        return create_engine(parsed, connect_args=POSTGRESQL)
     if parsed.drivername != "sqlite":
         raise ArgumentError(TAKEN)
     engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})

@@ -36,11 +36,12 @@ class Journal:
     """One journal: a path, `sqlite:///path` or `postgresql://user@host/database`.
 
     Safe to share between threads. Several processes may read; for numbers in the order of arrival, one writes.
-    Every method raises `JournalError` when the database does not do it.
+    Every method raises `JournalError` when the database does not do it. With `create` off, one that is not there is
+    not made.
     """
 
-    def __init__(self, url: str | Path) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str | Path, *, create: bool = True) -> None:
+        self._database = Database(url, create=create)
         insert = self._database.insert
         self._keep = insert(EVENTS).on_conflict_do_nothing().returning(EVENTS.c.seq)
         self._keep_body = insert(BODIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from tests.postgresql import PostgreSQL
 
+os.environ.pop("DATABASE_URL", None)  # somebody's journal is none of ours
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A shell makes what it starts in the background deaf to Ctrl-C, and so the children that tests interrupt.
 

@@ -71,6 +71,13 @@ class PostgreSQL(Startable):
             connection.execute(f"CREATE DATABASE {name}".encode())
         return self._url(name)
 
+    def reader_of(self, url: str) -> str:
+        """Give the URL of the same database for a user who may read its tables, and nothing else."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DROP ROLE IF EXISTS reader")
+            connection.execute("CREATE ROLE reader LOGIN IN ROLE pg_read_all_data")
+        return url.replace("//test@", "//reader@")
+
     def _url(self, database: str) -> str:
         return f"postgresql://test@{LOOPBACK}:{self._port}/{database}"
 

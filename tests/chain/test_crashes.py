@@ -82,7 +82,7 @@ def test_a_kill_in_the_middle_of_a_drain_costs_time_only(
     node = scene.node()
     pods = scene.pods(node, MANY, delete="2s")
     path = scene.maintain(node)
-    _wait_for_terminating(scene, pods, 10)
+    wait_for_terminating(scene, pods, 10)
 
     kill(scene.product)
     assert scene.admin.get(path)["status"]["phase"] == "Running"
@@ -105,7 +105,7 @@ def _uid(eviction: Object) -> str:
     return str(eviction["requestObject"]["deleteOptions"]["preconditions"]["uid"])
 
 
-def _wait_for_terminating(scene: Scene, pods: list[Object], count: int) -> None:
+def wait_for_terminating(scene: Scene, pods: list[Object], count: int) -> None:
     """Return when so many of the pods are being deleted."""
     namespace = pods[0]["metadata"]["namespace"]
     going: set[str] = set()

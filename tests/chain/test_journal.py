@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from contextlib import closing
+from pathlib import Path
 
+from click.testing import CliRunner
+
+from console.cli import commands
 from eventing import events
 from eventing.journal import Journal, Query
 from localcluster.processes import await_ready
+from localcluster.servers import ROOT
 from tests.chain.scene import Scene
 
 
@@ -38,3 +46,29 @@ def test_a_drain_is_recorded_with_every_run(scene: Scene) -> None:
     assert all(made.status in (200, 204) for entry in recorded for made in entry.attempts)
     scene.delete(path)
     scene.gone(path)
+
+
+def test_the_tree_of_a_large_drain_is_there_at_once(scene: Scene) -> None:
+    """A drain of 100 pods: `events -o tree` in under 0.3 s, as a command without the interpreter's start."""
+    path = scene.maintain_with_pods(scene.node(), 100)
+    name = path.rsplit("/", 1)[-1]
+    line = ["events", "--journal", str(scene.product.journal), "--maintenance", name, "-o", "tree"]
+    scene.delete(path)
+    scene.gone(path)
+
+    took = []
+    for _ in range(5):
+        started = time.perf_counter()
+        result = CliRunner().invoke(commands, line)
+        took.append(time.perf_counter() - started)
+        assert result.exit_code == 0, result.output
+    started = time.perf_counter()
+    subprocess.run(
+        [Path(sys.executable).with_name("kubectl-maintenance"), *line], cwd=ROOT, check=True, capture_output=True
+    )
+
+    whole = time.perf_counter() - started
+    count = len(result.stdout.splitlines())
+    print(f"the tree of 100 pods, {count} lines: {min(took):.3f} s; with the interpreter's start {whole:.3f} s")
+    assert "node.drained" in result.stdout
+    assert min(took) < 0.3

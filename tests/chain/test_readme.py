@@ -95,6 +95,28 @@ def test_the_readmes_replays_work_as_shown(scene: Scene, monkeypatch: pytest.Mon
     scene.gone(path)
 
 
+def test_the_readmes_events_are_shown(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """X-6: the commands that show, export and import, with the name of a real maintenance."""
+    path = scene.maintain_with_pods(scene.node(), 1)
+    uid, name = scene.admin.get(path)["metadata"]["uid"], path.rpartition("/")[2]
+    recording(scene, uid)
+    monkeypatch.setenv("JOURNAL", str(scene.product.journal))
+    files = {"node-1.jsonl": f"{tmp_path}/export.jsonl", "copy.db": f"{tmp_path}/copy.db", "node-1": name}
+
+    def said(command: str) -> str:
+        for word, real in files.items():
+            command = command.replace(word, real)
+        return run(scene, command)
+
+    tree, _, _, taken = (said(command) for command in commands("See what happened"))
+
+    assert name in tree
+    assert "└─ node.cordoned" in tree
+    assert taken.endswith(" new events\n")
+    scene.delete(path)
+    scene.gone(path)
+
+
 def test_the_readmes_install_is_whole(scene: Scene) -> None:
     """NMO-24: what `kubectl apply -k` would send renders, and holds the CRDs, the rights and the flow."""
     (command,) = commands("Install on a cluster")

@@ -225,4 +225,6 @@ def test_what_is_no_journal_is_told(tmp_path: Path) -> None:
     result = CliRunner().invoke(commands, ["events", "--journal", str(tmp_path / "other.db")])
 
     assert result.exit_code == 2
-    assert f"Error: journal {tmp_path}/other.db: " in result.stderr
+    assert f"Error: journal {tmp_path}/other.db: there are no tables of a journal in it\n" in result.stderr
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("events",)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import statistics
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -17,6 +19,7 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 from eventing.events import Reference, event
 from eventing.journal import Attempt, DeadLetter, Entry, Journal, JournalError, Query
+from tests.postgresql import PostgreSQL
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "other", "uid-2")
@@ -93,6 +96,16 @@ def test_it_survives_its_process(url: str) -> None:
     with closing(Journal(url)) as second:
         assert second.write(numbered(1)) is False
         assert len(second.select()) == 1
+
+
+def test_it_is_read_without_the_right_to_make_it(url: str, postgresql: PostgreSQL) -> None:
+    """Least privilege: who may only read a journal in PostgreSQL reads it."""
+    with closing(Journal(url)) as journal:
+        journal.write(numbered(1))
+    reader = postgresql.reader_of(url) if "://" in url else url
+
+    with closing(Journal(reader, create=False)) as journal:
+        assert numbers(journal.select()) == [1]
 
 
 def test_many_writers_lose_nothing(url: str) -> None:
@@ -229,3 +242,22 @@ def test_a_broken_file_is_an_error_to_try_again(tmp_path: Path) -> None:
 
         with pytest.raises(JournalError, match="no such table"):
             journal.write(numbered(1))
+
+
+def median_write(journal: Journal, count: int = 500) -> float:
+    """Seconds that it takes to record one event."""
+    made = [numbered(number) for number in range(count)]
+    took = []
+    for one in made:
+        started = time.perf_counter()
+        journal.write(one)
+        took.append(time.perf_counter() - started)
+    return statistics.median(took)
+
+
+def test_recording_takes_less_than_a_millisecond(journal: Journal) -> None:
+    """At the median, with everything on disk that a killed process must not lose."""
+    median = median_write(journal)
+
+    print(f"an event recorded in {median * 1000:.2f} ms at the median")
+    assert median < 0.001

@@ -55,6 +55,9 @@ def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Pa
         ("plain", "rabbitmq"),
         ("plain", "kafka"),
         ("plain", "inmemory", "journal"),
+        ("plain", "inmemory", "postgresql"),
+        ("services", "rabbitmq", "postgresql"),
+        ("compact", "inmemory", "postgresql"),
     ],
     ids="-".join,
 )
@@ -72,6 +75,7 @@ def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None
     served = [item for item in of_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
     assert len(served) == (1 if "compact" in components else len(FUNCTIONS))
     assert ("PersistentVolumeClaim" in text(tmp_path)) is ("journal" in components)
+    assert text(tmp_path).count("name: DATABASE_URL") == ("postgresql" in components)
 
 
 def test_the_page_says_for_how_long_a_delivery_is_tried() -> None:
@@ -80,6 +84,7 @@ def test_the_page_says_for_how_long_a_delivery_is_tried() -> None:
 
     assert f"11 in {int(seconds)} s" in INSTALL
     assert f"up to {int(seconds)} s" in INSTALL
+    assert f"41 in {sum(range(40))} s" in INSTALL  # Knative's first linear pause is none
 
 
 def test_the_table_of_events_is_the_triggers() -> None:

@@ -1,0 +1,73 @@
+"""The product with `record` in a process of its own, as on a cluster, so that it and its database can die alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from localcluster import access
+from localcluster.api import Api
+from localcluster.cluster import LocalCluster
+from localcluster.functions import READY, gunicorn
+from localcluster.processes import await_ready, free_port
+from localcluster.product import FLOW, Product
+from localcluster.servers import LOOPBACK
+
+
+class Apart(Product):
+    """As `Product`; in: also where the journal is, a file or PostgreSQL."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path, journal: str) -> None:
+        super().__init__(cluster, directory)
+        self.journal_url = journal
+        port = free_port()
+        self._record_url = f"http://{LOOPBACK}:{port}"
+        kubeconfig = str(cluster.kubeconfig_for(access.service_account("record")))
+        environment = {"FUNCTION": "record", "KUBECONFIG": kubeconfig, "DATABASE_URL": _as_url(journal)}
+        self.record = gunicorn("record", port, directory / "record.log", environment)
+        self.functions.env["RECORD"] = f"{self._record_url}/record"
+        manifests = directory / "manifests.yaml"
+        found = yaml.safe_load_all(cluster.kubectl("kustomize", FLOW[0]).stdout)
+        manifests.write_text(yaml.safe_dump_all(self._addressed(item) for item in found))
+        words = self.delivery.command
+        self.delivery.command = [str(manifests) if word == str(FLOW[0]) else word for word in words]
+
+    def _bring_up(self) -> None:
+        self.start_record()
+        super()._bring_up()
+
+    def stop(self) -> None:
+        """Stop all, `record` last."""
+        super().stop()
+        self.record.stop()
+
+    def start_record(self) -> None:
+        """Start `record`; return when it is ready."""
+        self.record.start()
+        api = Api(self._record_url)
+        await_ready("record", lambda: api.answers(READY), [self.record], 30)
+
+    def accepted(self) -> set[str]:
+        """Ids of all events that the delivery has accepted."""
+        found: set[str] = set()
+        for line in self.delivery_log.read_text().splitlines():
+            if '"accepted"' in line:
+                found.add(json.loads(line)["id"])
+        return found
+
+    def _addressed(self, item: dict[str, Any]) -> dict[str, Any]:
+        """A Trigger that finds `record` where it is here."""
+        if item["kind"] == "Trigger":
+            spec, record = item["spec"], {"uri": f"{self._record_url}/record"}
+            if spec["subscriber"]["ref"]["name"] == "record":
+                spec["subscriber"] = record
+            if "deadLetterSink" in spec["delivery"]:
+                spec["delivery"]["deadLetterSink"] = record
+        return item
+
+
+def _as_url(journal: str) -> str:
+    return journal if "://" in journal else f"sqlite:///{journal}"

@@ -1,0 +1,126 @@
+"""Recording is off the critical path: slow, killed or without its database, it delays no step and loses no event."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from eventing.entries import Query
+from eventing.journal import Journal
+from eventing.tree import GRACE, missing
+from localcluster.processes import await_ready
+from tests.chain.apart import Apart
+from tests.chain.scene import Scene
+from tests.chain.test_crashes import wait_for_terminating
+from tests.postgresql import PostgreSQL
+
+PODS, DRAINS = 50, 7
+PATIENCE = 60.0
+"""Seconds until all is recorded after the repair: the pauses of the Trigger's retries, and the next tick."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A scene whose `record` is alone, and how that, or what it needs, dies and comes back."""
+
+    scene: Scene
+    product: Apart
+    kill: Callable[[], None]
+    repair: Callable[[], None]
+
+
+@pytest.fixture(scope="module", params=["record", "postgresql"])
+def recorded(
+    request: pytest.FixtureRequest, scene: Scene, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Recorded]:
+    """Put the product with `record` apart in the place of the other; what dies is its process, or its database."""
+    folder = tmp_path_factory.mktemp("apart")
+    scene.product.stop()
+    try:
+        if request.param == "record":
+            yield from _with(scene, folder, str(folder / "apart.db"), None)
+        else:
+            with PostgreSQL() as server:
+                yield from _with(scene, folder, server.database(), server)
+    finally:
+        scene.product.start_functions()
+        scene.product.start_delivery()
+
+
+def _with(scene: Scene, folder: Path, journal: str, server: PostgreSQL | None) -> Iterator[Recorded]:
+    with Apart(scene.cluster, folder, journal) as product:
+        there = Scene(scene.cluster, product)
+        kill, repair = (server.kill, server.start) if server else (product.record.kill, product.start_record)
+        yield Recorded(there, product, kill, repair)
+        there.admin.close()
+
+
+def test_a_kill_during_a_drain_stops_nothing_and_loses_nothing(recorded: Recorded) -> None:
+    """X-2, X-3: killed with -9 amid 50 pods: the drain ends without it; back, it knows every event and every run."""
+    scene, product = recorded.scene, recorded.product
+    node = scene.node()
+    pods = scene.pods(node, PODS, delete="1s")
+    path = scene.maintain(node)
+    uid = scene.admin.get(path)["metadata"]["uid"]
+    wait_for_terminating(scene, pods, 10)
+
+    recorded.kill()
+    status = scene.reaches(path)["status"]
+    recorded.repair()
+    repaired = time.monotonic()
+
+    assert status["drainProgress"] == 100
+    with closing(Journal(product.journal_url)) as book:
+        expected = product.accepted()
+        await_ready("all events", lambda: not expected - _ids(book), [product.record], PATIENCE)
+        await_ready("all runs", lambda: _without_run(book, uid) == [], [product.record], PATIENCE)
+        print(f"all {len(expected)} events recorded {time.monotonic() - repaired:.1f} s after the repair")
+    scene.delete(path)
+    scene.gone(path)
+
+
+def _ids(book: Journal) -> set[str]:
+    return {entry.event.get_id() for entry in book.select()}
+
+
+def _without_run(book: Journal, uid: str) -> list[str]:
+    found = book.select(Query(maintenance=uid))
+    return [entry.event.get_type() for entry in found if missing(entry, entry.arrived + GRACE)]
+
+
+def test_a_drain_is_as_fast_when_nothing_can_be_recorded(recorded: Recorded) -> None:
+    """KNM-6: ten pods, with `record` at work and with it stopped, so that it takes requests and never answers.
+
+    No step waits for it, and it takes nothing from them but its share of the machine.
+    """
+    scene, record = recorded.scene, recorded.product.record
+    node = scene.node()
+    with_it, without = [], []
+    for _ in range(DRAINS):
+        with_it.append(_drain(scene, node))
+        record.signal(signal.SIGSTOP)
+        without.append(_drain(scene, node))
+        record.signal(signal.SIGCONT)
+
+    medians = statistics.median(with_it), statistics.median(without)
+    print(f"10 pods drained in {medians[0]:.3f} s, and in {medians[1]:.3f} s with `record` stopped")
+    assert max(medians) < 1.5 * min(medians)
+
+
+def _drain(scene: Scene, node: str) -> float:
+    """Seconds from creation to Succeeded."""
+    scene.pods(node, 10)
+    started = time.monotonic()
+    path = scene.maintain(node)
+    scene.reaches(path)
+    took = time.monotonic() - started
+    scene.delete(path)
+    scene.gone(path)
+    return took
