@@ -72,6 +72,8 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **sa
     with door() as cluster:
         targets = Targets(wanted, cluster)
         calls = [(entry, target) for entry in entries for target in targets.of(entry.event)]
+        if not calls:
+            raise Trouble("no Trigger calls a function for these events: name one by --function")
         if not (how.dry_run or yes):
             _confirm(calls)
         world = cluster.run(look(cluster.api, mentioned(entries)))

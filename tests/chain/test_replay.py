@@ -355,3 +355,15 @@ def test_a_replay_that_leads_nowhere_is_one_line_and_exit_2(
     assert found.exit_code == 2
     assert found.stderr.splitlines()[-1].startswith(said)
     assert "Traceback" not in found.output
+
+
+def test_events_that_call_nobody_are_one_line_and_exit_2(scene: Scene, drained: str, tmp_path: Path) -> None:
+    """X-6: no answer at all is not the same as no difference."""
+    trigger = {"metadata": {"name": "record-on-everything"}, "spec": {"broker": "default"}}
+    file = tmp_path / "triggers.yaml"
+    file.write_text(json.dumps({"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", **trigger}))
+
+    found = replay(scene, drained, DRY, "--manifests", str(file))
+
+    assert found.exit_code == 2
+    assert found.stderr.startswith("Error: no Trigger calls a function for these events")
