@@ -5,7 +5,8 @@ import os
 bind = os.environ.get("BIND", "0.0.0.0:8080")
 workers = 1
 worker_class = "gthread"
-threads = 32
+threads = 16 if os.environ.get("FUNCTION") else 32
+"""One function, or all. More at once do not go faster on a busy API server; each only takes longer."""
 keepalive = 75
 """Seconds; longer than the brokers' idle time, so that no connection dies under a request."""
 timeout = 30

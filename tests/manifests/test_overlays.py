@@ -126,7 +126,8 @@ def test_knative_services_are_bounded_and_not_for_the_world(name: str) -> None:
         annotations = template["metadata"]["annotations"]
         bounds = [int(annotations[f"autoscaling.knative.dev/{which}-scale"]) for which in ("min", "max")]
         assert 1 <= bounds[0] <= bounds[1]
-        assert template["spec"]["containerConcurrency"] == 32
+        alone = any(item["name"] == "FUNCTION" for item in template["spec"]["containers"][0]["env"])
+        assert template["spec"]["containerConcurrency"] == (16 if alone else 32)
         assert service["metadata"]["labels"]["networking.knative.dev/visibility"] == "cluster-local"
 
 
