@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from sqlalchemy import ColumnElement, Select, func, or_, select, union_all
 
@@ -39,10 +37,7 @@ def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
         yield EVENTS.c.type.in_(query.types)
     if query.ids:
         yield EVENTS.c.id.in_(query.ids)
-    if query.since:
-        yield from _within(EVENTS.c.arrived >= query.since.timestamp(), func.min, operator.ge)
-    if query.until:
-        yield from _within(EVENTS.c.arrived < query.until.timestamp(), func.max, operator.le)
+    yield from _times(query)
     if query.dead:
         yield DEAD
     if query.failed:
@@ -51,16 +46,21 @@ def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
         yield EVENTS.c.seq > query.after
 
 
-def _within(
-    arrived: ColumnElement[bool], end: Callable[..., Any], beyond: Callable[..., ColumnElement[bool]]
-) -> Iterator[ColumnElement[bool]]:
-    """The condition on arrival, and the bound on `seq` that follows from it: found once, by the index on arrival.
+def _times(query: Query) -> Iterator[ColumnElement[bool]]:
+    """The conditions on arrival, and the bounds on `seq` that follow, found by the index on arrival.
 
-    Otherwise a search in the order of `seq` reads every event up to that time. An import may put old events after new
-    ones, so the bound alone is not enough. `+ 0` keeps both databases from finding it by reading those events, too.
+    Without those a search in the order of `seq` reads every event up to that time; what is few is found by itself.
+    The bounds alone are not enough, as an import may put old events after new ones. `+ 0` keeps both databases from
+    finding them by reading the events.
     """
-    yield arrived
-    yield beyond(EVENTS.c.seq, select(end(EVENTS.c.seq + 0)).where(arrived).scalar_subquery())
+    seq, arrived = EVENTS.c.seq, EVENTS.c.arrived
+    few = query.failed or query.dead or query.ids
+    if query.since:
+        late = arrived >= query.since.timestamp()
+        yield late if few else late & (seq >= select(func.min(seq + 0)).where(late).scalar_subquery())
+    if query.until:
+        early = arrived < query.until.timestamp()
+        yield early if few else early & (seq <= select(func.max(seq + 0)).where(early).scalar_subquery())
 
 
 def _failed() -> Select[int]:
