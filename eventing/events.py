@@ -1,9 +1,9 @@
 """The vocabulary: every event type with what it says, and the one way to make an event from its cause.
 
 All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node`, `maintenance` (uid), `partitionkey` (the
-node's name: order per node where the broker keeps order), `cause` (id of the event it answers) and, when the cause has
-them, `traceparent` and the marks of a replay (`eventing.marks`). Their data is `{"maintenance": {apiVersion, name,
-uid}, "node": name}` plus what is named below.
+node's name: order per node where the broker keeps order), `cause` (id of the event it answers), `traceparent`
+(`eventing.traces`) and, when the cause has them, the marks of a replay (`eventing.marks`). Their data is
+`{"maintenance": {apiVersion, name, uid}, "node": name}` plus what is named below.
 """
 
 from __future__ import annotations
@@ -128,13 +128,12 @@ def event(
         "maintenance": maintenance.uid,
         "partitionkey": node,
         **dict.fromkeys([*_usual_flags(kind), *flags], "true"),
+        traces.EXTENSION: traces.following(cause, maintenance.uid),
         **extensions,
     }
     if cause:
         attributes["cause"] = cause.get_id()
         attributes |= marks.of(cause)
-        if cause.get_extension("traceparent"):
-            attributes["traceparent"] = cause.get_extension("traceparent")
     return CloudEvent(attributes, {"maintenance": maintenance.as_data(), "node": node, **(data or {})})
 
 

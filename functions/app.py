@@ -26,6 +26,7 @@ from functions.attempts import Feed, Run
 from functions.errors import Failed, Retry
 from functions.metrics import RESULTS, SECONDS
 from functions.subject import data_of, reference_of
+from functions.tracing import Spans, wanted
 from kube.api import within
 from kube.cluster import Cluster
 from kube.errors import ApiError, Conflict, Unavailable
@@ -77,28 +78,32 @@ def create_app(cluster: Cluster | None = None) -> Flask:
     served = chosen()
     app = Flask("functions")
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
-    doors, feed = cluster or Cluster(), Feed.of_environment()
+    doors, feed, spans = cluster or Cluster(), Feed.of_environment(), Spans.of_environment()
     for function in served:
-        _add_route(app, function, doors, feed, f"/{function.name}")
+        app.add_url_rule(f"/{function.name}", function.name, _handler(function, doors, feed, spans), methods=["POST"])
     if len(served) == 1:
-        _add_route(app, served[0], doors, feed, "/")
+        app.add_url_rule("/", "alone", app.view_functions[served[0].name], methods=["POST"])
     health.add_pages(app, doors)
     return app
 
 
 def chosen() -> list[Function]:
-    """The functions that the environment asks for. Raises `SystemExit` for a wrong FUNCTION or retention."""
+    """The functions that the environment asks for.
+
+    Raises `SystemExit` for a wrong FUNCTION or retention, and for a collector of spans without the library for it.
+    """
     alone = os.environ.get("FUNCTION")
     if alone and alone not in FUNCTIONS:
         raise SystemExit(f"FUNCTION={alone} is none of {', '.join(FUNCTIONS)}; unset it to serve all")
     try:
         Retention.of(os.environ)
+        wanted(os.environ)
     except ValueError as error:
         raise SystemExit(str(error)) from None
     return [FUNCTIONS[alone]] if alone else list(FUNCTIONS.values())
 
 
-def _add_route(app: Flask, function: Function, cluster: Cluster, feed: Feed, path: str) -> None:
+def _handler(function: Function, cluster: Cluster, feed: Feed, spans: Spans) -> Callable[[], Response]:
     def handle() -> Response:
         started = time.perf_counter()
         headers, body = dict(request.headers), _body()
@@ -108,7 +113,7 @@ def _add_route(app: Flask, function: Function, cluster: Cluster, feed: Feed, pat
             response = _refused(function, error)
             _give_up(unread(headers, body), response, feed)
             return _counted(function, response, started)
-        with Run(function.name, event, feed) as attempt:
+        with Run(function.name, event, feed) as attempt, spans.around(attempt):
             response = answer(function, attempt, cluster, accept=request.headers.get("Accept", ""))
         if marks.is_replay(event):
             return response
@@ -116,7 +121,7 @@ def _add_route(app: Flask, function: Function, cluster: Cluster, feed: Feed, pat
             _give_up(event, response, feed)
         return _counted(function, response, started)
 
-    app.add_url_rule(path, f"{function.name}{path}", handle, methods=["POST"])
+    return handle
 
 
 def _body() -> bytes | None:

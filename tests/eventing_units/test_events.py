@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
@@ -55,16 +54,6 @@ def test_an_event_carries_what_its_listeners_need() -> None:
     }
     assert (made.get_datacontenttype(), made.get_subject()) == ("application/json", "nm")
     assert data_of(made) == {"maintenance": MINE.as_data(), "node": "node-1", "error": ""}
-
-
-@pytest.mark.parametrize("traceparent", ["", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"])
-def test_a_trace_is_passed_on(traceparent: str) -> None:
-    """X-1: a traceparent goes from event to event, and is not made up."""
-    origin = cause(traceparent=traceparent) if traceparent else cause()
-
-    assert event(events.NODE_TAINTED, "taint", MINE, "n", cause=origin).get_extension("traceparent") == (
-        traceparent or None
-    )
 
 
 def test_every_type_of_ours_has_its_meaning() -> None:

@@ -1,0 +1,73 @@
+"""The only door to the `opentelemetry` packages, imported by `tracing` when spans are to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import Span, SpanContext, SpanKind, StatusCode, Tracer, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+W3C = TraceContextTextMapPropagator()
+FIRST: ContextVar[SpanContext | None] = ContextVar("ids of the span that begins a trace", default=None)
+
+
+class Ids(RandomIdGenerator):
+    """Random ids, but for the span that begins a maintenance's own trace: those follow from the maintenance's uid."""
+
+    def generate_trace_id(self) -> int:
+        """16 octets."""
+        first = FIRST.get()
+        return first.trace_id if first else super().generate_trace_id()
+
+    def generate_span_id(self) -> int:
+        """8 octets."""
+        first = FIRST.get()
+        return first.span_id if first else super().generate_span_id()
+
+
+def tracer(service: str) -> Tracer:
+    """A tracer of this process; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over `service`."""
+    resource = Resource({SERVICE_NAME: service}).merge(Resource.create())
+    provider = TracerProvider(id_generator=Ids(), resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider.get_tracer("nodemaintenance")
+
+
+@contextmanager
+def span(tracer: Tracer, name: str, parent: str, *, first: bool, attributes: Mapping[str, str]) -> Iterator[Span]:
+    """A span below `parent` (a traceparent, or ""); if it is the `first` of its trace, with the ids of `parent`."""
+    above = W3C.extract({"traceparent": parent}) if parent else Context()
+    token = FIRST.set(get_current_span(above).get_span_context() if first else None)
+    try:
+        started = tracer.start_span(name, Context() if first else above, SpanKind.CONSUMER, attributes=dict(attributes))
+    finally:
+        FIRST.reset(token)
+    try:
+        yield started
+    except BaseException as error:
+        started.record_exception(error)
+        started.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        started.end()
+
+
+def traceparent(span: Span) -> str:
+    """The span as events carry it."""
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def ended(span: Span, status: int, error: str) -> None:
+    """Say what the function answered."""
+    span.set_attribute("http.response.status_code", status)
+    if status >= 400:
+        span.set_status(StatusCode.ERROR, error)

@@ -1,0 +1,176 @@
+"""Spans of a real drain, as an OTLP collector gets them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from eventing import events
+from functions.tracing import ENDPOINTS
+from localcluster import product as localproduct
+from localcluster.cluster import LocalCluster
+from localcluster.product import Product
+from tests.chain.scene import Scene
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 20.0
+
+
+class Collector:
+    """Takes spans by OTLP over HTTP, in protobuf, and keeps them."""
+
+    def __init__(self) -> None:
+        self.services: set[str] = set()
+        self._spans: list[Span] = []
+        self._more = threading.Condition()
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["content-length"])))
+                collector.take(request)
+                self.send_response(200 if self.path == "/v1/traces" else 404)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """The test reads what was taken."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
+        self.thread.start()
+
+    def take(self, request: ExportTraceServiceRequest) -> None:
+        with self._more:
+            for resource in request.resource_spans:
+                named = {item.key: item.value.string_value for item in resource.resource.attributes}
+                self.services.add(named["service.name"])
+                self._spans += [span for scope in resource.scope_spans for span in scope.spans]
+            self._more.notify_all()
+
+    def until(self, done: Callable[[list[Span]], bool]) -> list[Span]:
+        """The spans, once they are as `done` wants them."""
+        with self._more:
+            assert self._more.wait_for(lambda: done(self._spans), SECONDS), [span.name for span in self._spans]
+            return list(self._spans)
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    running = Collector()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def traced(collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """A cluster with the product on it, told where spans go."""
+    monkeypatch.setenv(ENDPOINTS[0], collector.url)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")  # milliseconds between two batches
+    with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
+        localproduct.install(cluster)
+        with Product(cluster, tmp_path / "product") as product:
+            scene = Scene(cluster, product)
+            yield scene
+            scene.admin.close()
+
+
+def attributes(span: Span) -> dict[str, str | int]:
+    return {item.key: item.value.string_value or item.value.int_value for item in span.attributes}
+
+
+def about(span: Span) -> str:
+    return str(attributes(span)["cloudevents.event_type"])
+
+
+def test_a_drain_is_one_trace_whose_spans_follow_from_each_other(traced: Scene, collector: Collector) -> None:
+    """From begin to the last status: the trace's id is the maintenance's uid, and every parent is a span of it."""
+    node = traced.node()
+    traced.pods(node, 3, delete="500ms")
+    path = traced.maintain(node)
+    traced.reaches(path)
+    uid = traced.admin.get(path)["metadata"]["uid"]
+
+    def ours(spans: list[Span]) -> list[Span]:
+        return [span for span in spans if span.trace_id.hex() == uuid.UUID(uid).hex]
+
+    spans = ours(
+        collector.until(
+            lambda spans: any(span.name == "status" and about(span) == events.NODE_DRAINED for span in ours(spans))
+        )
+    )
+    by_id = {span.span_id: span for span in spans}
+    roots = [span for span in spans if not span.parent_span_id]
+    steps = {(span.name, by_id[span.parent_span_id].name) for span in spans if span.parent_span_id}
+
+    assert [(span.name, about(span)) for span in roots] == [("begin", events.RESOURCE_ADDED)]
+    assert {span.parent_span_id for span in spans} - {b""} <= by_id.keys()
+    assert {("cordon", "begin"), ("taint", "cordon"), ("evict", "taint"), ("status", "evict")} <= steps
+    assert {(span.name, about(span)) for span in spans if by_id.get(span.parent_span_id) in roots} > {
+        ("cordon", events.MAINTENANCE_BEGUN)
+    }  # pods.gone too, which a watch brought about
+    for span in spans:
+        said = attributes(span)
+        assert (said["k8s.node.name"], said["nodemaintenance.maintenance"]) == (node, uid)
+        assert said["http.response.status_code"] in (200, 204)
+        assert said["cloudevents.event_id"]
+        assert span.end_time_unix_nano > span.start_time_unix_nano
+    assert collector.services == {"node-maintenance"}
+    assert "record" not in {span.name for span in spans}
+
+
+def test_a_collector_that_is_away_costs_no_time(traced: Scene, collector: Collector) -> None:
+    """Spans are told beside the work, and lost when nobody takes them."""
+    collector.close()
+    node = traced.node()
+    traced.pods(node, 1)
+    started = time.monotonic()
+
+    traced.reaches(traced.maintain(node))
+
+    assert time.monotonic() - started < 5
+
+
+def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    without = {name: value for name, value in os.environ.items() if name not in ENDPOINTS}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=ROOT, env={**without, **environment}, capture_output=True, text=True)
+
+
+def test_without_a_collector_the_library_is_not_even_imported() -> None:
+    code = (
+        "import sys, functions.app; from functions.tracing import Spans; Spans.of_environment();"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
+
+    assert in_a_process(code).stdout == "[]\n"
+
+
+def test_a_collector_without_the_library_is_one_line_at_the_start() -> None:
+    """The remedy is in it."""
+
+    code = "import importlib.util as u; u.find_spec = lambda name: None;from functions.app import chosen; chosen()"
+
+    done = in_a_process(code, **{ENDPOINTS[0]: "http://127.0.0.1:4318"})
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "OTEL_EXPORTER_OTLP_ENDPOINT is set and the library is missing: pip install 'function[tracing]'\n"
+    )

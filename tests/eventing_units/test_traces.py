@@ -1,0 +1,72 @@
+"""Which trace an event belongs to."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events, traces
+from eventing.events import Reference, event
+
+UID = "0af76519-16cd-43dd-8448-eb211c80319c"
+MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", UID)
+TRACE = "00-11111111111111111111111111111111-b7ad6b7169203331-01"
+
+
+def cause(type: str, data: object = None, **extensions: str) -> CloudEvent:
+    return CloudEvent({"id": "1", "source": "/test", "type": type, **extensions}, data)  # type: ignore[arg-type]
+
+
+def followed_by(origin: CloudEvent | None) -> object:
+    """The traceparent of what we say of our maintenance because of `origin`."""
+    return event(events.NODE_TAINTED, "taint", MINE, "n", cause=origin, seed="s").get_extension("traceparent")
+
+
+def test_a_trace_is_passed_on_from_event_to_event() -> None:
+    """The cause's own, when it speaks of the same maintenance: ours by its extension, the API server's by its data."""
+    ours = cause(events.NODE_CORDONED, maintenance=UID, traceparent=TRACE)
+    whole = {"kind": "NodeMaintenance", "metadata": {"uid": UID}}
+    servers = cause(events.RESOURCE_ADDED, whole, kind="NodeMaintenance", traceparent=TRACE)
+
+    assert followed_by(ours) == followed_by(servers) == TRACE
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        pytest.param(None, id="a watch"),
+        pytest.param(cause(events.NODE_CORDONED, maintenance=UID), id="no trace"),
+        pytest.param(cause(events.TICK, traceparent=TRACE), id="a tick"),
+        pytest.param(cause(events.RESOURCE_UPDATED, {}, kind="Node", traceparent=TRACE), id="a node"),
+        pytest.param(cause(events.MAINTENANCE_ENDED, maintenance="another", traceparent=TRACE), id="another one"),
+        pytest.param(
+            cause(events.RESOURCE_UPDATED, {"metadata": {"uid": "b"}}, kind="NodeMaintenance", traceparent=TRACE),
+            id="another whole one",
+        ),
+        pytest.param(
+            cause(events.NODE_CORDONED, maintenance=UID, traceparent=f"00-{'0' * 32}-{'0' * 16}-00"), id="zeros"
+        ),
+        pytest.param(cause(events.NODE_CORDONED, maintenance=UID, traceparent="nonsense"), id="nonsense"),
+    ],
+)
+def test_what_no_trace_brought_about_is_in_the_maintenances_own(origin: CloudEvent | None) -> None:
+    """Its id is the maintenance's uid, whoever speaks and however often."""
+    assert followed_by(origin) == traces.own(UID)
+    assert traces.own(UID).split("-")[1] == uuid.UUID(UID).hex
+
+
+def test_what_is_said_in_a_run_follows_from_the_run() -> None:
+    """Of the maintenance that the run is about; nothing else gets into its trace."""
+    with traces.running(UID, TRACE):
+        assert followed_by(cause(events.TICK)) == TRACE
+    with traces.running("another", TRACE):
+        assert followed_by(cause(events.TICK)) == traces.own(UID)
+    assert followed_by(cause(events.TICK)) == traces.own(UID)
+
+
+def test_any_uid_makes_a_trace_that_is_one() -> None:
+    """W3C: 32 and 16 digits, neither all zeros."""
+    assert traces.FORM.fullmatch(traces.own("not a uuid"))
+    assert traces.own("a") != traces.own("b")
