@@ -1,7 +1,9 @@
 # One image for every function and for PodSource; FUNCTION and the command tell them apart.
 FROM python:3.13-slim AS build
+# More that pip shall install, such as what spans take (docs/observability.md).
+ARG EXTRA=""
 COPY requirements.txt /
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --requirement /requirements.txt 'psycopg[binary]>=3.3,<4'
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --requirement /requirements.txt 'psycopg[binary]>=3.3,<4' $EXTRA
 
 FROM python:3.13-slim
 COPY --from=build /venv /venv

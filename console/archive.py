@@ -7,9 +7,11 @@ import json
 import os
 import tarfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any
 
@@ -71,6 +73,15 @@ class Archive:
         """Put a value in as JSON."""
         self.add(name, _pretty(value), source, items)
 
+    def add_lines(self, name: str, lines: Iterable[bytes], source: str) -> None:
+        """Put lines in, however many: they go by a file of their own, since an archive wants the size first."""
+        with TemporaryFile() as whole:
+            count = sum(1 for line in lines if whole.write(line))
+            size = whole.tell()
+            whole.seek(0)
+            self._tar.addfile(_entry(name, size), whole)
+        self.files.append({"file": name, "from": source, "bytes": size, "items": count})
+
     def absent(self, right: str) -> None:
         """Note that a kind is not installed, which is no fault."""
         self.not_installed.append(right)
@@ -91,9 +102,13 @@ class Archive:
         }
 
     def _write(self, name: str, content: bytes) -> None:
-        entry = tarfile.TarInfo(f"{ROOT}/{name}")
-        entry.size, entry.mtime, entry.mode = len(content), int(time.time()), PRIVATE
-        self._tar.addfile(entry, io.BytesIO(content))
+        self._tar.addfile(_entry(name, len(content)), io.BytesIO(content))
+
+
+def _entry(name: str, size: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(f"{ROOT}/{name}")
+    entry.size, entry.mtime, entry.mode = size, int(time.time()), PRIVATE
+    return entry
 
 
 def _said(item: Missing) -> dict[str, str]:

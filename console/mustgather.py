@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from console.archive import Archive
 from console.connection import with_api
 from console.gathering import gather
 from console.options import cluster_options, output_option
+from console.recording import opened
 from console.screen import note, show_json
+from eventing.entries import Query
+from eventing.transfer import exported
 from kube.api import Api
 from kube.leases import NAMESPACE
 
@@ -25,9 +29,12 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     "-n", "--namespace", default=NAMESPACE, show_default=True, help="The namespace that the functions run in."
 )
 @click.option("--logs", type=FOLDER, help="A folder whose *.log files go in, for functions that run in no pods.")
+@click.option(
+    "--journal", default="", help="The journal, whose events go in: a file, or postgresql://USER@HOST/DATABASE."
+)
 @output_option
 @cluster_options
-def must_gather(file: Path | None, namespace: str, logs: Path | None, output: str) -> None:
+def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: str, output: str) -> None:
     """Write maintenances, nodes, budgets, events, pods and the functions' logs into one archive.
 
     No Secret is read, and values of environment variables are left out. What may not be read is named, and what could
@@ -36,10 +43,10 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, output: st
     \b
     Example:
       kubectl maintenance must-gather
-      kubectl maintenance must-gather --file case-17.tar.gz
+      kubectl maintenance must-gather --file case-17.tar.gz --journal journal.db
     """
     wanted = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
-    index = _gather(wanted, namespace, logs)
+    index = _gather(wanted, namespace, logs, journal)
     note(f"{wanted}: {len(index['files'])} files", output)
     if output == "json":
         show_json({"file": str(wanted), **index})
@@ -47,8 +54,8 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, output: st
         raise click.ClickException(f"{wanted} is not whole: {'; '.join(faults)}")
 
 
-def _gather(file: Path, namespace: str, logs: Path | None) -> dict[str, Any]:
-    """Write the archive; returns its index."""
+def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict[str, Any]:
+    """Write the archive; returns its index. A journal that cannot be read is an error before anything is written."""
 
     async def work(api: Api) -> dict[str, Any]:
         version = await api.get("/version")  # a server that does not answer leaves no empty archive behind
@@ -57,10 +64,13 @@ def _gather(file: Path, namespace: str, logs: Path | None) -> dict[str, Any]:
             await gather(api, archive, namespace)
             for log in sorted(logs.glob("*.log")) if logs else []:
                 archive.add(f"logs/{log.name}", log.read_bytes(), str(log))
+            if book:
+                archive.add_lines("journal.jsonl", exported(book, Query()), "the journal")
             return archive.index()
 
     try:
-        return with_api(work)
+        with opened(journal) if journal else nullcontext() as book:
+            return with_api(work)
     except FileExistsError:
         raise click.ClickException(f"{file} is there already: name another --file") from None
     except OSError as error:

@@ -17,7 +17,7 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing import marks
+from eventing import marks, traces
 
 # What the API server says, through ApiServerSource in `mode: Resource`: data is the whole object; extensions
 # kind, apiversion, name, namespace.

@@ -44,7 +44,7 @@ SAID_AGAIN = Counter(
     "nodemaintenance_resync_events_total", "Events that resync had to say, since nobody had acted on one", ["type"]
 )
 REDELIVERED = Counter("nodemaintenance_events_redelivered_total", "Events that came once more to record")
-DEAD = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered, by type", ["type"])
+DEAD = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 ATTEMPTS_LOST = Counter(
     "nodemaintenance_attempts_lost_total", "Runs that the journal does not know of: it was away too long"
 )

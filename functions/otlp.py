@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,8 +35,8 @@ class Ids(RandomIdGenerator):
 
 
 def tracer(service: str) -> Tracer:
-    """A tracer of this process; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over `service`."""
-    resource = Resource({SERVICE_NAME: service}).merge(Resource.create())
+    """A tracer of this process; `OTEL_SERVICE_NAME` wins over `service`."""
+    resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME") or service})
     provider = TracerProvider(id_generator=Ids(), resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider.get_tracer("nodemaintenance")

@@ -54,7 +54,7 @@ def _keep(event: BaseCloudEvent) -> None:
     elif not book.write(event):
         REDELIVERED.inc()
     elif dead_letter_of(event):
-        DEAD.labels(event.get_type()).inc()
+        DEAD.inc()
     pruner.event_kept()
 
 

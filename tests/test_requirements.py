@@ -10,6 +10,7 @@ import pytest
 CLAIMED = [
     *(f"X-{number}" for number in range(1, 8)),
     *(f"NMO-{number}" for number in range(1, 23)),
+    "NMO-25",
     "NMO-27",
     *(f"KNM-{number}" for number in range(1, 7)),
     *(f"DRN-{number}" for number in (1, 2, 3, 4, 5, 6, 12, 13)),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from eventing.events import TICK
+from kube.groups import KUBEVIRT, MEDIK8S, Group
 from localcluster.flow import Flow
-from tests.chain.scene import Scene
+from tests.chain.scene import Object, Scene
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
 ROW = re.compile(r"^\| `(nodemaintenance_\w+)` \|([a-z, ]*)\|", re.MULTILINE)
@@ -55,3 +58,71 @@ def test_the_tables_name_every_metric_and_its_labels(scene: Scene) -> None:
 
     scene.delete(path)
     scene.gone(path)
+
+
+MESSAGE = re.compile(r"^\| `([^`]+)` \| `(\w+)` \|$", re.MULTILINE)
+PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
+KEYS = {"level", "ts", "logger", "msg", "Request.Namespace", "Request.Name", "node"}
+
+
+def daemonset(scene: Scene, namespace: str, node: str) -> None:
+    """Have a DaemonSet's pod on the node."""
+    labels = {"app": "agent"}
+    pod = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    body = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent"}}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    scene.cluster.kubectl("create", "-n", namespace, "-f", "-", input=json.dumps({**body, "spec": spec}))
+    scene.cluster.kubectl("wait", "-n", namespace, "--for=jsonpath={.status.numberReady}=1", "daemonset/agent")
+
+
+def logged(scene: Scene, name: str) -> list[Object]:
+    """The functions' log lines about a maintenance; every line of the log is one JSON object."""
+    lines = [json.loads(line) for line in scene.product.functions_log.read_text().splitlines()]
+    return [line for line in lines if line.get("Request.Name") == name]
+
+
+@pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
+def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Group) -> None:
+    """NMO-17, KNM-5, C31: a real drain and its end log each message in the words of both documents, once an action."""
+    node, namespace = scene.node(), scene.namespace()
+    daemonset(scene, namespace, node)
+    (pod,) = (item["metadata"]["name"] for item in scene.pods(node, 1, namespace=namespace))
+    path = scene.maintain(node, group=group.api_version, reason="new disk")
+    name = path.rpartition("/")[2]
+    scene.reaches(path)
+    scene.delete(path)
+    scene.gone(path)
+
+    lines = logged(scene, name)
+    said = [line["msg"] for line in lines]
+    key = group.drain_taint
+    once = [
+        f"Applying Maintenance mode on Node: {node} with Reason: new disk",
+        f"Maintenance taints will be added to node {node}",
+        f"Applying {key} taint add on Node: {node}",
+        f"Patching taints on Node: {node}",
+        "Evict all Pods from Node",
+        f"evicting pod {namespace}/{pod}" if group is MEDIK8S else f'evicting pod "{pod}"',
+        f"Maintenance taints will be removed from node {node}",
+        f"Applying {key} taint remove on Node: {node}",
+        f"uncordon Node: {node}",
+        f"NodeMaintenance Object: /{name} Deleted ",
+    ]
+    assert {message: said.count(message) for message in once} == dict.fromkeys(once, 1)
+    assert "Reconciling NodeMaintenance" in said
+    assert any(message.startswith(f"WARNING: ignoring DaemonSet-managed Pods: {namespace}/agent-") for message in said)
+    (applied,) = (line for line in lines if line["msg"] == "Applying maintenance mode")
+    assert (applied["node"], applied["reason"]) == (node, "new disk")
+    assert all(line.keys() >= KEYS for line in lines)
+    assert {(line["logger"], line["node"], line["Request.Namespace"]) for line in lines} == {
+        ("controller_nodemaintenance", node, "")
+    }
+    for message, _ in MESSAGE.findall(PAGE):
+        pattern = ".+".join(re.escape(part) for part in PLACEHOLDER.split(message.replace("WARNING", "\0")))
+        assert any(re.fullmatch(pattern.replace("\0", "WARNING"), line) for line in said), message
+
+
+def test_the_page_lists_the_messages_of_the_documents() -> None:
+    """NMO-17, KNM-5."""
+    assert len(MESSAGE.findall(PAGE)) == 14

@@ -63,7 +63,17 @@ def test_all_that_explains_a_maintenance_is_in_the_archive(
     """NMO-25: maintenances, nodes, budgets, the node's pods, Events, leases, logs; the index names every file."""
     file = tmp_path / "case.tar.gz"
 
-    result = run("must-gather", "--file", str(file), "--logs", str(product.functions_log.parent), "-o", "json")
+    result = run(
+        "must-gather",
+        "--file",
+        str(file),
+        "--logs",
+        str(product.functions_log.parent),
+        "--journal",
+        str(product.journal),
+        "-o",
+        "json",
+    )
 
     assert result.exit_code == 0, result.output
     files = contents(file)
@@ -77,6 +87,10 @@ def test_all_that_explains_a_maintenance_is_in_the_archive(
     assert maintained in names(files["leases.json"])
     assert "NodeNotSchedulable" in {item["reason"] for item in json.loads(files["events.json"])["items"]}
     assert b"Reconciling NodeMaintenance" in files["logs/functions.log"]
+    recorded = [json.loads(line) for line in files["journal.jsonl"].splitlines()]
+    assert {"dev.nodemaintenance.maintenance.begun", "dev.nodemaintenance.attempts.made"} <= {
+        event["type"] for event in recorded if maintained in json.dumps(event)
+    }
     assert index["missingPermissions"] == index["notRead"] == []
     assert "list triggers.eventing.knative.dev in node-maintenance" in index["notInstalled"]
 
@@ -261,6 +275,16 @@ def test_a_file_that_is_there_is_not_overwritten(run: Run, tmp_path: Path) -> No
 
     assert (result.exit_code, result.stderr) == (1, f"Error: {file} is there already: name another --file\n")
     assert file.read_text() == "an older case"
+
+
+def test_a_journal_that_is_not_there_is_one_line_and_no_archive(run: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "none.db"
+
+    result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"), "--journal", str(missing))
+
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: there is no journal at {missing}: name it with --journal or $JOURNAL\n"
+    assert not (tmp_path / "case.tar.gz").exists()
 
 
 def test_a_folder_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_the_dockerfile_is_of_known_instructions() -> None:
     """No docker runs in these tests; a misspelt word is found all the same."""
     words = {line.partition(" ")[0] for line in lines("Dockerfile")}
 
-    assert words <= {"FROM", "COPY", "RUN", "WORKDIR", "ENV", "USER", "EXPOSE", "CMD"}
+    assert words <= {"FROM", "ARG", "COPY", "RUN", "WORKDIR", "ENV", "USER", "EXPOSE", "CMD"}
 
 
 def test_the_image_is_built_in_stages_and_runs_as_a_number() -> None:

@@ -1,0 +1,155 @@
+"""The component `monitoring`: rules that promtool checks and plays, objects that the operator's kinds take."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from localcluster import build, toolchain
+from localcluster.cluster import LocalCluster
+from tests.chain.test_observability import PAGE, documented
+from tests.manifests.rendering import INSTALLS, MANIFESTS, Manifest, of_kind, rendered
+
+COMPONENT = MANIFESTS / "components" / "monitoring"
+PLAYED = Path(__file__).with_name("rules_test.yaml")
+OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
+CRDS = ("podmonitors", "prometheusrules")
+METRIC = re.compile(r"\bnodemaintenance_\w+")
+OF_HISTOGRAMS = ("_bucket", "_sum", "_count")
+
+
+def promtool(*arguments: str | Path, folder: Path) -> None:
+    """Run promtool; what it does not like is the test's failure."""
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.fail("promtool is missing: install it (Debian and Ubuntu: apt install prometheus)")
+    done = subprocess.run([program, *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def rules() -> Manifest:
+    (rule,) = yaml.safe_load_all((COMPONENT / "rules.yaml").read_text())
+    assert rule["kind"] == "PrometheusRule"
+    spec: Manifest = rule["spec"]
+    return spec
+
+
+def dashboard() -> Manifest:
+    board: Manifest = json.loads((COMPONENT / "dashboard.json").read_text())
+    return board
+
+
+def expressions(value: Any) -> list[str]:
+    """Every `expr` at any depth."""
+    if isinstance(value, list):
+        return [expr for item in value for expr in expressions(item)]
+    if not isinstance(value, dict):
+        return []
+    return [expr for key, child in value.items() for expr in ([child] if key == "expr" else expressions(child))]
+
+
+def with_monitoring(name: str, folder: Path) -> list[Manifest]:
+    """The objects of an overlay with the component, as an overlay of one's own brings them together."""
+    there = os.path.relpath(MANIFESTS, folder.resolve())
+    file = {"resources": [f"{there}/overlays/{name}"], "components": [f"{there}/components/monitoring"]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(file))
+    return rendered(folder)
+
+
+def test_prometheus_takes_the_rules_and_they_say_what_they_should(tmp_path: Path) -> None:
+    """A blocked maintenance names budget and node; failures, dead letters and a resync that stopped are told."""
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
+    shutil.copy(PLAYED, tmp_path)
+
+    promtool("check", "rules", "rules.yaml", folder=tmp_path)
+    promtool("test", "rules", PLAYED.name, folder=tmp_path)
+
+
+def test_every_alert_is_played() -> None:
+    alerts = {rule["alert"] for group in rules()["groups"] for rule in group["rules"]}
+    played = yaml.safe_load(PLAYED.read_text())["tests"]
+
+    assert {test["alertname"] for each in played for test in each["alert_rule_test"] if test["exp_alerts"]} == alerts
+
+
+def test_prometheus_takes_the_dashboards_expressions(tmp_path: Path) -> None:
+    """As recording rules, Grafana's own variables filled in."""
+    found = [expr.replace("$__rate_interval", "1m") for expr in expressions(dashboard())]
+    recorded = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(found)]
+    (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+
+    assert len(found) >= len(dashboard()["panels"])
+    promtool("check", "rules", "panels.yaml", folder=tmp_path)
+
+
+@pytest.mark.parametrize("where", [rules, dashboard], ids=["rules", "dashboard"])
+def test_only_metrics_that_exist_are_asked_for(where: Any) -> None:
+    """By docs/observability.md, which a test holds together with /metrics."""
+    known = documented(PAGE)
+    asked = {name for expr in expressions(where()) for name in METRIC.findall(expr)}
+    whole = {next((name.removesuffix(end) for end in OF_HISTOGRAMS if name.endswith(end)), name) for name in asked}
+
+    assert asked
+    assert whole <= known.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in INSTALLS if name != "hyperconverged"])
+def test_prometheus_is_let_in_to_the_port_that_it_reads(name: str, tmp_path: Path) -> None:
+    """Beside whichever way to install; nothing else is opened by it."""
+    objects = with_monitoring(name, tmp_path)
+
+    (monitor,) = of_kind(objects, "PodMonitor")
+    opened = {item["metadata"]["name"]: item["spec"] for item in of_kind(objects, "NetworkPolicy")}["from-prometheus"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (rule,) = opened["ingress"]
+    assert (endpoint["portNumber"], endpoint["path"]) == (8080, "/metrics")
+    assert rule["ports"] == [{"protocol": "TCP", "port": 8080}]
+    assert rule["from"][0]["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}
+    assert opened["podSelector"] == monitor["spec"]["selector"]
+    assert {pod["metadata"]["namespace"] for pod in of_kind(objects, "Deployment", "Service")} <= {"node-maintenance"}
+
+
+@pytest.fixture(scope="module")
+def monitored(knative: LocalCluster) -> LocalCluster:
+    """The cluster with the Prometheus operator's kinds as well."""
+    command = [str(toolchain.go(build.cache())), "mod", "download", "-json", OPERATOR]
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
+    # Outside of any module, so that nothing of ours is changed by the download.
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=build.cache(), env=environment)
+    folder = Path(json.loads(done.stdout)["Dir"]) / "example" / "prometheus-operator-crd"
+    names = [f"crd/{kind}.monitoring.coreos.com" for kind in CRDS]
+    for kind in CRDS:
+        knative.kubectl("apply", "--server-side", "-f", folder / f"monitoring.coreos.com_{kind}.yaml")
+    knative.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+    return knative
+
+
+def test_the_operators_kinds_take_it_and_a_second_apply_changes_nothing(
+    monitored: LocalCluster, tmp_path: Path
+) -> None:
+    """NMO-24: as every install."""
+    with_monitoring("plain", tmp_path)
+    monitored.kubectl("apply", "-k", tmp_path)
+
+    again = monitored.kubectl("apply", "-k", tmp_path).stdout.splitlines()
+
+    monitored.kubectl("delete", "namespace", "node-maintenance")
+    assert [line for line in again if not line.endswith(" unchanged")] == []
+    assert "configmap/node-maintenance-dashboard unchanged" in again
+
+
+def test_grafana_finds_the_dashboard(tmp_path: Path) -> None:
+    """By the label that its sidecar looks for; the file is the dashboard itself."""
+    objects = with_monitoring("plain", tmp_path)
+
+    (found,) = [item for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"].endswith("-dashboard")]
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(found["data"]["node-maintenance.json"]) == dashboard()
