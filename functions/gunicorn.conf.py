@@ -12,6 +12,15 @@ keepalive = 75
 timeout = 30
 graceful_timeout = 5
 accesslog = None
+logconfig_dict = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"json": {"()": "eventing.logs.JsonLines"}},
+    "handlers": {"out": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "json"}},
+    "root": {"level": "INFO", "handlers": ["out"]},
+    "loggers": {"gunicorn.error": {"level": "INFO", "handlers": ["out"], "propagate": False}},
+}
+"""Its own lines are JSON, too, as those of the functions are (KNM-5)."""
 control_socket_disable = True
 """Its file would lie in a home directory that a pod's user does not have."""
 

@@ -11,9 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from eventing.events import TICK
+from kube.api import Object
 from kube.groups import KUBEVIRT, MEDIK8S, Group
 from localcluster.flow import Flow
-from tests.chain.scene import Object, Scene
+from tests.chain.scene import Scene
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
 ROW = re.compile(r"^\| `(nodemaintenance_\w+)` \|([a-z, ]*)\|", re.MULTILINE)
