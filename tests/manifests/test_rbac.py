@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,29 +27,6 @@ def test_a_function_finds_its_account_and_rights_in_the_file_of_its_name(functio
 
     assert [item["metadata"]["name"] for item in documents if item["kind"] == "ServiceAccount"] == [function]
     assert all(item["metadata"]["labels"] == {"nodemaintenance.dev/function": function} for item in documents)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_function_may_do_exactly_what_its_docstring_says_it_touches(function: str) -> None:
-    """Least privilege that is read in one place and held in two: "Touches: nodes get, patch; pods list."."""
-    documented = ast.get_docstring(ast.parse((ROOT / "functions" / f"{function}.py").read_text())) or ""
-    touches = " ".join(documented.partition("Touches: ")[2].split()).rstrip(".")
-
-    assert granted(function) == set(touched(touches))
-
-
-def touched(touches: str) -> Iterator[tuple[str, str]]:
-    """(resource, verb) of every item; the namespace, and what is no resource of the cluster, are left out."""
-    for item in touches.split("; "):
-        resource, _, verbs = item.partition(" in ")[0].partition(" ")
-        if resource not in ("nothing", "the"):
-            yield from ((resource, verb) for verb in verbs.split(", "))
-
-
-def granted(function: str) -> set[tuple[str, str]]:
-    documents = yaml.safe_load_all((RBAC / f"{function}.yaml").read_text())
-    rules = [rule for item in documents for rule in item.get("rules", [])]
-    return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
 
 
 @pytest.mark.parametrize("file", sorted(RBAC.glob("*.yaml")), ids=lambda file: file.stem)
