@@ -1,4 +1,4 @@
-# One image for every function and for PodSource; FUNCTION and the command tell them apart.
+# One image for every function, PodSource and the console; FUNCTION and the command tell them apart.
 FROM python:3.13-slim AS build
 # More that pip shall install, such as what spans take (docs/observability.md).
 ARG EXTRA=""
@@ -11,6 +11,7 @@ WORKDIR /app
 COPY functions functions
 COPY eventing eventing
 COPY kube kube
+COPY console console
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # A number, so that Kubernetes can tell that it is not root.
 USER 65532:65532

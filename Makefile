@@ -13,11 +13,11 @@ export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e up down bench lint build clean
+.PHONY: help demo test e2e screenshots up down bench lint build clean
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-8s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-11s %s\n", $$1, $$2 }'
 
 demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
@@ -32,6 +32,10 @@ e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faul
 	@$(BIN)/python -m localcluster build --delivery knative
 	@$(BIN)/python -m localcluster build --delivery rabbitmq
 	@$(BIN)/python -m pytest -m e2e -s tests $(ARGS)
+
+screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
+	@$(BIN)/python -m localcluster build
+	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/console/web/test_looks.py
 
 up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, knative or rabbitmq
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)

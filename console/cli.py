@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from console.console import console
 from console.deadletters import deadletters
 from console.drain import drain
 from console.events import events
@@ -31,6 +32,7 @@ def commands() -> None:
 
 
 commands.add_command(start)
+commands.add_command(console)
 commands.add_command(stop)
 commands.add_command(status)
 commands.add_command(drain)
@@ -45,3 +47,7 @@ commands.add_command(redrive)
 def main() -> None:
     """Entry point of the script; the help names the program as kubectl calls it."""
     commands(prog_name="kubectl maintenance")
+
+
+if __name__ == "__main__":
+    main()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from console.connection import with_api, within
-from console.draining import Drain, cordon, known_node, look
+from console.draining import Drain, cordon, look
 from console.flags import KubectlFlags, switch
+from console.maintaining import known_node
 from console.options import cluster_options, output_option, timeout_option
 from console.screen import note, show_json
 from kube.api import Api, Object

@@ -8,10 +8,11 @@ from contextlib import aclosing
 
 import click
 
+from console.maintaining import known_node
 from console.watching import merged
-from kube.api import JSON_PATCH, Api, Object
+from kube.api import JSON_PATCH, Api
 from kube.budgets import BUDGETS, Blocked, Budget, budget_key, plan
-from kube.errors import NotFound, Rejected
+from kube.errors import Rejected
 from kube.eviction import evict_batch, orphans, summary
 from kube.following import Change, follow
 from kube.lookup import pods_on
@@ -22,14 +23,6 @@ HOPELESS = ("Forbidden", "MultipleBudgets")
 """Refusals that waiting does not change: kubectl drain ends with an error on them too."""
 RETRY_SECONDS = 5.0
 """After a refusal that no watched budget explains, no event may follow: kubectl's own interval."""
-
-
-async def known_node(api: Api, name: str) -> Object:
-    """The node, or a one-line error."""
-    try:
-        return await api.get(node_path(name))
-    except NotFound:
-        raise click.ClickException(f"there is no node {name}: see kubectl get nodes") from None
 
 
 async def cordon(api: Api, name: str) -> bool:

@@ -9,15 +9,14 @@ import click
 
 from console.connection import with_api, within
 from console.display import full_name, line, overview, phase_word, plain
+from console.maintaining import create
 from console.options import cluster_options, output_option, timeout_option
 from console.screen import live, note, show_json
 from console.watching import watched
 from kube.api import Api, Object
-from kube.errors import Conflict, NotFound
-from kube.groups import KUBEVIRT, MEDIK8S, Group
-from kube.lookup import maintenances
+from kube.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance import FAILED, condition, is_deleting, node_name
-from kube.nodes import node_path
+from kube.reviews import whoami
 
 GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 
@@ -45,7 +44,7 @@ def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: fl
     """
 
     async def work(api: Api) -> Object:
-        made = await create(api, GROUPS[group], node, name or node, reason)
+        made = await create(api, GROUPS[group], node, name or node, reason, await whoami(api))
         note(f"{full_name(made)} created", output)
         if not wait:
             note(f"Follow it with: kubectl maintenance status {node} --watch", output)
@@ -56,37 +55,6 @@ def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: fl
     made = with_api(work)
     if output == "json":
         show_json(plain(made))
-
-
-async def create(api: Api, group: Group, node: str, name: str, reason: str) -> Object:
-    """Create the NodeMaintenance, or say in one line why not (NMO-19, NMO-22)."""
-    await _refuse_unknown(api, node)
-    await _refuse_second(api, node)
-    spec = {"nodeName": node, **({"reason": reason} if reason else {})}
-    body = {"apiVersion": group.api_version, "kind": "NodeMaintenance", "metadata": {"name": name}, "spec": spec}
-    try:
-        return await api.create(group.path, body)
-    except NotFound:
-        kind = f"nodemaintenances.{group.api_version.split('/')[0]}"
-        raise click.ClickException(f"this cluster has no {kind}: install that CRD, or use another --group") from None
-    except Conflict:
-        other = node_name(await api.get(f"{group.path}/{name}"))
-        raise click.ClickException(f"the NodeMaintenance {name} exists for {other}: choose another --name") from None
-
-
-async def _refuse_unknown(api: Api, node: str) -> None:
-    try:
-        await api.get(node_path(node))
-    except NotFound:
-        raise click.ClickException(f"there is no node {node}: see kubectl get nodes") from None
-
-
-async def _refuse_second(api: Api, node: str) -> None:
-    for other in await maintenances(api, node):
-        if is_deleting(other):
-            raise click.ClickException(f"{node} is being given back by {full_name(other)}: try again when that is gone")
-        state = f"{full_name(other)} ({phase_word(other)})"
-        raise click.ClickException(f"{node} is in maintenance already by {state}: kubectl maintenance stop {node}")
 
 
 async def _drained(api: Api, made: Object, output: str) -> Object:

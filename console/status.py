@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from console.connection import with_api
 from console.display import GONE, details, line, node_report, overview, plain
+from console.maintaining import unknown
 from console.options import cluster_options, output_option
 from console.screen import live, show, show_json
 from console.watching import watched
@@ -47,7 +48,7 @@ async def _read(api: Api, node: str) -> Object:
     """What there is now; a one-line error for a node that is neither there nor named by any maintenance."""
     state = await _state(api, node, await maintenances(api, node))
     if state.get("state") == GONE and not state["maintenances"]:
-        raise click.ClickException(f"there is no node {node}: see kubectl get nodes")
+        raise unknown(node)
     return state
 
 

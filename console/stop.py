@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 
 import click
 
 from console.connection import with_api, within
 from console.display import full_name, node_report
+from console.maintaining import end
 from console.options import cluster_options, output_option, timeout_option
 from console.screen import note, show_json
 from console.watching import watched
 from kube.api import Api, Object, absent_ok
-from kube.errors import Conflict, NotFound
-from kube.lookup import maintenances
-from kube.maintenance import path
-from kube.nodes import is_cordoned, node_path
+from kube.nodes import node_path
 
 
 @click.command
@@ -34,10 +31,7 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
     """
 
     async def work(api: Api) -> Object:
-        ended = await maintenances(api, node)
-        if not ended:
-            raise click.ClickException(await _nothing_to_stop(api, node))
-        await asyncio.gather(*(_delete(api, item) for item in ended))
+        ended = await end(api, node)
         if wait:
             await within(timeout, _gone(api, node, ended), lambda: _still_there(ended))
         names = [full_name(item) for item in ended]
@@ -50,23 +44,6 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
         note(f"Node {node}: {report['state']}", output)
     if output == "json":
         show_json(report)
-
-
-async def _nothing_to_stop(api: Api, node: str) -> str:
-    """Why there is no maintenance to stop, and which command is meant instead."""
-    found = await absent_ok(api.get(node_path(node)))
-    if found is None:
-        return f"there is no node {node}, and no maintenance for it: see kubectl get nodes"
-    if is_cordoned(found):
-        return f"{node} is cordoned but not in maintenance: kubectl maintenance uncordon {node}"
-    return f"{node} is not in maintenance: see kubectl maintenance status"
-
-
-async def _delete(api: Api, item: Object) -> None:
-    try:
-        await api.delete(path(item), uid=item["metadata"]["uid"])
-    except (NotFound, Conflict):
-        return  # gone meanwhile; a conflict is another object under this name
 
 
 async def _gone(api: Api, node: str, ended: list[Object]) -> None:

@@ -8,7 +8,7 @@ import click
 
 from console.connection import with_api
 from console.display import full_name
-from console.draining import known_node
+from console.maintaining import known_node
 from console.options import cluster_options, output_option
 from console.screen import note, show_json
 from kube.api import JSON_PATCH, Api

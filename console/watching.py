@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import click
@@ -14,8 +14,11 @@ from kube.groups import GROUPS, Group
 from kube.lookup import pods_on
 
 
-async def merged(*streams: AsyncIterator[Change]) -> AsyncGenerator[tuple[int, Change], None]:
-    """The changes of all streams as they come, each with the number of its stream; raises what a stream raises."""
+async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
+    """The changes of all streams as they come, each with the number of its stream; raises what a stream raises.
+
+    The streams end with it.
+    """
     coming = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
     try:
         while coming:
@@ -29,6 +32,8 @@ async def merged(*streams: AsyncIterator[Change]) -> AsyncGenerator[tuple[int, C
         for task in coming:
             task.cancel()
         await asyncio.gather(*coming, return_exceptions=True)
+        for stream in streams:
+            await stream.aclose()  # one that has a change at hand was not reached by any cancelling
 
 
 async def served_groups(api: Api) -> list[Group]:

@@ -41,6 +41,11 @@ CLOSING_TURNS = 5
 """A cancelled TLS connection ends some turns of the loop later; a command's loop would be gone by then."""
 CONNECTIONS = 100
 """Evictions wait about 0.1 s each inside the server: many at a time hide it."""
+SERVER_SETTINGS = (
+    *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
+    *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
+)
+"""What a configuration says of the server alone, and nothing of who asks."""
 
 
 class Api:
@@ -52,6 +57,7 @@ class Api:
         self._configuration = configuration
         self._dry_run = False
         self._rest = RESTClientObject(configuration)
+        self._token = ""
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Api:
@@ -75,8 +81,28 @@ class Api:
             raise Unavailable(0, f"no usable kubeconfig at {os.pathsep.join(files)}: {error}; set KUBECONFIG") from None
         return cls(configuration)
 
+    async def nameless(self) -> Api:
+        """The same server on connections of its own, which carry nobody's certificate, token or cookie.
+
+        The start of `bearing`: a client certificate would speak before any token does.
+        """
+        bare = Configuration()
+        for name in SERVER_SETTINGS:
+            setattr(bare, name, getattr(self._configuration, name))
+        other = Api(bare)
+        bare.client_session_kwargs = {**(bare.client_session_kwargs or {}), "cookie_jar": aiohttp.DummyCookieJar()}
+        return other
+
+    def bearing(self, token: str) -> Api:
+        """The same connections with the credentials of whoever owns `token`; the original closes them."""
+        other = copy.copy(self)
+        other._token = f"Bearer {token}"
+        return other
+
     async def close(self) -> None:
         """Close all connections, and give those that are just being closed the turns of the loop they need to end."""
+        if self._rest.pool_manager and self._rest.pool_manager.connector:
+            await self._rest.pool_manager.connector.close(abort_ssl=True)  # a TLS farewell may outlive the loop
         await self._rest.close()
         for _ in range(CLOSING_TURNS):
             await asyncio.sleep(0)
@@ -184,7 +210,7 @@ class Api:
         seconds: float | None,
     ) -> Any:
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "nodemaintenance"}
-        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        token = self._token or await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         if token:
             headers["Authorization"] = token
         url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")

@@ -22,6 +22,8 @@ OURS = (FINALIZER, *LEGACY_FINALIZERS)
 """All that we take off once the node is restored."""
 SNAPSHOT = "nodemaintenance.dev/snapshot"
 """Annotation with the counts taken before anything was evicted; written with the finalizer, in one patch (NMO-11)."""
+REQUESTER = "nodemaintenance.dev/requested-by"
+"""Annotation with the user who asked, as the command line and the console know him. A claim, not a proof."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
 
 
@@ -80,6 +82,14 @@ def has_begun(maintenance: Maintenance) -> bool:
 def phase(maintenance: Maintenance) -> str:
     """`status.phase`, "" before the first status."""
     return str((maintenance.get("status") or {}).get("phase") or "")
+
+
+def requester(maintenance: Maintenance) -> str:
+    """Who asked for it: the user who is named on it, else the program that wrote its spec; "" when neither is known."""
+    metadata = maintenance["metadata"]
+    user = (metadata.get("annotations") or {}).get(REQUESTER)
+    programs = [item.get("manager") for item in metadata.get("managedFields") or [] if "f:spec" in item["fieldsV1"]]
+    return str(user or next((f"the program {name}" for name in programs if name), ""))
 
 
 def snapshot(maintenance: Maintenance) -> Object | None:

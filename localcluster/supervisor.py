@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from localcluster import build, deliveries, processes
+from localcluster.cluster import LocalCluster
+from localcluster.console import Console
 from localcluster.errors import LocalClusterError
 
 DIRECTORY = Path(".cluster")
@@ -147,12 +149,19 @@ def _run(directory: Path, nodes: int, engine: deliveries.Delivery) -> None:
         _note_groups(directory, cluster.servers)
         say(f"the cluster is ready: {nodes} nodes at {cluster.url}")
         shutil.copy(cluster.kubeconfig, directory / "kubeconfig")
-        with engine.open(cluster, directory / "product") as running_product:
-            _note_groups(directory, [*cluster.servers, *running_product.servers])
-            say("functions and delivery are ready")
-            _announce(directory, running_product)
+        with (
+            engine.open(cluster, directory / "product") as product,
+            _console(cluster, directory / "product", product) as console,
+        ):
+            _note_groups(directory, [*cluster.servers, *product.servers, console.server])
+            say("functions, delivery and console are ready")
+            _announce(directory, product, console)
             while True:
                 signal.pause()
+
+
+def _console(cluster: LocalCluster, directory: Path, product: deliveries.Running) -> Console:
+    return Console(cluster, directory, "--journal", product.journal, functions=product.functions_url)
 
 
 class _Ended(BaseException):
@@ -188,12 +197,13 @@ def _clear(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-def _announce(directory: Path, product: deliveries.Running) -> None:
+def _announce(directory: Path, product: deliveries.Running, console: Console) -> None:
     """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`."""
     hints = (
         f"export KUBECONFIG={directory / 'kubeconfig'}\n"
         f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
         f"export JOURNAL={product.journal.absolute()} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
+        f"console: {console.url}\n"
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"
         "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"

@@ -14,7 +14,7 @@ CLAIMED = [
     "NMO-27",
     *(f"KNM-{number}" for number in range(1, 7)),
     *(f"DRN-{number}" for number in (1, 2, 3, 4, 5, 6, 12, 13)),
-    *(f"OSV-{number}" for number in (1, 5, 6, 10, 11, 12, 13, 14, 15)),
+    *(f"OSV-{number}" for number in (1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)),
     *("C1", "C3", "C4", "C7", "C31", "C32"),
 ]
 LIST = re.compile(r"\b(X|NMO|KNM|DRN|OSV)-(\d+)((?:(?:, | and | to )\d+)*)")

@@ -227,7 +227,7 @@ class Audit:
 
     def writes_by(self, prefix: str = OURS) -> list[Object]:
         """Those by users whose name begins with `prefix`."""
-        return [entry for entry in self.entries() if entry["user"]["username"].startswith(prefix)]
+        return [entry for entry in self.entries() if entry["user"].get("username", "").startswith(prefix)]
 
     def kept(self) -> list[Object]:
         """Those that were no dry run."""

@@ -16,21 +16,24 @@ from tests.console.conftest import ROOT, Run
 NAMES = ["start", "stop", "status", "drain", "uncordon", "must-gather", "replay", "redrive"]
 OF_THE_JOURNAL = ["events", "deadletters"]
 """These need no cluster."""
+SERVING = ["console"]
+"""What it shows is pages."""
 
 
 def test_the_commands_are_these() -> None:
-    assert sorted(commands.commands) == sorted(NAMES + OF_THE_JOURNAL)
+    assert sorted(commands.commands) == sorted(NAMES + OF_THE_JOURNAL + SERVING)
 
 
-@pytest.mark.parametrize("name", NAMES + OF_THE_JOURNAL)
+@pytest.mark.parametrize("name", NAMES + OF_THE_JOURNAL + SERVING)
 def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
     result = CliRunner().invoke(commands, [name, "--help"], prog_name="kubectl maintenance")
 
     assert result.exit_code == 0
     assert f"Usage: kubectl maintenance {name}" in result.stdout
     assert f"Example:\n    kubectl maintenance {name}" in result.stdout
-    shared = ("--kubeconfig", "--context") if name in NAMES else ("--journal",)
-    for option in ("--output [table|", *shared):
+    shared = ("--journal",) if name in OF_THE_JOURNAL else ("--kubeconfig", "--context")
+    output = () if name in SERVING else ("--output [table|",)
+    for option in (*output, *shared):
         assert option in result.stdout
 
 
@@ -44,6 +47,10 @@ def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
         ["status", "-o", "yaml"],
         ["drain", "node-1", "--force=maybe"],
         ["status", "--kubeconfig=/no/such/file"],
+        ["console", "--listen=8090"],
+        ["console", "--listen=nowhere:8090"],
+        ["console", "--groups-header=X-Groups"],
+        ["console", "--user-header=X-User", "--proxy=nowhere"],
     ],
     ids=" ".join,
 )

@@ -107,6 +107,17 @@ def test_both_lists_of_dependencies_say_the_same() -> None:
     assert listed("dependencies") == lines("requirements.txt")
 
 
+def test_what_the_console_serves_is_installed_with_it() -> None:
+    """Templates, styles and scripts are no Python modules, and would be left behind."""
+    patterns = listed("console")
+    shipped = {path for pattern in patterns for path in (ROOT / "console").glob(pattern) if path.is_file()}
+    there = {path for path in (ROOT / "console").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+
+    assert shipped == there
+    kept = {path.name.split(".")[0] for path in (ROOT / "console/static/vendor").glob("*.min.*")}
+    assert kept == {path.name.split(".")[0] for path in (ROOT / "console/static/vendor").glob("*.LICENSE")}
+
+
 def test_every_dependency_says_what_it_is_for() -> None:
     """Design: a kept library beats own code, and says why it is here."""
     for line in (ROOT / "requirements.txt").read_text().splitlines():
@@ -149,11 +160,11 @@ def test_the_image_is_built_in_stages_and_runs_as_a_number() -> None:
 
 
 def test_the_image_holds_what_its_commands_import_and_nothing_else() -> None:
-    """functions and PodSource; .dockerignore lets the same through."""
+    """functions, PodSource and console; .dockerignore lets the same through."""
     copied = [rest.split() for word, rest in instructions() if word == "COPY" and "--from" not in rest]
     allowed = {line[1:] for line in lines(".dockerignore") if line.startswith("!")}
 
-    assert [source for source, _ in copied] == ["functions", "eventing", "kube"]
+    assert [source for source, _ in copied] == ["functions", "eventing", "kube", "console"]
     assert all(source == target for source, target in copied)
     assert allowed == {"requirements.txt", *(source for source, _ in copied)}
     assert all((ROOT / source).exists() for source in allowed)

@@ -15,7 +15,7 @@ import pytest
 from localcluster import build, supervisor
 
 ROOT = Path(__file__).parents[2]
-SERVERS = 7  # etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery
+SERVERS = 8  # etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery, console
 
 
 def command(directory: Path, verb: str, *options: str) -> list[str]:

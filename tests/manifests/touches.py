@@ -23,6 +23,8 @@ GROUPS_OF = {
     "poddisruptionbudgets": ("policy",),
     "daemonsets": ("apps",),
     "leases": ("coordination.k8s.io",),
+    "triggers": ("eventing.knative.dev",),
+    "subjectaccessreviews": ("authorization.k8s.io",),
 }
 """Resource → API groups; the core group if not named."""
 DOCUMENTED = {

@@ -1,0 +1,75 @@
+"""What keeps strangers from acting through a viewer's browser: forged requests, scripts in names, rebound hosts."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, abort, request, session
+
+TOKEN = "csrf"  # noqa: S105 - the name of the field, not its value
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+LARGEST_FORM = 256 * 1024
+"""Bytes; the names of 500 nodes at their longest, with a reason."""
+COOKIE_OF_TLS = "__Host-console"
+
+
+def protect(app: Flask, *, tls: bool, hosts: list[str]) -> None:
+    """Guard every request of the app, and put the headers on every answer.
+
+    `hosts` are the names under which the console may be asked for (none: any); a page of another name that leads to
+    this address, as DNS can be made to, gets nothing. `tls`: browsers reach it by https only.
+    """
+    app.config.update(
+        SECRET_KEY=secrets.token_bytes(32),
+        SESSION_COOKIE_NAME=COOKIE_OF_TLS if tls else "console",
+        SESSION_COOKIE_SECURE=tls,
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_SAMESITE="Strict",
+        TRUSTED_HOSTS=hosts or None,
+        MAX_CONTENT_LENGTH=LARGEST_FORM,
+        MAX_FORM_MEMORY_SIZE=LARGEST_FORM,
+    )
+    app.before_request(_refuse_forged)
+    app.after_request(_with_headers)
+    app.jinja_env.globals["csrf_token"] = token
+
+
+def token() -> str:
+    """The token that the forms of this browser carry."""
+    return str(session.setdefault(TOKEN, secrets.token_urlsafe(32)))
+
+
+def _refuse_forged() -> None:
+    """Three checks of what changes something: where the browser says it comes from, twice, and the form's token."""
+    if request.method in SAFE_METHODS:
+        return
+    if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        abort(403, "the request came from another site: nothing was changed")
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != request.host:
+        abort(403, "the request came from another origin: nothing was changed")
+    known, given = session.get(TOKEN, ""), request.form.get(TOKEN, "")
+    if not known or not hmac.compare_digest(known.encode(), given.encode()):
+        abort(403, "the form's token is missing or old: nothing was changed; load the page again")
+
+
+def _with_headers(response: Response) -> Response:
+    response.headers.update(HEADERS)
+    if request.endpoint != "static":
+        response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,125 @@
+"""The console as a process: gunicorn, the connection to the cluster, and in whose name it acts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from flask import Flask
+from gunicorn.app.base import BaseApplication
+
+from console.callers import Identify, as_owner, by_header, by_token, networks
+from console.pages import STREAMS
+from console.web import create_app
+from eventing.journal import Journal, JournalError
+from kube.cluster import Cluster
+from kube.errors import Unavailable
+
+THREADS = STREAMS + 16
+"""Each open page holds one for its stream; the others answer."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `kubectl maintenance console` was told.
+
+    Attributes:
+        listen: ADDRESS:PORT.
+        here: only this machine can reach that address.
+        journal: its path or URL, "" for none.
+        functions: below which URL functions answer by their names, "" where the Triggers say.
+        hosts: names by which browsers may ask, none for any.
+        user_header, groups_header: where a proxy names who asks, "" without such a proxy.
+        proxies: addresses or networks of that proxy.
+        tls: browsers use https.
+        kubeconfig, context: which cluster; None for the usual ways to find it.
+    """
+
+    listen: str
+    here: bool
+    journal: str
+    functions: str
+    hosts: Sequence[str]
+    user_header: str
+    groups_header: str
+    proxies: Sequence[str]
+    tls: bool
+    kubeconfig: str | None
+    context: str | None
+
+
+def serve(settings: Settings) -> None:
+    """Serve until the process is told to end. Raises `ClickException` at once for what could not work."""
+    _check_proxies(settings)
+    _connected(settings).close()
+    journal = _journal(settings)
+    if journal:
+        journal.close()
+    click.echo(f"console: http{'s' if settings.tls else ''}://{settings.listen}")
+    Server(settings).run()
+
+
+def load(settings: Settings) -> Flask:
+    """The app, in the process that serves: connections do not survive a fork."""
+    cluster = _connected(settings)
+    return create_app(
+        cluster,
+        _identify(cluster, settings),
+        journal=_journal(settings),
+        functions=settings.functions,
+        hosts=settings.hosts,
+        tls=settings.tls,
+    )
+
+
+class Server(BaseApplication):
+    """gunicorn with one process, since there is one watch of the cluster, and a thread for every open page."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Called by gunicorn."""
+        said: dict[str, Any] = {
+            **{"bind": self._settings.listen, "workers": 1, "worker_class": "gthread", "threads": THREADS},
+            **{"timeout": 60, "graceful_timeout": 1, "control_socket_disable": True, "loglevel": "warning"},
+        }
+        for name, value in said.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        """Called by gunicorn, in the process that serves."""
+        logging.getLogger("kubernetes").setLevel(logging.ERROR)
+        return load(self._settings)
+
+
+def _connected(settings: Settings) -> Cluster:
+    try:
+        return Cluster(settings.kubeconfig, settings.context)
+    except Unavailable as error:
+        raise click.ClickException(error.message) from None
+
+
+def _identify(cluster: Cluster, settings: Settings) -> Identify:
+    """A proxy when one is named; else tokens, but on this machine alone the kubeconfig's user."""
+    if settings.user_header:
+        return by_header(cluster.api, settings.user_header, settings.groups_header, settings.proxies)
+    return as_owner(cluster.api) if settings.here else by_token(cluster.run(cluster.api.nameless()))
+
+
+def _check_proxies(settings: Settings) -> None:
+    try:
+        networks(settings.proxies)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--proxy") from None
+
+
+def _journal(settings: Settings) -> Journal | None:
+    try:
+        return Journal(settings.journal) if settings.journal else None
+    except JournalError as error:
+        raise click.ClickException(str(error)) from None

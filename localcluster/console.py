@@ -1,0 +1,48 @@
+"""The web console as a process beside the product, for the administrator of the local cluster."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from localcluster import access
+from localcluster.api import Api
+from localcluster.cluster import LocalCluster
+from localcluster.functions import READY
+from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.servers import DIRECT, LOOPBACK, ROOT
+
+SECONDS = 30
+
+
+class Console(Startable):
+    """`kubectl maintenance console` on a port of its own; by default everybody on this machine acts as administrator.
+
+    In: a cluster with the product on it, and a folder for the log; the journal's file; below which URL functions
+    answer by their names, "" where their Triggers say where they are; further options, and under which user it runs.
+    """
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        directory: Path,
+        *options: str | Path,
+        functions: str = "",
+        user: str = access.ADMIN,
+        address: str = LOOPBACK,
+    ) -> None:
+        port = free_port()
+        self.url = f"http://{LOOPBACK}:{port}"
+        words: list[str | Path] = [sys.executable, "-m", "console.cli", "console", "--listen", f"{address}:{port}"]
+        environment = {**DIRECT, "KUBECONFIG": str(cluster.kubeconfig_for(user)), "FUNCTIONS": functions}
+        self.server = Server("console", [*words, *options], directory / "console.log", environment, ROOT)
+
+    def _bring_up(self) -> None:
+        """Start it; return when it knows what is on the cluster."""
+        self.server.start()
+        api = Api(self.url)
+        await_ready("the console", lambda: api.answers(READY), [self.server], SECONDS)
+
+    def stop(self) -> None:
+        """End it; there is nothing that it could lose."""
+        self.server.kill()

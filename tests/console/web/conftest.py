@@ -1,0 +1,47 @@
+"""A cluster of the console's own, so that its list shows what these tests made and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from selenium.webdriver import Chrome
+
+from localcluster import product as localproduct
+from localcluster.cluster import LocalCluster
+from localcluster.console import Console
+from localcluster.product import Product
+from tests.chain.scene import Scene
+from tests.console.web.site import Browser, Site, start_browser
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Give a cluster with all three NodeMaintenance APIs, the product and its console."""
+    folder = tmp_path_factory.mktemp("site")
+    with LocalCluster(folder / "servers", nodes=1) as cluster:
+        localproduct.install(cluster, v1alpha1=True)
+        with Product(cluster, folder / "product") as product:
+            scene = Scene(cluster, product)
+            journal = ("--journal", product.journal)
+            with Console(cluster, folder / "product", *journal, functions=product.functions_url) as console:
+                yield Site(scene, console)
+            scene.admin.close()
+
+
+@pytest.fixture(scope="session")
+def driver() -> Iterator[Chrome]:
+    """Give one browser for all tests."""
+    driver = start_browser()
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(driver: Chrome, site: Site) -> Browser:
+    """Give that browser, of a desk's size and light, without cookies."""
+    driver.delete_all_cookies()
+    browser = Browser(driver, site)
+    browser.look()
+    browser.errors()
+    return browser

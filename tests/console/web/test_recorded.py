@@ -1,0 +1,108 @@
+"""Timeline, events and a dry replay in a real browser (issue: see it, replay it)."""
+
+from __future__ import annotations
+
+import pytest
+from selenium.webdriver.common.by import By
+
+from eventing.entries import Query
+from eventing.journal import Journal
+from kube.groups import MEDIK8S
+from tests.chain.scene import Scene
+from tests.console.web.site import Browser, Site
+
+
+@pytest.fixture(scope="module")
+def drained(site: Site) -> str:
+    """A node with a finished maintenance, all of whose attempts are recorded."""
+    scene = site.scene
+    node = scene.node("told-1")
+    scene.pods(node, 2)
+    path = scene.maintain(node, reason="<img src=x onerror=alert(1)>")
+    scene.reaches(path)
+    return node
+
+
+def entries(site: Site, node: str) -> list[str]:
+    journal = Journal(site.scene.product.journal)
+    found = [entry.event.get_type() for entry in journal.select(Query(node=node)) if entry.attempts]
+    journal.close()
+    return found
+
+
+def opened(browser: Browser, site: Site, node: str) -> None:
+    """The node's page with a whole timeline: attempts are told a moment after they were made."""
+    browser.until(lambda: any(kind.endswith("node.drained") for kind in entries(site, node)))
+    browser.open(f"/nodes/{node}")
+    browser.until(lambda: browser.all(".lanes svg a"))
+
+
+def test_the_timeline_shows_a_lane_for_each_function_and_opens_each_event(
+    browser: Browser, site: Site, drained: str
+) -> None:
+    """Who said what, who worked on it; each event as JSON; nothing in it is run."""
+    opened(browser, site, drained)
+
+    lanes = browser.script("return [...document.querySelectorAll('.lanes text.name')].map(item => item.textContent)")
+    assert {"begin", "cordon", "taint", "evict", "status"} <= set(lanes)
+    marks = browser.script("return [...document.querySelectorAll('.lanes a')].map(a => a.getAttribute('aria-label'))")
+    assert "node.tainted, said by taint" in marks
+    press(browser, "node.drained")
+    shown = browser.text("#window-body pre")
+    assert '"type": "dev.nodemaintenance.node.drained"' in shown
+    assert f'"node": "{drained}"' in shown
+    browser.one("dialog[open] .cancel").click()
+    browser.until(lambda: not browser.all("dialog[open]"))
+    assert browser.errors() == []
+
+
+def press(browser: Browser, kind: str) -> None:
+    """Open an event of the timeline by keyboard."""
+    mark = browser.one(f".lanes a[aria-label^='{kind}']")
+    browser.script("arguments[0].focus()", mark)
+    mark.send_keys("\n")
+    browser.until(lambda: browser.text("#window-body h2") == kind)
+
+
+def test_one_event_is_replayed_dry_and_shown_then_and_now(browser: Browser, site: Site, drained: str) -> None:
+    """Each function that takes it, its answer then and now; the audit log has dry-run writes alone."""
+    opened(browser, site, drained)
+    before = len(site.scene.our_writes())
+    press(browser, "node.cordoned")
+
+    browser.one("dialog[open] .replay button").click()
+    browser.until(lambda: browser.all("#replayed table"))
+
+    (row,) = browser.all("#replayed tbody tr:not(.differs)")
+    cells = [cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")]
+    assert cells == ["taint", "same", "200 node.tainted", "200 node.tainted"]
+    writes = [entry for entry in site.scene.our_writes()[before:] if drained in entry["requestURI"]]
+    assert all("dryRun=All" in entry["requestURI"] for entry in writes)
+    assert browser.errors() == []
+
+
+def test_the_events_page_narrows_by_node_type_and_failure(browser: Browser, site: Site, drained: str) -> None:
+    """The same filters as on the command line; an unknown time is an error that says so."""
+    opened(browser, site, drained)
+    (maintenance,) = site.scene.admin.list(MEDIK8S.path, fields=f"spec.nodeName={drained}")["items"]
+
+    browser.open("/events", node=drained, type="dev.nodemaintenance.node.drained", since="1h")
+    assert [item.text for item in browser.all("tbody th")] == ["node.drained"]
+    browser.open("/events", maintenance=maintenance["metadata"]["uid"])
+    assert len(browser.all("tbody tr")) >= 8
+    assert "evict 200" in browser.text("tbody")
+    browser.open("/events", maintenance=maintenance["metadata"]["name"], failed="yes")
+    assert browser.text("main .empty") == "No event is like that."
+    browser.open("/events", since="soon")
+    assert "400 Bad Request" in browser.text("main")
+
+
+def test_the_dead_letters_page_says_when_there_are_none(browser: Browser, scene_without_dead_letters: Scene) -> None:
+    browser.open("/dead-letters")
+
+    assert "There are none" in browser.text("main")
+
+
+@pytest.fixture
+def scene_without_dead_letters(site: Site) -> Scene:
+    return site.scene

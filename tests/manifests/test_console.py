@@ -1,0 +1,117 @@
+"""The console's components: what they add to an install, and what its account may do."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import yaml
+
+from localcluster.cluster import LocalCluster
+from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, of_kind, pod_specs, rendered
+from tests.manifests.touches import Right, touches
+
+OURS = {"app.kubernetes.io/part-of": "node-maintenance", "app.kubernetes.io/component": "console"}
+
+
+def install(folder: Path, *components: str) -> list[Manifest]:
+    """What the components add to the usual overlay."""
+    there = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
+    file = {
+        "resources": [f"{there}/overlays/plain"],
+        "components": [f"{there}/components/{name}" for name in components],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(file))
+    before = rendered(MANIFESTS / "overlays" / "plain")
+    return [item for item in rendered(folder) if item not in before]
+
+
+def granted(objects: list[Manifest]) -> set[Right]:
+    """The rights in all roles."""
+    return {
+        Right(group, resource, verb, item["metadata"].get("namespace", ""))
+        for item in of_kind(objects, "ClusterRole", "Role")
+        for rule in item["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def documented(module: str) -> set[Right]:
+    return touches(ast.get_docstring(ast.parse((ROOT / "console" / module).read_text())) or "")
+
+
+def test_the_consoles_account_may_only_look(tmp_path: Path) -> None:
+    """Design rule 7: callers act with their own rights; what the code says that it touches is what is granted."""
+    rights = granted(install(tmp_path, "console"))
+
+    assert rights == documented("web.py")
+    assert {right.verb for right in rights} == {"list", "watch"}
+
+
+def test_behind_a_proxy_it_may_do_what_it_does_for_others_and_no_more(tmp_path: Path) -> None:
+    """Switched on by a component of its own."""
+    assert granted(install(tmp_path, "console", "proxied")) == documented("web.py") | documented("callers.py")
+
+
+def test_the_consoles_pod_is_confined_and_reads_its_journal_from_a_secret(tmp_path: Path) -> None:
+    """As every pod of ours; one replica, since its forms carry a token that another would not know."""
+    objects = install(tmp_path, "console")
+    (deployment,) = of_kind(objects, "Deployment")
+    (pod,) = pod_specs(objects).values()
+    (container,) = pod["spec"]["containers"]
+
+    assert deployment["spec"]["replicas"] == 1
+    assert pod["metadata"]["labels"] == OURS
+    assert pod["spec"]["serviceAccountName"] == "console"
+    assert container["image"] == "nodemaintenance"
+    assert container["command"][:4] == ["python", "-m", "console.cli", "console"]
+    assert container["securityContext"] == {
+        "runAsNonRoot": True,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/tmp"}  # noqa: S108
+    assert set(container["resources"]) == {"requests", "limits"}
+    variables = {item["name"]: item for item in container["env"]}
+    assert variables["DATABASE_URL"]["valueFrom"]["secretKeyRef"]["optional"]
+    assert "CONSOLE_USER_HEADER" not in variables
+
+
+def test_a_proxys_headers_are_believed_only_where_that_was_asked_for(tmp_path: Path) -> None:
+    (pod,) = pod_specs(install(tmp_path, "console", "proxied")).values()
+
+    variables = {item["name"] for item in pod["spec"]["containers"][0]["env"]}
+
+    assert {"CONSOLE_USER_HEADER", "CONSOLE_GROUPS_HEADER"} <= variables
+
+
+def test_only_the_door_reaches_the_console_and_it_reaches_the_functions(tmp_path: Path) -> None:
+    policies = {
+        item["metadata"]["name"]: item["spec"] for item in of_kind(install(tmp_path, "console"), "NetworkPolicy")
+    }
+
+    (door,) = policies["to-console"]["ingress"]
+    (replay,) = policies["from-console"]["ingress"]
+    assert door["from"][0]["podSelector"] == {"matchLabels": {"nodemaintenance.dev/door": "console"}}
+    assert door["ports"] == [{"protocol": "TCP", "port": 8090}]
+    assert replay["from"] == [{"podSelector": {"matchLabels": OURS}}]
+
+
+@pytest.mark.parametrize("components", [("console",), ("console", "proxied")], ids="-".join)
+def test_a_real_api_server_takes_what_the_components_add(
+    installed: LocalCluster, tmp_path: Path, components: tuple[str, ...]
+) -> None:
+    """NMO-24: nothing in them is misspelt."""
+    objects = install(tmp_path, *components)
+
+    done = installed.kubectl(
+        "apply", "--dry-run=server", "--validate=strict", "-f", "-", input=yaml.safe_dump_all(objects), check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
