@@ -27,6 +27,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
     envvar="FUNCTIONS",
     help="URL under which functions are found by name.  [default: $FUNCTIONS, then the Triggers' own addresses]",
 )
+@click.option("--broker", default="", envvar="BROKER", help="Where answers go.  [default: $BROKER, then the Broker's]")
 @click.option(
     "--host",
     "hosts",
@@ -61,6 +62,7 @@ def console(
     listen: str,
     journal_url: str | None,
     functions: str,
+    broker: str,
     hosts: tuple[str, ...],
     user_header: str,
     groups_header: str,
@@ -89,6 +91,7 @@ def console(
             here,
             journal=journal_url or "",
             functions=functions,
+            broker=broker,
             hosts=hosts or (LOCAL_NAMES if here else ()),
             user_header=user_header,
             groups_header=groups_header,

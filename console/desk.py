@@ -18,12 +18,13 @@ class Desk:
         cluster: the console's own door; only `live` reads through it, and a proxied caller's actions go through it.
         live: what there is now.
         functions: below which URL functions answer by their names; "" where the Triggers say where each is.
+        broker: where the broker takes events; "" where the Broker says.
     """
 
     def __init__(
-        self, cluster: Cluster, live: Live, identify: Identify, journal: Journal | None, functions: str
+        self, cluster: Cluster, live: Live, identify: Identify, journal: Journal | None, functions: str, broker: str
     ) -> None:
-        self.cluster, self.live, self.functions = cluster, live, functions
+        self.cluster, self.live, self.functions, self.broker = cluster, live, functions, broker
         self._identify, self._journal = identify, journal
 
     def caller(self) -> Caller:

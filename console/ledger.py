@@ -1,4 +1,4 @@
-"""The pages about recorded events: the list with filters, one event, a node's timeline, dead letters."""
+"""The pages about recorded events: the list with filters, one event, a node's timeline, a dry replay."""
 
 from __future__ import annotations
 
@@ -79,12 +79,6 @@ class Ledger:
         return render_template(
             "timeline.html", user=user, name=name, uid=uid, entries=found, picture=lanes.draw(found), lanes=lanes
         )
-
-    def dead_letters(self) -> str:
-        """What could not be delivered, and why."""
-        _, user = self._desk.viewed()
-        found = self._desk.journal.select(Query(dead=True, limit=PAGE, newest=True))[::-1]
-        return render_template("dead_letters.html", user=user, entries=found, lanes=lanes)
 
     def _last(self, name: str) -> str:
         """Uid of the last maintenance that was recorded of the node."""

@@ -58,8 +58,8 @@ def redrive(
     with opened(journal) as book, door() as cluster:
         letters = still_open(book.select(Query(dead=True, ids=ids)))
         _check(letters, ids)
-        urls = [_url(letter, base) for letter in letters]
-        sink = broker or _broker(cluster, namespace)
+        urls = [address(letter, base) for letter in letters]
+        sink = broker or broker_address(cluster, namespace)
         if not yes and letters:
             confirm(f"Deliver {len(letters)} dead letters once more, for real?", "say --yes")
         made = [_redriven(letter, url, sink, book, output) for letter, url in zip(letters, urls, strict=True)]
@@ -80,7 +80,7 @@ def _check(letters: Sequence[Entry], ids: tuple[str, ...]) -> None:
         raise Trouble(f"no open dead letter {', '.join(missing)}: see kubectl maintenance deadletters --all")
 
 
-def _url(letter: Entry, base: str) -> str:
+def address(letter: Entry, base: str) -> str:
     """Where the function is now; where it was then, when nothing is said of that."""
     function, why = function_of(letter), letter.dead_letter
     if not base:
@@ -92,7 +92,7 @@ def _url(letter: Entry, base: str) -> str:
     return f"{base.rstrip('/')}/{function}"
 
 
-def _broker(cluster: Cluster, namespace: str) -> str:
+def broker_address(cluster: Cluster, namespace: str) -> str:
     """The address that Knative gave the Broker."""
     path = f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/brokers"
     found = cluster.run(absent_ok(cluster.api.list(path)))

@@ -31,6 +31,7 @@ class Settings:
         here: only this machine can reach that address.
         journal: its path or URL, "" for none.
         functions: below which URL functions answer by their names, "" where the Triggers say.
+        broker: where the broker takes events, "" where the Broker says.
         hosts: names by which browsers may ask, none for any.
         user_header, groups_header: where a proxy names who asks, "" without such a proxy.
         proxies: addresses or networks of that proxy.
@@ -42,6 +43,7 @@ class Settings:
     here: bool
     journal: str
     functions: str
+    broker: str
     hosts: Sequence[str]
     user_header: str
     groups_header: str
@@ -70,6 +72,7 @@ def load(settings: Settings) -> Flask:
         _identify(cluster, settings),
         journal=_journal(settings),
         functions=settings.functions,
+        broker=settings.broker,
         hosts=settings.hosts,
         tls=settings.tls,
     )

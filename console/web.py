@@ -2,7 +2,8 @@
 
 Rendered on the server; the pages work without scripts, with them they change by themselves.
 
-Touches: nodes list, watch; nodemaintenances list, watch; triggers list in node-maintenance.
+Touches: nodes list, watch; nodemaintenances list, watch; triggers list in node-maintenance;
+brokers list in node-maintenance.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from console.ledger import Ledger
 from console.live import Live
 from console.pages import Pages
 from console.protection import protect
+from console.redriving import Redriving
 from eventing.journal import Journal
 from kube.cluster import Cluster
 from kube.errors import ApiError
@@ -31,24 +33,25 @@ def create_app(
     *,
     journal: Journal | None = None,
     functions: str = "",
+    broker: str = "",
     hosts: Sequence[str] = (),
     tls: bool = False,
 ) -> Flask:
     """The console as a WSGI app.
 
     In: the console's own door to the cluster; who a request is from (`console.callers`); the journal, if there is one;
-    below which URL functions answer by their names, "" where the Triggers say where each is; the names it may be asked
-    for by, none for any; whether browsers reach it by https. Whoever ends the app before the process closes
-    `app.extensions["live"]`.
+    below which URL functions answer by their names, "" where the Triggers say where each is; where the broker is, ""
+    where the Broker says; the names it may be asked for by, none for any; whether browsers reach it by https. Whoever
+    ends the app before the process closes `app.extensions["live"]`.
     """
     app = Flask(__name__)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     live = app.extensions["live"] = Live(cluster)
-    desk = Desk(cluster, live, identify, journal, functions)
+    desk = Desk(cluster, live, identify, journal, functions, broker)
     app.jinja_env.globals["has_journal"] = journal is not None
     protect(app, tls=tls, hosts=list(hosts))
     show_errors(app)
-    pages, acting, ledger = Pages(desk), Acting(desk), Ledger(desk)
+    pages, acting, ledger, redriving = Pages(desk), Acting(desk), Ledger(desk), Redriving(desk)
     app.add_url_rule("/", "home", _home)
     app.add_url_rule("/nodes", "nodes", pages.nodes)
     app.add_url_rule("/nodes/<name>", "node", pages.node)
@@ -60,7 +63,8 @@ def create_app(
     app.add_url_rule("/events/<int:seq>", "event", ledger.event)
     app.add_url_rule("/events/<int:seq>/replay", "replay", ledger.replay, methods=["POST"])
     app.add_url_rule("/timeline/<name>", "timeline", ledger.timeline)
-    app.add_url_rule("/dead-letters", "dead_letters", ledger.dead_letters)
+    app.add_url_rule("/dead-letters", "dead_letters", redriving.dead_letters)
+    app.add_url_rule("/dead-letters/redrive", "redrive", redriving.redrive, methods=["POST"])
     _add_health(app, live)
     return app
 

@@ -18,8 +18,8 @@ SECONDS = 30
 class Console(Startable):
     """`kubectl maintenance console` on a port of its own; by default everybody on this machine acts as administrator.
 
-    In: a cluster with the product on it, and a folder for the log; the journal's file; below which URL functions
-    answer by their names, "" where their Triggers say where they are; further options, and under which user it runs.
+    In: a cluster with the product on it, and a folder for the log; below which URL functions answer by their names, ""
+    where their Triggers say where they are; where the broker is; under which user it runs; further options.
     """
 
     def __init__(
@@ -28,14 +28,15 @@ class Console(Startable):
         directory: Path,
         *options: str | Path,
         functions: str = "",
+        broker: str = "",
         user: str = access.ADMIN,
         address: str = LOOPBACK,
     ) -> None:
         port = free_port()
         self.url = f"http://{LOOPBACK}:{port}"
         words: list[str | Path] = [sys.executable, "-m", "console.cli", "console", "--listen", f"{address}:{port}"]
-        environment = {**DIRECT, "KUBECONFIG": str(cluster.kubeconfig_for(user)), "FUNCTIONS": functions}
-        self.server = Server("console", [*words, *options], directory / "console.log", environment, ROOT)
+        told = {"KUBECONFIG": str(cluster.kubeconfig_for(user)), "FUNCTIONS": functions, "BROKER": broker}
+        self.server = Server("console", [*words, *options], directory / "console.log", {**DIRECT, **told}, ROOT)
 
     def _bring_up(self) -> None:
         """Start it; return when it knows what is on the cluster."""

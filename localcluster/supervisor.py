@@ -161,7 +161,8 @@ def _run(directory: Path, nodes: int, engine: deliveries.Delivery) -> None:
 
 
 def _console(cluster: LocalCluster, directory: Path, product: deliveries.Running) -> Console:
-    return Console(cluster, directory, "--journal", product.journal, functions=product.functions_url)
+    where = {"functions": product.functions_url, "broker": product.broker_url}
+    return Console(cluster, directory, "--journal", product.journal, **where)
 
 
 class _Ended(BaseException):

@@ -24,6 +24,7 @@ GROUPS_OF = {
     "daemonsets": ("apps",),
     "leases": ("coordination.k8s.io",),
     "triggers": ("eventing.knative.dev",),
+    "brokers": ("eventing.knative.dev",),
     "subjectaccessreviews": ("authorization.k8s.io",),
 }
 """Resource → API groups; the core group if not named."""

@@ -24,7 +24,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with Product(cluster, folder / "product") as product:
             scene = Scene(cluster, product)
             journal = ("--journal", product.journal)
-            with Console(cluster, folder / "product", *journal, functions=product.functions_url) as console:
+            where = {"functions": product.functions_url, "broker": product.broker_url}
+            with Console(cluster, folder / "product", *journal, **where) as console:
                 yield Site(scene, console)
             scene.admin.close()
 

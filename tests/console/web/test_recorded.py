@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import requests
 from selenium.webdriver.common.by import By
 
 from eventing.entries import Query
 from eventing.journal import Journal
+from eventing.wire import binary
 from kube.groups import MEDIK8S
-from tests.chain.scene import Scene
 from tests.console.web.site import Browser, Site
 
 
@@ -97,12 +98,29 @@ def test_the_events_page_narrows_by_node_type_and_failure(browser: Browser, site
     assert "400 Bad Request" in browser.text("main")
 
 
-def test_the_dead_letters_page_says_when_there_are_none(browser: Browser, scene_without_dead_letters: Scene) -> None:
+def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
+    browser: Browser, site: Site, drained: str
+) -> None:
+    """Given up by `cordon`; taken at the second time, and then no longer open."""
+    journal = Journal(site.scene.product.journal)
+    (begun,) = journal.select(Query(node=drained, types=("dev.nodemaintenance.maintenance.begun",)))
+    message = binary(begun.event)
+    dead = {"ce-knativeerrordest": site.scene.product.function_url("cordon"), "ce-knativeerrorcode": "503"}
+    taken = requests.post(
+        site.scene.product.function_url("record"), message.body, headers={**message.headers, **dead}, timeout=10
+    )
+    assert taken.status_code == 204
+    (letter,) = journal.select(Query(dead=True))
+
     browser.open("/dead-letters")
-
-    assert "There are none" in browser.text("main")
-
-
-@pytest.fixture
-def scene_without_dead_letters(site: Site) -> Scene:
-    return site.scene
+    assert "503" in browser.text("tbody")
+    browser.one("tbody form button").click()
+    assert "Deliver this event once more, for real?" in browser.window()
+    assert journal.select(Query(dead=True))[0].attempts == letter.attempts  # only the confirmation delivers it
+    browser.one("dialog[open] .buttons button").click()
+    browser.until(lambda: "Redriven" in browser.window())
+    assert "cordon" in browser.window()
+    assert "not taken" not in browser.window()
+    browser.open("/dead-letters")
+    assert "redriven" in browser.text("tbody")
+    journal.close()
