@@ -19,7 +19,8 @@ from tests.console.web.site import DESK, PHONE, Browser, Site
 
 AXE = (Path(__file__).parents[1] / "axe" / "axe.min.js").read_text()
 LOOKS = {"light": (DESK, False), "dark": (DESK, True), "phone": (PHONE, False)}
-PAGES = ("nodes", "menu", "window", "node", "event", "events", "dead-letters", "error")
+PAGES = ("nodes", "menu", "window", "node", "timeline", "event", "events", "dead-letters", "error")
+PLAIN = {"events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
 MANY = 500
 PAINT_MILLISECONDS = 1000
 
@@ -60,20 +61,18 @@ def show(browser: Browser, page: str, rack: list[str]) -> None:
             browser.choose(name)
         browser.one(".bulk button").click()
         browser.window()
-    if page in ("node", "event"):
+    if page in ("node", "timeline", "event"):
         browser.open(f"/nodes/{rack[0]}")
         browser.until(lambda: browser.all(".lanes svg a"))
+    if page == "timeline":
+        browser.script("document.querySelector('.lanes').previousElementSibling.scrollIntoView()")
     if page == "event":
         mark = browser.one(".lanes a[aria-label^='pods.evicted']")
         browser.script("arguments[0].focus()", mark)
         mark.send_keys("\n")
         browser.until(lambda: "pods.evicted" in browser.text("#window-body h2"))
-    if page == "events":
-        browser.open("/events", node=rack[0])
-    if page == "dead-letters":
-        browser.open("/dead-letters")
-    if page == "error":
-        browser.open("/nodes/no-such-node")
+    if page in PLAIN:
+        browser.open(PLAIN[page])
 
 
 def faults(browser: Browser) -> list[str]:
