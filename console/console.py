@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from pathlib import Path
 
 import click
 
@@ -83,6 +84,9 @@ def console(
 
     if groups_header and not user_header:
         raise click.BadParameter("needs --user-header, too", param_hint="--groups-header")
+    if journal_url and "://" not in journal_url and not Path(journal_url).exists():
+        note = f"there is no journal at {journal_url} yet: no events are shown until `record` writes one there"
+        click.echo(note, err=True)
     here = _is_local(listen)
     meta = click.get_current_context().meta
     serve(

@@ -13,6 +13,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from console.trouble import Trouble
 from eventing import manifests
+from eventing.listeners import LISTENERS
 from eventing.manifests import ManifestError
 from eventing.triggers import Policy, Trigger, is_url
 from kube.api import absent_ok
@@ -25,6 +26,7 @@ SHIPPED = Path(__file__).parents[1] / "manifests" / "base"
 """The manifests beside the sources; an installed package has none."""
 KEEPS_ONLY = "record"
 """Acts on nothing and answers nothing: replaying to it shows nothing, unless somebody asks for it."""
+FUNCTIONS = (*dict.fromkeys(name for name, _ in LISTENERS), KEEPS_ONLY)
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ class Targets:
         for option, url in (("--url", wanted.url), ("--functions", wanted.base)):
             if url and not is_url(url):
                 raise Trouble(f"{option} {url!r} is not a URL such as http://127.0.0.1:8080")
+        unknown = [name for name in wanted.functions if name not in FUNCTIONS]
+        if unknown and not wanted.url:
+            raise Trouble(f"there is no function {unknown[0]}: {', '.join(FUNCTIONS)}")
         alone = _named_by(wanted) if wanted.url else ""
         self._named = wanted.functions or ((alone,) if alone else ())
         needed = not self._named or not (wanted.base or wanted.url or wanted.in_process)

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
+import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
@@ -41,6 +42,8 @@ CLOSING_TURNS = 5
 """A cancelled TLS connection ends some turns of the loop later; a command's loop would be gone by then."""
 CONNECTIONS = 100
 """Evictions wait about 0.1 s each inside the server: many at a time hide it."""
+NO_KUBECONFIG = (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError)
+"""What the kubernetes package raises of a file that is something else: it looks inside before it looks."""
 SERVER_SETTINGS = (
     *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
     *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
@@ -77,8 +80,9 @@ class Api:
                 await config.load_kube_config(
                     config_file=wanted, context=context, client_configuration=configuration, persist_config=False
                 )
-        except config.ConfigException as error:
-            raise Unavailable(0, f"no usable kubeconfig at {os.pathsep.join(files)}: {error}; set KUBECONFIG") from None
+        except (config.ConfigException, *NO_KUBECONFIG) as error:
+            said = " ".join(str(error).split())
+            raise Unavailable(0, f"no usable kubeconfig at {os.pathsep.join(files)}: {said}; set KUBECONFIG") from None
         return cls(configuration)
 
     async def nameless(self) -> Api:

@@ -46,12 +46,12 @@ def test_a_make_target_of_the_readme_exists(target: str) -> None:
 
 
 def test_the_readmes_session_works_as_shown(scene: Scene) -> None:
-    """OSV-1: the commands of "Try it yourself", one after the other, between `make up` and `make down`."""
+    """OSV-1: the commands of "Try it yourself", one after the other, after `make up`."""
     shown = commands("Try it yourself")
-    assert (shown[0], shown[-1]) == ("make up", "make down")
+    assert shown[0] == "make up"
     assert shown[1].startswith("export KUBECONFIG=$PWD/.cluster/kubeconfig ")
 
-    said = [run(scene, command) for command in shown[2:-1]]
+    said = [run(scene, command) for command in shown[2:]]
 
     assert "condition met" in "".join(said)
     assert not scene.spec("node-1").get("unschedulable")

@@ -340,7 +340,8 @@ ASTRAY = {
     "no URL": (["--functions", "here", DRY], "Error: --functions 'here' is not a URL"),
     "no such step": (["--from", "node.painted", DRY], "Error: --from node.painted: there are only"),
     "backwards": (["--from", "node.drained", "--until", "node.cordoned", DRY], "Error: --until node.cordoned comes"),
-    "no such function": (["--in-process", "--function", "paint", DRY], "Error: there is no function paint: begin"),
+    "no such function": (["--function", "paint", DRY], "Error: there is no function paint: begin"),
+    "no such function here": (["--in-process", "--function", "paint", DRY], "Error: there is no function paint: begin"),
     "not confirmed": ([], "Error: nobody confirmed: say --yes, or --dry-run=server"),
 }
 

@@ -85,6 +85,18 @@ def test_a_server_that_does_not_answer_is_one_line_and_exit_1(tmp_path: Path) ->
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("content", [b"hello", b"garbage: [", bytes(range(128, 256)), b"[]", b"", b"users: 1"])
+def test_a_file_that_is_no_kubeconfig_is_one_line_and_exit_1(tmp_path: Path, content: bytes) -> None:
+    """X-6: whatever the file holds."""
+    file = tmp_path / "kubeconfig"
+    file.write_bytes(content)
+
+    result = CliRunner().invoke(commands, ["status", f"--kubeconfig={file}"])
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: no usable kubeconfig at {file}: ")
+
+
 def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
     """OSV-10: `kubectl maintenance`, from the script that pyproject.toml names."""
     assert 'kubectl-maintenance = "console.cli:main"' in (ROOT / "pyproject.toml").read_text()
