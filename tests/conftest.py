@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from tests.postgresql import PostgreSQL
 
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # real servers share these cores: a slow draw says nothing of the test
 os.environ.pop("DATABASE_URL", None)  # somebody's journal is none of ours
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A shell makes what it starts in the background deaf to Ctrl-C, and so the children that tests interrupt.

@@ -8,14 +8,15 @@ from kube import maintenance as m
 from kube.api import Object
 from kube.groups import KUBEVIRT
 from tests.functions.conftest import Functions
-from tests.functions.hints import node_deleted, node_updated, updated
+from tests.functions.hints import node_deleted, node_updated, said, updated
 from tests.workload import Audit, Workload, written
 
 
 def maintained(functions: Functions, work: Workload, node: str) -> Object:
     """A maintenance whose node is cordoned and tainted, and whose status says so."""
     item = work.maintenance(node)
-    functions.answer("status", functions.prepare(item))
+    functions.prepare(item)
+    functions.answer("status", said(events.PODS_EVICTED, item))
     item = work.again(item)
     assert m.condition(item, "Cordoned")["status"] == "True"
     return item
