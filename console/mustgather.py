@@ -30,10 +30,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 )
 @click.option("--logs", type=FOLDER, help="A folder whose *.log files go in, for functions that run in no pods.")
 @click.option(
-    "--journal",
-    default="",
-    envvar=["DATABASE_URL", "JOURNAL"],
-    help="The journal, whose events go in: a file, or postgresql://USER@HOST/DATABASE.  [env: DATABASE_URL, JOURNAL]",
+    "--journal", default="", help="The journal, whose events go in: a file, or postgresql://USER@HOST/DATABASE."
 )
 @output_option
 @cluster_options
