@@ -56,12 +56,12 @@ class Journal:
         """Close all connections."""
         self._database.close()
 
-    def write(self, event: BaseCloudEvent) -> bool:
-        """Keep the event; False when it (source and id) was kept before.
+    def write(self, event: BaseCloudEvent, arrived: datetime | None = None) -> bool:
+        """Keep the event, which arrived just now if not said; False when it (source and id) was kept before.
 
         A dead letter is kept beside the event that it was, for what it says of who could not take it.
         """
-        return self.write_all([(event, datetime.now(timezone.utc))]) == 1
+        return self.write_all([(event, arrived or datetime.now(timezone.utc))]) == 1
 
     def write_all(self, events: Iterable[tuple[BaseCloudEvent, datetime]]) -> int:
         """Keep events with the times of their arrival, all or none; how many were not kept before."""

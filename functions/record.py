@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -37,21 +38,22 @@ def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
 
     Raises `Retry` while the journal cannot be written, and `BadEvent` for attempts that are none.
     """
+    arrived = datetime.now(timezone.utc)  # before it waits for the journal, which takes its time to open
     if marks.is_dry_run(event):
         return []
     try:
-        _keep(event)
+        _keep(event, arrived)
     except OSError as error:
         raise Retry(f"the journal cannot be written: {error}") from None
     return []
 
 
-def _keep(event: BaseCloudEvent) -> None:
+def _keep(event: BaseCloudEvent, arrived: datetime) -> None:
     with OPENING:
         book, pruner = journal(), _pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
         book.note(attempts_in(event))
-    elif not book.write(event):
+    elif not book.write(event, arrived):
         REDELIVERED.inc()
     elif dead_letter_of(event):
         DEAD.inc()

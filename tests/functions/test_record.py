@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import datetime, timezone
 
@@ -11,7 +12,7 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing.entries import attempts_event
 from eventing.journal import Attempt, DeadLetter, Journal, Query
 from eventing.wire import binary
-from functions.record import journal
+from functions.record import OPENING, journal
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, tick
 from tests.workload import Audit, Workload
@@ -42,6 +43,20 @@ def test_a_dead_letter_is_told_from_the_event_that_it_was(functions: Functions) 
     first, second = journal().select(Query(ids=(event.get_id(),)))
     assert first.dead_letter is None
     assert second.dead_letter == DeadLetter("http://cordon/", 400, "")
+
+
+def test_an_event_arrived_when_it_came_and_not_when_the_journal_was_open(functions: Functions) -> None:
+    """The tree's times: `record` keeps the moment of the call, however long it waits for others to let it write."""
+    event = tick()
+    with ThreadPoolExecutor(1) as pool:
+        with OPENING:
+            waiting = pool.submit(functions.post, "record", event)
+            assert wait([waiting], timeout=0.5).not_done
+            released = datetime.now(timezone.utc)
+        assert waiting.result().status_code == 204
+
+    (entry,) = journal().select(Query(ids=(event.get_id(),)))
+    assert entry.arrived < released
 
 
 @pytest.mark.parametrize(
