@@ -10,6 +10,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from localcluster.cluster import LocalCluster
 
 OURS = "system:serviceaccount:node-maintenance:"
 """Prefix of the user names of the product's accounts."""
+OVERTAKEN = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""What the API server answers to a write that rests on an old reading: a stale version, or a JSON patch's `test`."""
 SECONDS = 15.0
 """What is awaited comes within a second; this is for a busy machine."""
 _numbers = itertools.count(1)
@@ -252,8 +255,13 @@ def audit(cluster: LocalCluster) -> Audit:
 
 
 def written(entries: list[Object]) -> list[tuple[str, str, str]]:
-    """(verb, resource or resource/subresource, name) of audit entries."""
-    return [(entry["verb"], _resource(entry["objectRef"]), entry["objectRef"].get("name", "")) for entry in entries]
+    """(verb, resource or resource/subresource, name) of audit entries.
+
+    Not of what the API server refused because another had written in between: the controller manager taints a node
+    as soon as it is cordoned, and a patch that it overtook is rightly sent again.
+    """
+    taken = [entry for entry in entries if entry["responseStatus"]["code"] not in OVERTAKEN]
+    return [(entry["verb"], _resource(entry["objectRef"]), entry["objectRef"].get("name", "")) for entry in taken]
 
 
 def _resource(reference: Mapping[str, str]) -> str:
