@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -19,9 +19,11 @@ from console.timeline import as_json, table_lines, tree_lines
 from console.trouble import Trouble
 from eventing import events as vocabulary
 from eventing.entries import Query
-from eventing.journal import Journal
 from eventing.transfer import BrokenLine, exported, imported
 from eventing.tree import grow, unknown_causes
+
+if TYPE_CHECKING:
+    from eventing.journal import Journal
 
 KNOWN = (
     *vocabulary.MEANINGS,

@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from console.trouble import Trouble
-from eventing.journal import Journal, JournalError
+
+if TYPE_CHECKING:
+    from eventing.journal import Journal
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 DEFAULT = "journal.db"
@@ -30,6 +32,8 @@ def journal_option(command: Decorated) -> Decorated:
 @contextmanager
 def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
     """The journal; unless it may be made, it has to be there. Raises `Trouble`, also for what fails inside."""
+    from eventing.journal import Journal, JournalError  # a seventh of a second that commands without it should not pay
+
     file = Path(journal.removeprefix("sqlite:///"))
     if "://" not in str(journal.removeprefix("sqlite:///")) and not (create or file.is_file()):
         raise Trouble(f"there is no journal at {file}: name it with --journal or $JOURNAL")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,13 +14,15 @@ from console.recording import journal_option, opened
 from console.screen import note, show_json
 from console.trouble import Trouble, confirm, door
 from eventing.entries import Attempt, Entry, Query
-from eventing.journal import Journal
 from eventing.redrive import function_of, still_open
 from eventing.redrive import redrive as delivered
 from eventing.triggers import is_url
 from kube.api import absent_ok
 from kube.cluster import Cluster
 from kube.leases import NAMESPACE
+
+if TYPE_CHECKING:
+    from eventing.journal import Journal
 
 
 @click.command

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from console.diff import DIFFERS, UNRECORDED, Replayed, as_json, gone, summary, text
-from console.inprocess import run_here
 from console.options import cluster_options, output_option, picked
 from console.recording import journal_option, opened
 from console.screen import note, show, show_json
@@ -108,6 +107,8 @@ def _show_lost(world: World) -> None:
 
 def _answer(entry: Entry, target: Target, how: How, cluster: Cluster) -> Answer:
     if how.in_process:
+        from console.inprocess import run_here  # all functions and Flask, for this case alone
+
         return run_here(entry, target.function, cluster, run=how.run, dry_run=how.dry_run, debug=how.debug)
     return posted(entry, target.function, target.url, run=how.run, dry_run=how.dry_run)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from console.trouble import Trouble
 from eventing.entries import Entry, Query
-from eventing.journal import Journal
+
+if TYPE_CHECKING:
+    from eventing.journal import Journal
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

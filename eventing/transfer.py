@@ -9,15 +9,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.entries import Attempt, Entry, Query, attempts_event, attempts_in, moment
 from eventing.events import ATTEMPTS_MADE
-from eventing.journal import Journal
 from eventing.wire import STRUCTURED, BadEvent, received, structured
+
+if TYPE_CHECKING:
+    from eventing.journal import Journal
 
 ARRIVED = "journaltime"
 TOGETHER = 500
