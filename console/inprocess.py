@@ -19,18 +19,16 @@ from eventing.replay import Answer, answer_of
 from eventing.wire import BATCH
 from functions.app import FUNCTIONS, Function, answer
 from functions.attempts import Feed, Run
-from kube.api import within
 from kube.cluster import Cluster
+from kube.deadline import within
 
 
 def run_here(entry: Entry, function: str, cluster: Cluster, *, run: str, dry_run: bool, debug: bool) -> Answer:
     """Replay a recorded event to a function of this very code, and give its answer.
 
     With `debug` pdb stops at the function's first line, `event` and `cluster` in hand.
-    Raises `Trouble` for an unknown function, and when pdb is told to quit.
+    Raises `Trouble` when pdb is told to quit.
     """
-    if function not in FUNCTIONS:
-        raise Trouble(f"there is no function {function}: {', '.join(FUNCTIONS)}")
     event = marks.marked(entry.event, run, dry_run=dry_run)
     step = FUNCTIONS[function]
     with Run(function, event, Feed("")) as attempt:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import requests
 from cloudevents.core.base import BaseCloudEvent
 from flask import Flask, Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
@@ -20,15 +19,16 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from eventing import events, logs, marks
 from eventing.entries import DeadLetter, given_up
 from eventing.retention import Retention
-from eventing.wire import BATCH, BODY_LIMIT, BadEvent, TooLarge, batch, binary, received, unread
+from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, unread
 from functions import begin, cordon, evict, guard, health, record, restore, resync, status, taint
+from functions.answers import response_of, text, told
 from functions.attempts import Feed, Run
 from functions.errors import Failed, Retry
 from functions.metrics import RESULTS, SECONDS
 from functions.subject import data_of, reference_of
 from functions.tracing import Spans, wanted
-from kube.api import within
 from kube.cluster import Cluster
+from kube.deadline import within
 from kube.errors import ApiError, Conflict, Unavailable
 from kube.maintenance import node_name
 
@@ -174,17 +174,17 @@ def _answer(function: Function, attempt: Run, cluster: Cluster, accept: str) -> 
     try:
         with within(SECONDS_TO_ANSWER):
             attempt.replies = run(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
-        return _told(attempt.replies, accept) if marks.is_replay(event) else _response(attempt.replies)
+        return told(attempt.replies, accept) if marks.is_replay(event) else response_of(attempt.replies)
     except BadEvent as error:
         return _refused(function, error)
     except Retry as error:
         log.warning("retry: %s", error, extra={"fields": {"function": function.name}})
-        return _text(f"{error}\n", 503)
+        return text(f"{error}\n", 503)
 
 
 def _refused(function: Function, error: BadEvent) -> Response:
     log.warning("not an event: %s", error, extra={"fields": {"function": function.name}})
-    return _text(f"{error}\n", error.status)
+    return text(f"{error}\n", error.status)
 
 
 def run(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -221,37 +221,3 @@ def _failed(function: Function, event: BaseCloudEvent, error: str) -> list[BaseC
     node = data.get("node") or node_name(data) or "-"
     said = {"step": function.name, "error": error}
     return [events.event(events.MAINTENANCE_FAILED, function.name, reference, node, cause=event, data=said)]
-
-
-def _told(replies: list[BaseCloudEvent], accept: str) -> Response:
-    if BATCH not in accept:
-        return Response(status=204)
-    message = batch(replies)
-    return Response(message.body, 200, message.headers)
-
-
-def _response(replies: list[BaseCloudEvent]) -> Response:
-    """One event is the reply; a broker takes no more in one answer, so several are posted to `$K_SINK`."""
-    if not replies:
-        return Response(status=204)
-    if len(replies) > 1:
-        _send(replies)
-        return Response(status=204)
-    message = binary(replies[0])
-    return Response(message.body, 200, message.headers)
-
-
-def _send(replies: list[BaseCloudEvent]) -> None:
-    sink = os.environ.get("K_SINK")
-    if not sink:
-        raise Retry("several events to send and K_SINK is not set: bind this function to the broker")
-    for reply in replies:
-        message = binary(reply)
-        try:
-            requests.post(sink, message.body, headers=message.headers, timeout=5).raise_for_status()
-        except requests.RequestException as error:
-            raise Retry(f"the broker at K_SINK took no event: {error}") from None
-
-
-def _text(text: str, code: int) -> Response:
-    return Response(text, code, mimetype="text/plain")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Flask, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from functions.answers import text
 from kube.cluster import Cluster
 from kube.errors import ApiError
 
@@ -14,20 +15,16 @@ def add_pages(app: Flask, cluster: Cluster) -> None:
 
     @app.get("/health/liveness")
     def liveness() -> Response:
-        return _text("alive\n", 200)
+        return text("alive\n", 200)
 
     @app.get("/health/readiness")
     def readiness() -> Response:
         try:
             cluster.get("/version")
         except ApiError as error:
-            return _text(f"the API server does not answer: {error.message}\n", 503)
-        return _text("ready\n", 200)
+            return text(f"the API server does not answer: {error.message}\n", 503)
+        return text("ready\n", 200)
 
     @app.get("/metrics")
     def metrics() -> Response:
         return Response(generate_latest(), content_type=CONTENT_TYPE_LATEST)
-
-
-def _text(text: str, code: int) -> Response:
-    return Response(text, code, mimetype="text/plain")

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kube import maintenance as m
+from kube.status import why_blocked
 
 SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds; no function should ever take longer than 2."""
@@ -74,9 +75,9 @@ def _drained(before: m.Maintenance, phase: str, now: datetime) -> None:
 
 def _unblocked(before: m.Maintenance, still: Iterable[Mapping[str, Any]], now: datetime) -> None:
     """Those that were blocked before and are not among `still` are measured."""
-    waiting = {m.why_blocked(item) for item in still}
+    waiting = {why_blocked(item) for item in still}
     for item in (before.get("status") or {}).get("blockedPods") or []:
-        if m.why_blocked(item) not in waiting and item.get("since"):
+        if why_blocked(item) not in waiting and item.get("since"):
             seconds = (now - m.moment(item["since"])).total_seconds()
             BLOCKED.labels(item["reason"]).observe(max(0.0, seconds))
 

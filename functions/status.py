@@ -24,6 +24,7 @@ from kube.cluster import Cluster
 from kube.errors import Conflict, NotFound
 from kube.lookup import pods_on
 from kube.nodes import node_path
+from kube.status import Report, status_patch
 
 TAKES = events.FLAGS["progress"]
 GIVES = ()
@@ -54,25 +55,25 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     raise Retry("others keep writing the status")
 
 
-def report_of(event: BaseCloudEvent) -> m.Report:
+def report_of(event: BaseCloudEvent) -> Report:
     """What the event says beside what the cluster shows."""
     data = data_of(event)
     drained = event.get_type() == events.NODE_DRAINED
     blocked = [] if drained else data.get("blocked")
     restoring = event.get_type() == events.MAINTENANCE_FAILED and data.get("step") == "restore"
-    return m.Report(error=str(data.get("error") or ""), blocked=blocked, drained=drained, restoring=restoring)
+    return Report(error=str(data.get("error") or ""), blocked=blocked, drained=drained, restoring=restoring)
 
 
-def _patch(maintenance: m.Maintenance, said: m.Report, version: str | None, cluster: Cluster) -> Object | None:
+def _patch(maintenance: m.Maintenance, said: Report, version: str | None, cluster: Cluster) -> Object | None:
     """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
     name, now = m.node_name(maintenance), datetime.now(timezone.utc)
     path, fields = pods_on(name)
     node, pods = cluster.together(
         absent_ok(cluster.api.get(node_path(name))), cluster.api.list(path, fields=fields, version=version or "0")
     )
-    patch = m.status_patch(maintenance, node, pods["items"], said, now)
+    patch = status_patch(maintenance, node, pods["items"], said, now)
     if patch and m.phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
-        patch = m.status_patch(maintenance, node, cluster.list(path, fields=fields)["items"], said, now)
+        patch = status_patch(maintenance, node, cluster.list(path, fields=fields)["items"], said, now)
     return patch
 
 

@@ -9,11 +9,8 @@ import asyncio
 import copy
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -24,20 +21,17 @@ from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
+from kube.deadline import REQUEST_SECONDS, seconds_left
 from kube.errors import NotFound, Unavailable, error_of
 
 Object = dict[str, Any]
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-REQUEST_SECONDS = 10.0
-"""No single request may take longer: functions answer in about a second, and a hung server is an error to retry."""
 WATCH_SECONDS = 300
 """The server ends a watch after this long; the follower resumes where it ended."""
 SILENCE_SECONDS = 150.0
 """A watch gets a bookmark about every minute; a connection that is silent for longer is dead."""
-_deadline: ContextVar[float] = ContextVar("deadline", default=inf)
-"""When, by `time.monotonic()`, the caller has to have its answers."""
 CLOSING_TURNS = 5
 """A cancelled TLS connection ends some turns of the loop later; a command's loop would be gone by then."""
 CONNECTIONS = 100
@@ -139,7 +133,7 @@ class Api:
         self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
     ) -> bytes:
         try:
-            response = await self._open(method, path, query, body, content_type, _seconds_left())
+            response = await self._open(method, path, query, body, content_type, seconds_left())
             raw: bytes = await response.read()
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise Unavailable(0, f"no answer from the API server: {error or type(error).__name__}") from error
@@ -220,27 +214,6 @@ class Api:
         url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
         return await self._rest.request(method, url, headers=headers, body=body, _request_timeout=timeout)
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Give the requests of this block, also those of threads and tasks it hands them to, so much time altogether.
-
-    What has no answer by then is `Unavailable`, as if the server were away; a write may have been done.
-    """
-    token = _deadline.set(time.monotonic() + seconds)
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
-
-
-def _seconds_left() -> float:
-    """How long the next request may take. Raises `Unavailable` when there is no time for one."""
-    left = _deadline.get() - time.monotonic()
-    if left <= 0:
-        raise Unavailable(0, "no answer from the API server in time")
-    return min(left, REQUEST_SECONDS)
 
 
 def _rehearsed(method: str, query: Mapping[str, str] | None, body: Any) -> tuple[Mapping[str, str], Any]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kube.api import within
 from kube.budgets import plan
 from kube.cluster import Cluster
+from kube.deadline import within
 from kube.errors import Unavailable
 from kube.eviction import evict_batch
 from tests.kube.samples import pod
