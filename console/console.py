@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from pathlib import Path
 
 import click
 
-from console.options import CONTEXT, KUBECONFIG, cluster_options
+from console.options import CONTEXT, KUBECONFIG, broker_option, cluster_options, functions_option
+from console.recording import missing
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -22,13 +22,8 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
     envvar=["DATABASE_URL", "JOURNAL"],
     help="File or postgresql:// URL of the journal.  [env: DATABASE_URL, JOURNAL]",
 )
-@click.option(
-    "--functions",
-    default="",
-    envvar="FUNCTIONS",
-    help="URL under which functions are found by name.  [default: $FUNCTIONS, then the Triggers' own addresses]",
-)
-@click.option("--broker", default="", envvar="BROKER", help="Where answers go.  [default: $BROKER, then the Broker's]")
+@functions_option("functions", "the Triggers' own addresses")
+@broker_option
 @click.option(
     "--host",
     "hosts",
@@ -84,8 +79,8 @@ def console(
 
     if groups_header and not user_header:
         raise click.BadParameter("needs --user-header, too", param_hint="--groups-header")
-    if journal_url and "://" not in journal_url and not Path(journal_url).exists():
-        note = f"there is no journal at {journal_url} yet: no events are shown until `record` writes one there"
+    if journal_url and (file := missing(journal_url)):
+        note = f"there is no journal at {file} yet: no events are shown until `record` writes one there"
         click.echo(note, err=True)
     here = _is_local(listen)
     meta = click.get_current_context().meta

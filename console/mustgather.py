@@ -12,22 +12,19 @@ import click
 from console.archive import Archive
 from console.connection import with_api
 from console.gathering import gather
-from console.options import cluster_options, output_option
+from console.options import cluster_options, namespace_option, output_option
 from console.recording import opened
 from console.screen import note, show_json
 from eventing.entries import Query
 from eventing.transfer import exported
 from kube.api import Api
-from kube.leases import NAMESPACE
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command("must-gather")
 @click.option("--file", type=click.Path(path_type=Path), help="Where to write.  [default: must-gather-TIME.tar.gz]")
-@click.option(
-    "-n", "--namespace", default=NAMESPACE, show_default=True, help="The namespace that the functions run in."
-)
+@namespace_option
 @click.option("--logs", type=FOLDER, help="A folder whose *.log files go in, for functions that run in no pods.")
 @click.option(
     "--journal", default="", help="The journal, whose events go in: a file, or postgresql://USER@HOST/DATABASE."

@@ -1,4 +1,4 @@
-"""Options that commands share: which cluster, which form of output, how long to wait."""
+"""Options that commands share: which cluster, where the functions are, which form of output, how long to wait."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
+
+from eventing.urls import Url
+from kube.leases import NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 KUBECONFIG = "console.kubeconfig"
@@ -52,6 +55,36 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, str | None]
             ctx.meta[key] = value
 
     return remember
+
+
+def namespace_option(command: Decorated) -> Decorated:
+    """Add `-n`, `--namespace`."""
+    return click.option(
+        "-n", "--namespace", default=NAMESPACE, show_default=True, help="The namespace that the functions run in."
+    )(command)
+
+
+def functions_option(name: str, otherwise: str) -> Callable[[Decorated], Decorated]:
+    """Add `--functions`, given to the command as `name`; `otherwise` says where functions are when nobody says it."""
+    return click.option(
+        "--functions",
+        name,
+        type=Url(),
+        default="",
+        envvar="FUNCTIONS",
+        help=f"URL under which functions are found by name.  [default: $FUNCTIONS, then {otherwise}]",
+    )
+
+
+def broker_option(command: Decorated) -> Decorated:
+    """Add `--broker`."""
+    return click.option(
+        "--broker",
+        type=Url(),
+        default="",
+        envvar="BROKER",
+        help="Where answers go.  [default: $BROKER, then the Broker's]",
+    )(command)
 
 
 def output_option(command: Decorated) -> Decorated:

@@ -29,13 +29,18 @@ def journal_option(command: Decorated) -> Decorated:
     )(command)
 
 
+def missing(journal: str) -> Path | None:
+    """The journal's file where there is none; None when it is there, or is no file but a server's."""
+    name = journal.removeprefix("sqlite:///")
+    return None if "://" in name or Path(name).is_file() else Path(name)
+
+
 @contextmanager
 def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
     """The journal; unless it may be made, it has to be there. Raises `Trouble`, also for what fails inside."""
     from eventing.journal import Journal, JournalError  # a seventh of a second that commands without it should not pay
 
-    file = Path(journal.removeprefix("sqlite:///"))
-    if "://" not in str(journal.removeprefix("sqlite:///")) and not (create or file.is_file()):
+    if not create and (file := missing(journal)):
         raise Trouble(f"there is no journal at {file}: name it with --journal or $JOURNAL")
     try:
         with closing(Journal(journal, create=create)) as book:

@@ -9,17 +9,16 @@ import click
 
 from console.deadletters import as_json
 from console.diff import short
-from console.options import cluster_options, output_option
+from console.options import broker_option, cluster_options, functions_option, namespace_option, output_option
 from console.recording import journal_option, opened
 from console.screen import note, show_json
 from console.trouble import Trouble, confirm, door
 from eventing.entries import Attempt, Entry, Query
 from eventing.redrive import function_of, still_open
 from eventing.redrive import redrive as delivered
-from eventing.triggers import is_url
+from eventing.urls import below
 from kube.api import absent_ok
 from kube.cluster import Cluster
-from kube.leases import NAMESPACE
 
 if TYPE_CHECKING:
     from eventing.journal import Journal
@@ -28,17 +27,9 @@ if TYPE_CHECKING:
 @click.command
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="All that are open.")
-@click.option(
-    "--functions",
-    "base",
-    default="",
-    envvar="FUNCTIONS",
-    help="URL under which functions are found by name.  [default: $FUNCTIONS, then the address that did not take it]",
-)
-@click.option("--broker", default="", envvar="BROKER", help="Where answers go.  [default: $BROKER, then the Broker's]")
-@click.option(
-    "-n", "--namespace", default=NAMESPACE, show_default=True, help="The namespace that the functions run in."
-)
+@functions_option("base", "the address that did not take it")
+@broker_option
+@namespace_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @journal_option
 @output_option
@@ -87,11 +78,9 @@ def address(letter: Entry, base: str) -> str:
     function, why = function_of(letter), letter.dead_letter
     if not base:
         return why.destination if why else ""
-    if not is_url(base):
-        raise Trouble(f"--functions {base!r} is not a URL such as http://127.0.0.1:8080")
     if not function:
         raise Trouble(f"which function was at {why and why.destination}? Leave --functions and $FUNCTIONS out")
-    return f"{base.rstrip('/')}/{function}"
+    return below(base, function)
 
 
 def broker_address(cluster: Cluster, namespace: str) -> str:

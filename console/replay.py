@@ -65,6 +65,8 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **sa
     wanted, chosen = Wanted(**picked(Wanted, said)), Chosen(**picked(Chosen, said))
     if debug and not wanted.in_process:
         raise click.UsageError("--pdb stops in a function of this process: add --in-process")
+    if wanted.in_process and wanted.url:
+        raise click.UsageError("--url is a function elsewhere, --in-process runs it here: leave one out")
     how = How(new_run(), dry_run == "server", wanted.in_process, debug)
     with opened(journal) as book:
         entries = selected(book, chosen)

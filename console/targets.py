@@ -11,14 +11,15 @@ from urllib.parse import urlsplit
 import click
 from cloudevents.core.base import BaseCloudEvent
 
+from console.options import functions_option, namespace_option
 from console.trouble import Trouble
 from eventing import manifests
 from eventing.listeners import LISTENERS
 from eventing.manifests import ManifestError
-from eventing.triggers import Policy, Trigger, is_url
+from eventing.triggers import Policy, Trigger
+from eventing.urls import Url, below
 from kube.api import absent_ok
 from kube.cluster import Cluster
-from kube.leases import NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FUNCTION_LABEL = "nodemaintenance.dev/function"
@@ -66,25 +67,16 @@ def target_options(command: Decorated) -> Decorated:
         multiple=True,
         help="To this function; repeatable.  [default: all whose Trigger takes the event]",
     )
-    url = click.option("--url", default="", help="To this address, of one function.")
-    base = click.option(
-        "--functions",
-        "base",
-        default="",
-        envvar="FUNCTIONS",
-        help="URL under which functions are found by name.  [default: $FUNCTIONS, then the Triggers' own addresses]",
-    )
+    url = click.option("--url", type=Url(), default="", help="To this address, of one function.")
+    base = functions_option("base", "the Triggers' own addresses")
     manifests = click.option(
         "--manifests",
         multiple=True,
         type=click.Path(exists=True, path_type=Path),
         help="File or folder with the Triggers; repeatable.  [default: the cluster's, then those shipped]",
     )
-    namespace = click.option(
-        "-n", "--namespace", default=NAMESPACE, show_default=True, help="The namespace that the functions run in."
-    )
     here = click.option("--in-process", is_flag=True, help="Run the function in this process, with your own rights.")
-    return functions(url(base(manifests(namespace(here(command))))))
+    return functions(url(base(manifests(namespace_option(here(command))))))
 
 
 class Targets:
@@ -92,9 +84,6 @@ class Targets:
 
     def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
         self._wanted = wanted
-        for option, url in (("--url", wanted.url), ("--functions", wanted.base)):
-            if url and not is_url(url):
-                raise Trouble(f"{option} {url!r} is not a URL such as http://127.0.0.1:8080")
         unknown = [name for name in wanted.functions if name not in FUNCTIONS]
         if unknown and not wanted.url:
             raise Trouble(f"there is no function {unknown[0]}: {', '.join(FUNCTIONS)}")
@@ -116,7 +105,7 @@ class Targets:
         if self._wanted.url:
             return self._wanted.url
         if self._wanted.base:
-            return f"{self._wanted.base.rstrip('/')}/{function}"
+            return below(self._wanted.base, function)
         url = next((trigger.url for trigger in self._triggers if trigger.name == function and trigger.url), "")
         if not url:
             raise Trouble(

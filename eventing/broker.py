@@ -27,6 +27,7 @@ from eventing.outbox import Outbox
 from eventing.outlet import Outlet
 from eventing.sources import Source
 from eventing.triggers import Trigger
+from eventing.urls import Url
 from kube.api import Api
 from kube.errors import Unavailable
 
@@ -126,12 +127,6 @@ def _address(context: click.Context, option: click.Parameter, value: str) -> tup
     return host, int(port)
 
 
-def _url(context: click.Context, option: click.Parameter, value: str) -> str:
-    if not triggers.is_url(value):
-        raise click.BadParameter(f"{value!r} is not a URL such as http://127.0.0.1:8080")
-    return value
-
-
 @click.command(epilog="Example: python -m eventing.broker --manifests manifests/base --functions http://127.0.0.1:8080")
 @click.option(
     "--manifests",
@@ -141,7 +136,7 @@ def _url(context: click.Context, option: click.Parameter, value: str) -> str:
     type=click.Path(path_type=Path),
     help="File or folder; repeatable.",
 )
-@click.option("--functions", required=True, callback=_url, help="URL below which Services are found by name.")
+@click.option("--functions", required=True, type=Url(needed=True), help="URL below which Services are found by name.")
 @click.option(
     "--database", default="delivery.db", show_default=True, type=click.Path(path_type=Path), help="SQLite file."
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from eventing import durations
 from eventing.manifests import Document
+from eventing.urls import below, is_url
 
 PARALLELISM = "rabbitmq.eventing.knative.dev/parallelism"
 """The RabbitMQ Broker's annotation on a Trigger; Knative's own broker has none."""
@@ -152,16 +152,7 @@ def destination(document: Document, field: str, functions: str) -> str:
     if document.need(f"{field}.ref.kind", str) != "Service":
         raise document.wrong(f"{field}.ref.kind", "must be Service: nothing else has an address here")
     path = uri if uri is not None else document.need(f"{field}.ref.name", str)
-    return f"{functions.rstrip('/')}/{path.lstrip('/')}"
-
-
-def is_url(text: str) -> bool:
-    """Whether `text` is an address that a request can be sent to."""
-    try:
-        url = urlsplit(text)
-    except ValueError:
-        return False
-    return url.scheme in ("http", "https") and bool(url.hostname)
+    return below(functions, path)
 
 
 def broker_sink(document: Document) -> None:

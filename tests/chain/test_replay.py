@@ -320,6 +320,10 @@ WRONG = {
         "Error: the journal holds no event of NodeMaintenance nope",
     ),
     "pdb elsewhere": (["--id", "nope", "--pdb", DRY], "Error: --pdb stops in a function of this process"),
+    "here and elsewhere": (
+        ["--id", "nope", "--in-process", "--url", "http://here"],
+        "Error: --url is a function",
+    ),
     "no journal": (["--id", "nope", DRY, "--journal", "/no/such/file"], "Error: there is no journal at /no/such/file"),
     "no dry run of that kind": (["--id", "nope", "--dry-run=client"], "Error: Invalid value for '--dry-run'"),
 }
@@ -337,7 +341,7 @@ def test_a_wrong_replay_is_one_line_and_exit_2(scene: Scene, words: list[str], s
 
 ASTRAY = {
     "nobody there": (["--functions", f"http://127.0.0.1:{free_port()}", DRY], "Error: no answer from http://127.0.0.1"),
-    "no URL": (["--functions", "here", DRY], "Error: --functions 'here' is not a URL"),
+    "no URL": (["--functions", "here", DRY], "Error: Invalid value for '--functions' (env var: 'FUNCTIONS'): 'here'"),
     "no such step": (["--from", "node.painted", DRY], "Error: --from node.painted: there are only"),
     "backwards": (["--from", "node.drained", "--until", "node.cordoned", DRY], "Error: --until node.cordoned comes"),
     "no such function": (["--function", "paint", DRY], "Error: there is no function paint: begin"),
