@@ -48,3 +48,12 @@ def postgresql() -> Iterator[PostgreSQL]:
     """Give a PostgreSQL server; without its programs this fails and says what to install."""
     with PostgreSQL() as running:
         yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where an empty journal is, on each of the databases."""
+    if request.param == "sqlite":
+        return str(tmp_path / "journal.db")
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    return server.database()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,9 +20,9 @@ from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from tests.chain.scene import Scene
+from tests.receiver import Answer, Received, Receiver
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 20.0
 
 
 class Collector:
@@ -33,43 +31,21 @@ class Collector:
     def __init__(self) -> None:
         self.services: set[str] = set()
         self._spans: list[Span] = []
-        self._more = threading.Condition()
-        collector = self
+        self._receiver = Receiver(otherwise=lambda _: Answer(404))
+        self._receiver.answers["/v1/traces"] = self._take
+        self.url, self.close = self._receiver.url, self._receiver.close
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["content-length"])))
-                collector.take(request)
-                self.send_response(200 if self.path == "/v1/traces" else 404)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                """The test reads what was taken."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
-        self.thread.start()
-
-    def take(self, request: ExportTraceServiceRequest) -> None:
-        with self._more:
-            for resource in request.resource_spans:
-                named = {item.key: item.value.string_value for item in resource.resource.attributes}
-                self.services.add(named["service.name"])
-                self._spans += [span for scope in resource.scope_spans for span in scope.spans]
-            self._more.notify_all()
+    def _take(self, request: Received) -> Answer:
+        for resource in ExportTraceServiceRequest.FromString(request.body).resource_spans:
+            named = {item.key: item.value.string_value for item in resource.resource.attributes}
+            self.services.add(named["service.name"])
+            self._spans += [span for scope in resource.scope_spans for span in scope.spans]
+        return Answer(200)
 
     def until(self, done: Callable[[list[Span]], bool]) -> list[Span]:
         """The spans, once they are as `done` wants them."""
-        with self._more:
-            assert self._more.wait_for(lambda: done(self._spans), SECONDS), [span.name for span in self._spans]
-            return list(self._spans)
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+        self._receiver.wait(lambda: done(list(self._spans)))
+        return list(self._spans)
 
 
 @pytest.fixture

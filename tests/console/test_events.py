@@ -17,7 +17,6 @@ from console.cli import commands
 from eventing import events
 from eventing.events import Reference, event
 from eventing.journal import Attempt, Journal
-from tests.postgresql import PostgreSQL
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 START = datetime.now(timezone.utc) - timedelta(hours=1)
@@ -50,23 +49,14 @@ def fill(book: Journal) -> None:
     )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the journal is, on each of the databases."""
-    if request.param == "sqlite":
-        return str(tmp_path / "journal.db")
-    server: PostgreSQL = request.getfixturevalue("postgresql")
-    return server.database()
-
-
 @pytest.fixture
-def show(url: str) -> Events:
+def show(journal_url: str) -> Events:
     """Run the command on that journal."""
-    with closing(Journal(url)) as book:
+    with closing(Journal(journal_url)) as book:
         fill(book)
 
     def runs(*words: str, color: bool = False) -> Result:
-        line = ["events", "--journal", url, *words]
+        line = ["events", "--journal", journal_url, *words]
         return CliRunner(env={"TZ": "UTC"}).invoke(commands, line, prog_name="kubectl maintenance", color=color)
 
     return runs

@@ -13,7 +13,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from localcluster.engine import EngineProduct
-from tests.eventing.workbench import Answer, Received
+from tests.receiver import Answer, Received
 
 Way = Callable[[Received], Answer]
 LATE = 0.5

@@ -18,7 +18,7 @@ from localcluster.access import NAMESPACE
 from localcluster.knative import install
 from localcluster.knative.product import KINDS
 from tests.e2e.stage import Stage
-from tests.eventing.workbench import Answer, Received, Receiver
+from tests.receiver import Answer, Received, Receiver
 
 pytestmark = pytest.mark.e2e
 PROBES = 200

@@ -12,7 +12,7 @@ import requests
 from eventing.journal import Journal, Query
 from tests.e2e.mischief import Mischief
 from tests.e2e.stage import REPAIRED, Drains, Stage
-from tests.eventing.workbench import Receiver
+from tests.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
 OUTAGE = 20.0

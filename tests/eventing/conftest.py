@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.eventing.workbench import Broker, Receiver
+from tests.eventing.workbench import Broker
+from tests.receiver import Receiver
 
 Start = Callable[..., Broker]
 

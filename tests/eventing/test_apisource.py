@@ -13,7 +13,8 @@ import requests
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.eventing.cable import Cable
-from tests.eventing.workbench import PATIENCE, Broker, Receiver, source, trigger
+from tests.eventing.workbench import Broker, source, trigger
+from tests.receiver import PATIENCE, Receiver
 
 Start = Callable[..., Broker]
 ADD, UPDATE, DELETE = (f"dev.knative.apiserver.resource.{change}" for change in ("add", "update", "delete"))

@@ -11,7 +11,8 @@ from contextlib import closing
 import requests
 import yaml
 
-from tests.eventing.workbench import Answer, Broker, Received, Receiver, binary, reply, trigger
+from tests.eventing.workbench import Broker, binary, reply, trigger
+from tests.receiver import Answer, Received, Receiver
 
 Start = Callable[..., Broker]
 

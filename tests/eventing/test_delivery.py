@@ -11,7 +11,8 @@ from itertools import pairwise
 import pytest
 import requests
 
-from tests.eventing.workbench import Answer, Broker, Received, Receiver, binary, reply, service, trigger
+from tests.eventing.workbench import Broker, binary, reply, service, trigger
+from tests.receiver import Answer, Received, Receiver
 
 Start = Callable[..., Broker]
 QUICK = {"retry": 3, "backoffPolicy": "exponential", "backoffDelay": "PT0.1S", "timeout": "PT5S"}

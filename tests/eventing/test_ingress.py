@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.eventing.workbench import Broker, Receiver, binary, trigger
+from tests.eventing.workbench import Broker, binary, trigger
+from tests.receiver import Receiver
 
 Start = Callable[..., Broker]
 STRUCTURED = {"content-type": "application/cloudevents+json"}

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from eventing.pingsource import Schedule
-from tests.eventing.workbench import Broker, Receiver, source, trigger
+from tests.eventing.workbench import Broker, source, trigger
+from tests.receiver import Receiver
 
 Start = Callable[..., Broker]
 

@@ -1,4 +1,4 @@
-"""A real subscriber and a real broker process, for the tests of the local delivery."""
+"""A real broker process, for the tests of the local delivery."""
 
 from __future__ import annotations
 
@@ -8,120 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import requests
 import yaml
 
-PATIENCE = 20.0  # seconds until a test gives up waiting for what it expects
+from tests.receiver import PATIENCE, Answer
+
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Received:
-    """One request as the subscriber saw it; header names in lower case."""
-
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
-    at: float
-
-    @property
-    def id(self) -> str:
-        return self.headers["ce-id"]
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int = 202
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
-
-class Receiver:
-    """A subscriber for all paths. `answers[path]` says what it answers there, `otherwise` what elsewhere.
-
-    It remembers requests in order of arrival.
-    """
-
-    def __init__(self, port: int = 0, otherwise: Callable[[Received], Answer] = lambda _: Answer()) -> None:
-        self.requests: list[Received] = []
-        self.answers: dict[str, Callable[[Received], Answer]] = defaultdict(lambda: otherwise)
-        self.running: dict[str, int] = defaultdict(int)
-        self.most_at_once: dict[str, int] = defaultdict(int)
-        self._changed = threading.Condition()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                answer = receiver.take(Received(self.path, headers, body, time.monotonic()))
-                self.send_response(answer.status)
-                for name, value in {**answer.headers, "content-length": str(len(answer.body))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(answer.body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 1024
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                """A broker that was killed breaks its connections; that is no error here."""
-
-        self._server = Server(("127.0.0.1", port), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def take(self, request: Received) -> Answer:
-        with self._changed:
-            self.running[request.path] += 1
-            self.most_at_once[request.path] = max(self.most_at_once[request.path], self.running[request.path])
-            self.requests.append(request)
-            self._changed.notify_all()
-        try:
-            return self.answers[request.path](request)
-        finally:
-            with self._changed:
-                self.running[request.path] -= 1
-                self._changed.notify_all()
-
-    def at(self, path: str) -> list[Received]:
-        return [request for request in list(self.requests) if request.path == path]
-
-    def wait(self, true: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(true, PATIENCE), [(one.path, one.id) for one in self.requests]
-
-    def wait_for(self, path: str, count: int = 1) -> list[Received]:
-        self.wait(lambda: len(self.at(path)) >= count)
-        return self.at(path)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 class Broker:

@@ -27,8 +27,8 @@ NOW = datetime.now(timezone.utc)
 
 
 @pytest.fixture
-def journal(url: str) -> Iterator[Journal]:
-    with closing(Journal(url)) as opened:
+def journal(journal_url: str) -> Iterator[Journal]:
+    with closing(Journal(journal_url)) as opened:
         yield opened
 
 
@@ -88,29 +88,29 @@ def test_an_event_of_the_largest_size_comes_back(journal: Journal) -> None:
     assert journal.select()[0].event.get_data() == data
 
 
-def test_it_survives_its_process(url: str) -> None:
+def test_it_survives_its_process(journal_url: str) -> None:
     """X-2: what was written is there after the journal is opened again, and is still a duplicate."""
-    with closing(Journal(url)) as first:
+    with closing(Journal(journal_url)) as first:
         first.write(numbered(1))
 
-    with closing(Journal(url)) as second:
+    with closing(Journal(journal_url)) as second:
         assert second.write(numbered(1)) is False
         assert len(second.select()) == 1
 
 
-def test_it_is_read_without_the_right_to_make_it(url: str, postgresql: PostgreSQL) -> None:
+def test_it_is_read_without_the_right_to_make_it(journal_url: str, postgresql: PostgreSQL) -> None:
     """Least privilege: who may only read a journal in PostgreSQL reads it."""
-    with closing(Journal(url)) as journal:
+    with closing(Journal(journal_url)) as journal:
         journal.write(numbered(1))
-    reader = postgresql.reader_of(url) if "://" in url else url
+    reader = postgresql.reader_of(journal_url) if "://" in journal_url else journal_url
 
     with closing(Journal(reader, create=False)) as journal:
         assert numbers(journal.select()) == [1]
 
 
-def test_many_writers_lose_nothing(url: str) -> None:
+def test_many_writers_lose_nothing(journal_url: str) -> None:
     """X-2: two journals on one database, several threads each: every event once."""
-    journals = [Journal(url) for _ in range(2)]
+    journals = [Journal(journal_url) for _ in range(2)]
 
     def write(journal: Journal) -> None:
         for number in range(20):
@@ -226,11 +226,11 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         Journal(tmp_path / "text")
 
 
-@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "http://example.com/", "nonsense://"])
-def test_another_database_is_refused_with_what_is_taken(url: str) -> None:
+@pytest.mark.parametrize("journal_url", ["mysql://u:secret@h/d", "http://example.com/", "nonsense://"])
+def test_another_database_is_refused_with_what_is_taken(journal_url: str) -> None:
     """X-6: the error says which addresses there are, and keeps the password to itself."""
     with pytest.raises(JournalError, match="take a path, sqlite:///PATH or postgresql://") as error:
-        Journal(url)
+        Journal(journal_url)
     assert "secret" not in str(error.value)
 
 

@@ -20,9 +20,9 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture
-def journal(url: str) -> Iterator[Journal]:
+def journal(journal_url: str) -> Iterator[Journal]:
     """Give a journal with an event, and a run on it, for each of the last ten days."""
-    with closing(Journal(url)) as opened:
+    with closing(Journal(journal_url)) as opened:
         made = [
             (event(events.PODS_GONE, "podsource", MINE, "n", seed=str(day), data={"day": day}), NOW - day * DAY)
             for day in range(10, 0, -1)
@@ -62,9 +62,9 @@ def test_the_oldest_make_room(journal: Journal) -> None:
     assert days(journal) == list(range(10 - forgotten, 0, -1))
 
 
-def test_more_than_goes_at_once_is_forgotten_too(url: str) -> None:
+def test_more_than_goes_at_once_is_forgotten_too(journal_url: str) -> None:
     """Several transactions, one after another."""
-    with closing(Journal(url)) as journal:
+    with closing(Journal(journal_url)) as journal:
         journal.write_all(
             (event(events.PODS_GONE, "podsource", MINE, "n", seed=str(number)), NOW - DAY + timedelta(seconds=number))
             for number in range(2500)

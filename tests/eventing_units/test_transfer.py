@@ -22,9 +22,9 @@ THEN = datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc)
 
 
 @pytest.fixture
-def journals(url: str, tmp_path: Path) -> Iterator[tuple[Journal, Journal]]:
+def journals(journal_url: str, tmp_path: Path) -> Iterator[tuple[Journal, Journal]]:
     """Where it comes from, and another, empty one."""
-    with closing(Journal(url)) as one, closing(Journal(tmp_path / "other.db")) as other:
+    with closing(Journal(journal_url)) as one, closing(Journal(tmp_path / "other.db")) as other:
         yield one, other
 
 

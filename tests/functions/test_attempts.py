@@ -17,9 +17,9 @@ from eventing.entries import Attempt, attempts_in, dead_letter_of
 from eventing.wire import binary, received
 from functions.app import create_app
 from functions.attempts import KEPT, TOGETHER, Feed, Run
-from tests.eventing.workbench import Answer, Received, Receiver
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, tick
+from tests.receiver import Answer, Received, Receiver
 from tests.workload import Workload
 
 NOBODY = "http://127.0.0.1:9"

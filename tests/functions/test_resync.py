@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from cloudevents.core.base import BaseCloudEvent
@@ -20,45 +18,23 @@ from kube.cluster import Cluster
 from kube.groups import GROUPS, KUBEVIRT
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
+from tests.receiver import Receiver
 from tests.workload import Audit, Workload
 
 
-class Sink:
-    """A broker's ingress: takes events by HTTP and keeps them."""
-
-    def __init__(self) -> None:
-        self.taken: list[BaseCloudEvent] = []
-        sink = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                sink.taken.append(received(dict(self.headers.items()), body))
-                self.send_response(202)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                """The test reads what was taken."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
-        self.thread.start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-
 @pytest.fixture
-def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
+def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """Give the broker that K_SINK names."""
-    running = Sink()
+    running = Receiver()
     monkeypatch.setenv("K_SINK", running.url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield running
     running.close()
+
+
+def sent_to(sink: Receiver) -> list[BaseCloudEvent]:
+    """What was sent to it."""
+    return [received(request.headers, request.body) for request in sink.requests]
 
 
 @pytest.fixture(autouse=True)
@@ -216,20 +192,22 @@ def test_a_refused_second_one_is_found_when_its_turn_comes(functions: Functions,
 
 
 @pytest.mark.usefixtures("alone")
-def test_several_events_go_to_the_broker(functions: Functions, work: Workload, sink: Sink) -> None:
+def test_several_events_go_to_the_broker(functions: Functions, work: Workload, sink: Receiver) -> None:
     """X-3: two maintenances wait: an answer can carry one event only, so both are posted to K_SINK."""
     items = [work.maintenance(work.node()), work.maintenance(work.node(), KUBEVIRT)]
 
     response = functions.post("resync", tick())
 
     assert response.status_code == 204
-    assert {event.get_extension("maintenance") for event in sink.taken} == {item["metadata"]["uid"] for item in items}
-    assert {event.get_type() for event in sink.taken} == {events.MAINTENANCE_FOUND}
+    assert {event.get_extension("maintenance") for event in sent_to(sink)} == {
+        item["metadata"]["uid"] for item in items
+    }
+    assert {event.get_type() for event in sent_to(sink)} == {events.MAINTENANCE_FOUND}
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_broker_that_is_away_is_tried_again(
-    functions: Functions, work: Workload, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    functions: Functions, work: Workload, sink: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X-6: several events and nobody to take them, or no address at all: 503, so that the tick comes again."""
     for _ in range(2):
@@ -247,13 +225,15 @@ def test_a_broker_that_is_away_is_tried_again(
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", ["a,b", "a=b", "a\\b", "a b", "x/y", "x?y", "..", "."])
-def test_an_odd_node_name_does_not_stop_the_others(functions: Functions, work: Workload, sink: Sink, name: str) -> None:
+def test_an_odd_node_name_does_not_stop_the_others(
+    functions: Functions, work: Workload, sink: Receiver, name: str
+) -> None:
     """X-3: an object whose nodeName is no name at all keeps resync from nobody."""
     odd, good = work.maintenance(name), work.maintenance(work.node())
 
     assert functions.post("resync", tick()).status_code == 204
 
-    assert {event.get_extension("maintenance") for event in sink.taken} == {
+    assert {event.get_extension("maintenance") for event in sent_to(sink)} == {
         odd["metadata"]["uid"],
         good["metadata"]["uid"],
     }

@@ -23,6 +23,15 @@ INSTALLS = [name for name in OVERLAYS if name != STEPWISE]
 FOLDERS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALLS)]
 """What `kubectl apply -k` takes."""
 
+CONFINED = {
+    "runAsNonRoot": True,
+    "readOnlyRootFilesystem": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""The security context of every container."""
+
 KNATIVE = (
     ("knative", "knative.dev/eventing", "config/core/resources"),
     ("knative", "knative.dev/eventing", "config/channels/in-memory-channel/resources"),

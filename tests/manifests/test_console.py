@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from localcluster.cluster import LocalCluster
-from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, of_kind, pod_specs, rendered
+from tests.manifests.rendering import CONFINED, MANIFESTS, ROOT, Manifest, of_kind, pod_specs, rendered
 from tests.manifests.touches import Right, touches
 
 OURS = {"app.kubernetes.io/part-of": "node-maintenance", "app.kubernetes.io/component": "console"}
@@ -68,13 +68,7 @@ def test_the_consoles_pod_is_confined_and_reads_its_journal_from_a_secret(tmp_pa
     assert pod["spec"]["serviceAccountName"] == "console"
     assert container["image"] == "nodemaintenance"
     assert container["command"][:4] == ["python", "-m", "console.cli", "console"]
-    assert container["securityContext"] == {
-        "runAsNonRoot": True,
-        "readOnlyRootFilesystem": True,
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    assert container["securityContext"] == CONFINED
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/tmp"}  # noqa: S108
     assert set(container["resources"]) == {"requests", "limits"}
     variables = {item["name"]: item for item in container["env"]}

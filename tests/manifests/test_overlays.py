@@ -12,6 +12,7 @@ import yaml
 from functions.app import FUNCTIONS
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import (
+    CONFINED,
     FOLDERS,
     INSTALLS,
     MANIFESTS,
@@ -91,13 +92,7 @@ def test_every_pod_is_confined(name: str) -> None:
     for pod in pod_specs(overlay(name)).values():
         assert pod["metadata"]["labels"]["app.kubernetes.io/part-of"] == "node-maintenance"
         for container in pod["spec"]["containers"]:
-            assert container["securityContext"] == {
-                "runAsNonRoot": True,
-                "readOnlyRootFilesystem": True,
-                "allowPrivilegeEscalation": False,
-                "capabilities": {"drop": ["ALL"]},
-                "seccompProfile": {"type": "RuntimeDefault"},
-            }
+            assert container["securityContext"] == CONFINED
             assert set(container["resources"]) == {"requests", "limits"}
             assert all(set(container["resources"][each]) == {"cpu", "memory"} for each in ("requests", "limits"))
 
