@@ -16,6 +16,8 @@ BATCH_SECONDS = 1.0
 """A batch starts no eviction later than this; what is left goes with the next batch."""
 ATTEMPTS = 3
 """How often a pod that keeps changing is tried before it is left to the next batch."""
+NAMED = 5
+"""Blocked pods that a line names."""
 
 
 @dataclass
@@ -156,7 +158,10 @@ async def _exists(api: Api, namespace: str, name: str) -> bool:
 
 
 def summary(blocked: Iterable[Blocked]) -> str:
-    """One line for `status.lastError`: who is blocked and why, the first five pods by name."""
-    said = [f"{item.pod['namespace']}/{item.pod['name']}: {item.message}" for item in blocked]
-    more = f"; and {len(said) - 5} more" if len(said) > 5 else ""
-    return "; ".join(sorted(said)[:5]) + more
+    """One line for `status.lastError`: why pods are blocked, those of one reason together, the first five by name."""
+    named = sorted((f"{item.pod['namespace']}/{item.pod['name']}", item.message) for item in blocked)
+    together: dict[str, list[str]] = {}
+    for name, message in named[:NAMED]:
+        together.setdefault(message, []).append(name)
+    more = [f"and {len(named) - NAMED} more"] if len(named) > NAMED else []
+    return "; ".join([*(f"{', '.join(names)}: {message}" for message, names in together.items()), *more])

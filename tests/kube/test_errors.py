@@ -85,11 +85,9 @@ def test_an_eviction_is_of_this_very_pod() -> None:
 
 
 def test_the_summary_names_five() -> None:
-    """NMO-13: lastError is one line, however many pods are blocked."""
-    blocked = [refusal_of(pod(name), refused(429, "no", BUDGET)) for name in "gfedcba"]
+    """NMO-13: lastError is one line, however many pods are blocked; those of one reason share its words."""
+    blocked = [refusal_of(pod(name), refused(429, "no", BUDGET)) for name in "gfedca"]
+    other = refusal_of(pod("b"), refused(429, "slow down"))
 
-    said = summary(blocked)
-
-    assert said.startswith(f"ns/a: {SAID}; ns/b: ")
-    assert said.endswith("; and 2 more")
+    assert summary([*blocked, other]) == f"ns/a, ns/c, ns/d, ns/e: {SAID}; ns/b: {other.message}; and 2 more"
     assert summary([]) == ""
