@@ -104,7 +104,7 @@ def console(
 
 def _is_local(listen: str) -> bool:
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or int(port) > 65535:
         raise click.BadParameter(f"{listen!r} is no ADDRESS:PORT such as 127.0.0.1:8090", param_hint="--listen")
     try:
         return host == "localhost" or ip_address(host.strip("[]")).is_loopback

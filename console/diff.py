@@ -13,6 +13,7 @@ from rich.text import Text
 from eventing.differences import Difference
 from eventing.entries import Attempt, Entry
 from eventing.replay import Answer
+from kube.words import counted
 
 SAME, EXPLAINED, DIFFERS, UNRECORDED = "same", "explained", "differs", "not recorded"
 STYLES = {SAME: "green", EXPLAINED: "cyan", DIFFERS: "bold red", UNRECORDED: "yellow"}
@@ -90,7 +91,7 @@ def summary(found: Sequence[Replayed]) -> str:
         f"{counts[UNRECORDED]} with nothing recorded to compare" if counts[UNRECORDED] else "",
         f"{counts[DIFFERS]} different",
     ]
-    return f"{events} events, {len(found)} answers: {', '.join(filter(None, told))}"
+    return f"{counted(events, 'event')}, {counted(len(found), 'answer')}: {', '.join(filter(None, told))}"
 
 
 def gone(lost: Iterable[str]) -> Text:

@@ -13,6 +13,7 @@ from rich.text import Text
 from kube.api import Object
 from kube.maintenance import Maintenance, is_deleting, node_name, phase
 from kube.nodes import is_cordoned
+from kube.words import counted
 
 BAR_WIDTH = 20
 GONE = "gone"
@@ -119,7 +120,7 @@ def _counts(item: Maintenance, now: datetime) -> str:
         return "not begun yet"
     pending = len(status.get("pendingPods") or [])
     since = age(item["metadata"]["creationTimestamp"], now)
-    return f"{pending} of {status['evictionPods']} pods left, begun {since} ago"
+    return f"{pending} of {counted(status['evictionPods'], 'pod')} left, begun {since} ago"
 
 
 def _pending(status: Mapping[str, Any]) -> list[RenderableType]:

@@ -18,6 +18,7 @@ from kube.following import Change, follow
 from kube.lookup import pods_on
 from kube.nodes import cordon_patch, node_path
 from kube.pods import DrainOptions, Pod, Sorted, key, sort, uid
+from kube.words import counted
 
 HOPELESS = ("Forbidden", "MultipleBudgets")
 """Refusals that waiting does not change: kubectl drain ends with an error on them too."""
@@ -79,7 +80,7 @@ class Drain:
         """Who is left, and why, in one line."""
         names = sorted(key(pod) for pod in self._left.values())
         waiting = summary(self._blocked[mark] for mark in self._left if mark in self._blocked)
-        return f"{len(names)} pods left: {waiting or ', '.join(names[:5])}"
+        return f"{counted(len(names), 'pod')} left: {waiting or ', '.join(names[:5])}"
 
     async def _next(self, watching: asyncio.Task[None], seconds: float | None) -> None:
         """Return at the next change, at the latest after `seconds`; raises what ended the watch."""

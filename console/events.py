@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from console.diff import short
 from console.moments import Moment
 from console.options import picked
 from console.recording import journal_option, opened
@@ -21,6 +22,7 @@ from eventing import events as vocabulary
 from eventing.entries import Query
 from eventing.transfer import BrokenLine, exported, imported
 from eventing.tree import grow, unknown_causes
+from kube.words import counted
 
 if TYPE_CHECKING:
     from eventing.journal import Journal
@@ -115,6 +117,8 @@ def _show(book: Journal, query: Query, output: str) -> None:
         _print(tree_lines(grow(found, causes, now)))
     else:
         _print(table_lines(found, now))
+    if not found and (strange := [kind for kind in query.types if kind not in KNOWN]):
+        click.echo(f"No event is of type {', '.join(strange)}; ours are {', '.join(map(short, KNOWN))}.", err=True)
     if query.limit and len(found) == query.limit and book.select(replace(query, until=found[0].arrived, limit=1)):
         click.echo(f"There are older ones: these are the newest {query.limit}; see --limit and --until.", err=True)
 
@@ -132,4 +136,4 @@ def _import(book: Journal, file: BinaryIO) -> None:
             count = imported(book, copy)
         except BrokenLine as error:
             raise Trouble(f"{file.name}: {error}") from None
-    click.echo(f"{count} new events")
+    click.echo(counted(count, "new event"))

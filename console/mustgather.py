@@ -18,6 +18,7 @@ from console.screen import note, show_json
 from eventing.entries import Query
 from eventing.transfer import exported
 from kube.api import Api
+from kube.words import counted
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -44,7 +45,7 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
     """
     wanted = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
     index = _gather(wanted, namespace, logs, journal)
-    note(f"{wanted}: {len(index['files'])} files", output)
+    note(f"{wanted}: {counted(len(index['files']), 'file')}", output)
     if output == "json":
         show_json({"file": str(wanted), **index})
     if faults := _faults(index):

@@ -19,6 +19,7 @@ from eventing.redrive import redrive as delivered
 from eventing.urls import below
 from kube.api import absent_ok
 from kube.cluster import Cluster
+from kube.words import counted
 
 if TYPE_CHECKING:
     from eventing.journal import Journal
@@ -54,7 +55,7 @@ def redrive(
         urls = [address(letter, base) for letter in letters]
         sink = broker or broker_address(cluster, namespace)
         if not yes and letters:
-            confirm(f"Deliver {len(letters)} dead letters once more, for real?", "say --yes")
+            confirm(f"Deliver {counted(len(letters), 'dead letter')} once more, for real?", "say --yes")
         made = [_redriven(letter, url, sink, book, output) for letter, url in zip(letters, urls, strict=True)]
     note(f"{sum(not attempt.failed for attempt in made)} of {len(made)} redriven", output)
     if output == "json":

@@ -21,6 +21,7 @@ from eventing.replay import Answer, new_run, recorded
 from eventing.replay import replay as posted
 from eventing.world import World, look, mentioned
 from kube.cluster import Cluster
+from kube.words import counted
 
 Call = tuple[Entry, Target]
 
@@ -84,7 +85,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **sa
 
 def _confirm(calls: Sequence[Call]) -> None:
     names = ", ".join(dict.fromkeys(target.function for _, target in calls))
-    question = f"Replay {len(calls)} times for real, to {names}? What is not as it should be will be written"
+    question = f"Replay {counted(len(calls), 'time')} for real, to {names}? What is not as it should be will be written"
     confirm(question, "say --yes, or --dry-run=server, which writes nothing")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from socket import AF_INET, AF_INET6, create_server
 from typing import Any
 
 import click
@@ -60,6 +62,7 @@ def serve(settings: Settings) -> None:
     journal = _journal(settings)
     if journal:
         journal.close()
+    _check_free(settings.listen)
     click.echo(f"console: http{'s' if settings.tls else ''}://{settings.listen}")
     Server(settings).run()
 
@@ -119,6 +122,17 @@ def _check_proxies(settings: Settings) -> None:
         networks(settings.proxies)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--proxy") from None
+
+
+def _check_free(listen: str) -> None:
+    """Whether the address can be had: gunicorn would try for seconds, behind an address that was told already."""
+    host, _, port = listen.rpartition(":")
+    family = AF_INET6 if host.startswith("[") else AF_INET
+    try:
+        create_server((host.strip("[]"), int(port)), family=family).close()
+    except OSError as error:
+        said = os.strerror(error.errno or 0)
+        raise click.ClickException(f"{listen}: {said}; name another address by --listen") from None
 
 
 def _journal(settings: Settings) -> Journal | None:

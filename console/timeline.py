@@ -17,6 +17,7 @@ from console.diff import short
 from eventing.entries import Attempt, DeadLetter, Entry, maintenance_of
 from eventing.tree import Branch, Tree, missing
 from eventing.wire import structured
+from kube.words import counted
 
 SLOW = 1.0
 """Seconds for one hop or run; more stands out. No function should take longer."""
@@ -40,7 +41,7 @@ def tree_lines(trees: Sequence[Tree]) -> Iterator[str]:
 
 def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
     first, last = (choose(branch.entry.arrived for branch in branches) for choose in (min, max))
-    counts = [f"{len(branches)} events in {(last - first).total_seconds():.3f} s"]
+    counts = [f"{counted(len(branches), 'event')} in {(last - first).total_seconds():.3f} s"]
     for what, number in (
         ("failed", sum(made.failed for branch in branches for made in branch.runs)),
         ("missing", sum(len(branch.missing) for branch in branches)),

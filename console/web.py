@@ -25,6 +25,7 @@ from console.redriving import Redriving
 from eventing.journal import Journal
 from kube.cluster import Cluster
 from kube.errors import ApiError
+from kube.words import counted
 
 
 def create_app(
@@ -48,7 +49,7 @@ def create_app(
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     live = app.extensions["live"] = Live(cluster)
     desk = Desk(cluster, live, identify, journal, functions, broker)
-    app.jinja_env.globals["has_journal"] = journal is not None
+    app.jinja_env.globals.update(has_journal=journal is not None, counted=counted)
     protect(app, tls=tls, hosts=list(hosts))
     show_errors(app)
     pages, acting, ledger, redriving = Pages(desk), Acting(desk), Ledger(desk), Redriving(desk)

@@ -24,6 +24,7 @@ from kube.lookup import pods_on
 from kube.maintenance import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import in_maintenance
 from kube.pods import Pod, sort
+from kube.words import counted
 
 TAKES = events.FLAGS["more"]
 GIVES = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
@@ -111,4 +112,4 @@ def _tell(maintenance: Maintenance, batch: Batch) -> None:
         said = whole if group(maintenance) is MEDIK8S else f'"{pod["name"]}"'
         say(f"evicting pod {said}", maintenance, pod=whole)
     if batch.blocked:
-        say(f"{len(batch.blocked)} pods are blocked", maintenance, error=summary(batch.blocked))
+        say(f"{counted(len(batch.blocked), 'pod')} blocked", maintenance, error=summary(batch.blocked))

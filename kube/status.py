@@ -23,6 +23,7 @@ from kube.maintenance import (
 )
 from kube.nodes import Node, in_maintenance
 from kube.pods import Pod
+from kube.words import counted
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,9 @@ def _conditions(
     if done:
         drained = ("Drained", "no pod is left to evict")
     elif blocked:
-        drained = ("Blocked", f"{pending} pods left, {len(blocked)} of them blocked")
+        drained = ("Blocked", f"{counted(pending, 'pod')} left, {len(blocked)} of them blocked")
     else:
-        drained = ("Draining", f"{pending} pods left")
+        drained = ("Draining", f"{counted(pending, 'pod')} left")
     return [
         _condition(maintenance, "Cordoned", ready, *cordoned, now),
         _condition(maintenance, "Drained", done, *drained, now),

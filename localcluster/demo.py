@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from kube.words import counted
 from localcluster import build, product
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
@@ -83,7 +84,7 @@ def _fill(cluster: LocalCluster) -> str:
     _kubectl(cluster, "wait", "-n", "demo", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
     pods = json.loads(_kubectl(cluster, "get", "pods", "-n", "demo", "-o", "json"))["items"]
     node, count = Counter(pod["spec"]["nodeName"] for pod in pods).most_common(1)[0]
-    say(f"{node} is the fullest: {count} pods")
+    say(f"{node} is the fullest: {counted(count, 'pod')}")
     return str(node)
 
 
@@ -122,7 +123,8 @@ def progress_line(status: dict[str, Any]) -> str:
     bar = "█" * (done // 5) + "░" * (20 - done // 5)
     blocked = [f"{item['name']}: {item['message']}" for item in status.get("blockedPods") or []]
     why = f"; {len(blocked)} blocked, e.g. {blocked[0]}" if blocked else ""
-    return f"{status.get('phase') or 'new':9} {bar} {done:3d} %  {status.get('pendingCount', '?')} pods left{why}"
+    left = counted(status["pendingCount"], "pod") if "pendingCount" in status else "? pods"
+    return f"{status.get('phase') or 'new':9} {bar} {done:3d} %  {left} left{why}"
 
 
 def _check(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:

@@ -272,7 +272,7 @@ def test_part_of_a_maintenance_can_be_replayed(scene: Scene, drained: str) -> No
     }
     assert events.MAINTENANCE_BEGUN not in {row["type"] for row in rows}
     assert alone.exit_code == 0
-    assert alone.stdout.splitlines()[-1] == "1 events, 1 answers: 1 the same, 0 different"
+    assert alone.stdout.splitlines()[-1] == "1 event, 1 answer: 1 the same, 0 different"
 
 
 def test_one_event_runs_in_this_process(scene: Scene, drained: str) -> None:
@@ -341,7 +341,7 @@ def test_a_wrong_replay_is_one_line_and_exit_2(scene: Scene, words: list[str], s
 
 ASTRAY = {
     "nobody there": (["--functions", f"http://127.0.0.1:{free_port()}", DRY], "Error: no answer from http://127.0.0.1"),
-    "no URL": (["--functions", "here", DRY], "Error: Invalid value for '--functions' (env var: 'FUNCTIONS'): 'here'"),
+    "no URL": (["--functions", "here", DRY], "Error: Invalid value for '--functions': 'here' is not a URL"),
     "no such step": (["--from", "node.painted", DRY], "Error: --from node.painted: there are only"),
     "backwards": (["--from", "node.drained", "--until", "node.cordoned", DRY], "Error: --until node.cordoned comes"),
     "no such function": (["--function", "paint", DRY], "Error: there is no function paint: begin"),

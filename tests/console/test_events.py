@@ -194,6 +194,16 @@ def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], said: str) -> Non
     assert said in result.stderr
 
 
+def test_a_type_that_nobody_knows_is_told(show: Events) -> None:
+    """X-6: on stderr, with the types that there are; a filter that just found nothing is not blamed."""
+    misspelt, unused = show("--type", "pods.evict"), show("--type", "pods.evicted")
+
+    assert misspelt.stdout == unused.stdout == "No events.\n"
+    assert misspelt.stderr.startswith("No event is of type pods.evict; ours are ")
+    assert "pods.evicted" in misspelt.stderr
+    assert unused.stderr == ""
+
+
 def test_the_environment_names_the_journal(tmp_path: Path) -> None:
     """JOURNAL; DATABASE_URL goes before it, as for `record`."""
     with closing(Journal(tmp_path / "journal.db")) as book:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import requests
+from click.testing import CliRunner
 
+from console.cli import commands
 from kube.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
@@ -278,3 +280,14 @@ def test_an_identity_header_from_anybody_else_counts_for_nothing(site: Site, pro
 def test_where_no_proxy_was_named_identity_headers_count_for_nothing(tokens: Site) -> None:
     """Off unless switched on."""
     assert look(tokens, "/nodes", {USER: "admin", GROUPS: "system:masters"}).status_code == 401
+
+
+def test_an_address_that_is_taken_is_one_line(site: Site) -> None:
+    """X-6: before any address is told, and with what to do instead."""
+    taken = site.console.url.removeprefix("http://")
+    words = ["console", "--kubeconfig", str(site.scene.cluster.kubeconfig), "--listen", taken]
+
+    result = CliRunner().invoke(commands, words)
+
+    assert result.exit_code == 1
+    assert result.output == f"Error: {taken}: Address already in use; name another address by --listen\n"
