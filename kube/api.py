@@ -9,8 +9,7 @@ import asyncio
 import copy
 import json
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -23,6 +22,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 from kube.deadline import REQUEST_SECONDS, seconds_left
 from kube.errors import NotFound, Unavailable, error_of
+from kube.reading import decoded, dropped, lines
 
 Object = dict[str, Any]
 JSON_PATCH = "application/json-patch+json"
@@ -123,7 +123,7 @@ class Api:
         """One request. `path` starts with /api or /apis; returns the decoded answer, raises an `ApiError`."""
         if self._dry_run and method != "GET":
             query, body = _rehearsed(method, query, body)
-        return _decoded(await self._read(method, path, query, body, content_type))
+        return decoded(await self._read(method, path, query, body, content_type))
 
     async def text(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """What is at `path` as it is: logs are no JSON. Raises as `request` does."""
@@ -138,7 +138,7 @@ class Api:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise Unavailable(0, f"no answer from the API server: {error or type(error).__name__}") from error
         if response.status >= 400:
-            raise error_of(response.status, _decoded(raw), patch=content_type == JSON_PATCH)
+            raise error_of(response.status, decoded(raw), patch=content_type == JSON_PATCH)
         return raw
 
     async def get(self, path: str) -> Object:
@@ -187,10 +187,10 @@ class Api:
         wanted = {key: value for key, value in query.items() if value}
         try:
             response = await self._open("GET", path, wanted, None, "application/json", None)
-            with _dropped(response.response):  # whoever stops watching must not keep the connection
+            with dropped(response.response):  # whoever stops watching must not keep the connection
                 if response.status >= 400:
-                    raise error_of(response.status, _decoded(await response.read()))
-                async for line in _lines(response.response):
+                    raise error_of(response.status, decoded(await response.read()))
+                async for line in lines(response.response):
                     change = json.loads(line)
                     if change["type"] == "ERROR":
                         raise error_of(int(change["object"].get("code") or 500), change["object"])
@@ -236,31 +236,3 @@ async def absent_ok(call: Any) -> Object | None:
     except NotFound:
         return None
     return result
-
-
-@contextmanager
-def _dropped(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """Drop the connection at the end if it is not done with: a TLS farewell would outlive a short command."""
-    try:
-        yield
-    finally:
-        if response.connection and response.connection.transport:
-            response.connection.transport.abort()
-        response.close()
-
-
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Lines of any length (aiohttp's own reader refuses those over its buffer; a Node object can be larger)."""
-    rest = b""
-    async for chunk in response.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line
-
-
-def _decoded(raw: bytes) -> Object:
-    try:
-        answer = json.loads(raw or b"{}")
-    except ValueError:
-        return {"message": raw.decode(errors="replace")[:500]}
-    return answer if isinstance(answer, dict) else {"message": str(answer)}
