@@ -14,6 +14,7 @@ from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
 from localcluster.processes import free_port
+from localcluster.rabbitmq import objects
 from localcluster.rabbitmq.keeper import Keeper
 from localcluster.rabbitmq.planes import Planes
 from localcluster.rabbitmq.sources import Sources
@@ -36,6 +37,7 @@ class RabbitProduct(EngineProduct):
         found = self._documents(self.function_url)
         broker = next(document.name for document in found if document.kind == "Broker")
         self.planes = Planes(directory / "rabbitmq", broker, port, triggers.read(found, "").values())
+        objects.install_flow(cluster, found, self.broker_url)
         self.adapters = Sources(cluster, build.servers(build.RABBITMQ), directory, self.broker_url).servers(found)
         self._keeper = Keeper()
 

@@ -1,0 +1,65 @@
+"""Knative's kinds and our objects of them, on a cluster where none of Knative's controllers runs.
+
+What a controller would write into a status is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from eventing.manifests import Document
+from localcluster import build
+from localcluster.cluster import LocalCluster
+
+MODULE = "knative.dev/eventing"
+ADDRESSED = ("config/core/resources/broker.yaml", "config/core/resources/trigger.yaml")
+Object = dict[str, Any]
+
+
+def install_flow(cluster: LocalCluster, documents: Sequence[Document], broker_url: str) -> None:
+    """Have our Broker and Triggers on the cluster, each with the address that its controller would tell.
+
+    In: what we ship, the Triggers' subscribers as absolute addresses, and where the Broker takes events.
+    """
+    flow = [document for document in documents if document.kind in ("Broker", "Trigger")]
+    ours = [(document.body, _address(document, broker_url)) for document in flow]
+    install(cluster, ADDRESSED, ours)
+
+
+def install(cluster: LocalCluster, files: Sequence[str], ours: Sequence[tuple[Object, Object]]) -> None:
+    """Apply Knative's own objects from these files of its Go module, then ours, each with its status."""
+    module = build.module_folder("rabbitmq", MODULE)
+    theirs = [item for name in files for item in _objects(module / name)]
+    kinds = [f"crd/{item['metadata']['name']}" for item in theirs if item["kind"] == "CustomResourceDefinition"]
+    _apply(cluster, theirs)
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *kinds)
+    _apply(cluster, [body for body, _ in ours])
+    _apply(cluster, [{**_identity(body), "status": status} for body, status in ours], "--subresource=status")
+
+
+def _address(document: Document, broker_url: str) -> Object:
+    if document.kind == "Broker":
+        return {"address": {"url": broker_url}}
+    return {"subscriberUri": document.need("spec.subscriber.uri", str)}
+
+
+def _objects(file: Path) -> Iterator[Object]:
+    for item in yaml.safe_load_all(file.read_text()):
+        if item and item["kind"] == "CustomResourceDefinition":
+            # One version is enough here, and the webhook that converts is not there.
+            item["spec"]["conversion"] = {"strategy": "None"}
+        if item:
+            yield item
+
+
+def _identity(body: Object) -> Object:
+    metadata = {key: body["metadata"][key] for key in ("name", "namespace")}
+    return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}
+
+
+def _apply(cluster: LocalCluster, items: list[Object], *options: str) -> None:
+    cluster.kubectl("apply", "--server-side", *options, "-f", "-", input=yaml.safe_dump_all(items))
