@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,11 +32,19 @@ class Mischief:
         self._lock = threading.Lock()
         self._doubled: set[tuple[str, str, str]] = set()
         self.calls: Counter[str] = Counter()
+        self._heard: dict[str, set[str]] = defaultdict(set)
         self.way: Way = self.once
 
     def __call__(self, request: Received) -> Answer:
         """Answer in the way of the moment."""
+        with self._lock:
+            self._heard[request.path.strip("/")].add(request.id)
         return self.way(request)
+
+    def heard(self, function: str) -> set[str]:
+        """Ids of the events that the broker has brought for a function, whether it took them or not."""
+        with self._lock:
+            return set(self._heard[function])
 
     def behave(self) -> None:
         """From now on all is as it should be."""

@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from eventing.journal import Journal, Query
+from localcluster.processes import await_ready
 from tests.e2e.mischief import Mischief
 from tests.e2e.stage import REPAIRED, Drains, Stage
 from tests.receiver import Receiver
@@ -54,6 +55,30 @@ def test_a_function_is_killed(stage: Stage, function: str) -> None:
     time.sleep(1)
     stage.product.start_functions(function)
     hold(drains, f"{function} killed")
+
+
+def test_the_journal_is_killed(stage: Stage, mischief: Mischief) -> None:
+    """`record` ends by SIGKILL amid the drains, which end without it; back, it learns of every event of theirs."""
+    drains = stage.drains("2s")
+    drains.begin()
+    drains.await_going(30)
+    stage.histogram.note("record")
+    stage.product.kill_functions("record")
+    drains.await_succeeded(20)
+    stage.product.start_functions("record")
+
+    repaired = time.monotonic()
+    with closing(Journal(stage.product.journal)) as book:
+        await_ready("the recording", lambda: not _unrecorded(mischief.heard("record"), book), [], REPAIRED)
+    known = len(mischief.heard("record"))
+    print(f"record killed: all {known} events recorded {time.monotonic() - repaired:.1f} s after the repair")
+    assert known > len(CHAIN) * len(stage.nodes)
+    drains.check()
+    drains.end()
+
+
+def _unrecorded(ids: set[str], book: Journal) -> set[str]:
+    return ids - {str(entry.event.get_id()) for entry in book.select(Query(ids=tuple(ids)))}
 
 
 @pytest.mark.parametrize("stage", ["knative"], indirect=True)

@@ -42,7 +42,7 @@ def driver() -> Iterator[Chrome]:
 def browser(driver: Chrome, site: Site) -> Browser:
     """Give that browser, of a desk's size and light, without cookies."""
     driver.delete_all_cookies()
-    browser = Browser(driver, site)
+    browser = Browser(driver, site.console)
     browser.look()
     browser.errors()
     return browser

@@ -38,7 +38,12 @@ class Site:
 
     def url(self, path: str, **query: str) -> str:
         """The address of a page."""
-        return f"{self.console.url}{path}{'?' + urlencode(query) if query else ''}"
+        return page(self.console, path, **query)
+
+
+def page(console: Console, path: str, **query: str) -> str:
+    """The address of a page."""
+    return f"{console.url}{path}{'?' + urlencode(query) if query else ''}"
 
 
 def start_browser() -> Chrome:
@@ -55,10 +60,10 @@ def start_browser() -> Chrome:
 
 
 class Browser:
-    """One window of a real Chromium on one site."""
+    """One window of a real Chromium on one console."""
 
-    def __init__(self, driver: Chrome, site: Site) -> None:
-        self.driver, self.site = driver, site
+    def __init__(self, driver: Chrome, console: Console) -> None:
+        self.driver, self._console = driver, console
 
     def look(self, size: tuple[int, int] = DESK, *, dark: bool = False) -> None:
         """Take a size and a preference for light or dark."""
@@ -70,7 +75,7 @@ class Browser:
 
     def open(self, path: str, **query: str) -> None:
         """Load a page, and wait until it is live where it has a stream."""
-        self.driver.get(self.site.url(path, **query))
+        self.driver.get(page(self._console, path, **query))
         if self.all("[sse-connect]"):
             self.until(lambda: self.text("#connection") == "live")
 
@@ -119,6 +124,20 @@ class Browser:
     def window(self) -> str:
         """What the open window says, awaited."""
         return self.until(lambda: self.text("dialog[open]"))
+
+    def press(self, kind: str) -> None:
+        """Open an event of the timeline by keyboard."""
+        mark = self.one(f".lanes a[aria-label^='{kind}']")
+        self.script("arguments[0].focus()", mark)
+        mark.send_keys("\n")
+        self.until(lambda: self.text("#window-body h2") == kind)
+
+    def replay(self) -> list[list[str]]:
+        """Replay the open event: function, result, answer then and answer now; a row for each function."""
+        self.one("dialog[open] .replay button").click()
+        self.until(lambda: self.all("#replayed table"))
+        rows = self.all("#replayed tbody tr:not(.differs)")
+        return [[cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")] for row in rows]
 
     def confirm(self, reason: str = "") -> None:
         """Give a reason, if any, press the window's own button, and wait until the window is gone."""
