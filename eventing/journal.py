@@ -88,10 +88,11 @@ class Journal:
             rows = connection.execute(chosen(query or Query())).all()
             events = [JSONFormat().read(None, body) for _, _, body in rows]
             made = _attempts(connection, {event.get_id() for event in events})
-        return [
+        found = [
             Entry(seq, _moment(arrived), event, tuple(made.get((event.get_source(), event.get_id()), ())))
             for (seq, arrived, _), event in zip(rows, events, strict=True)
         ]
+        return sorted(found, key=lambda entry: (entry.arrived, entry.seq))  # side by side, a later one is written first
 
     def size(self) -> int:
         """Bytes of all events and attempts; the database takes about half more for its indexes."""

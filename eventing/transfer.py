@@ -52,7 +52,7 @@ def _entries(journal: Journal, query: Query) -> Iterator[Entry]:
         return
     while some := journal.select(replace(query, limit=TOGETHER)):
         yield from some
-        query = replace(query, after=some[-1].seq)
+        query = replace(query, after=max(entry.seq for entry in some))
 
 
 def imported(journal: Journal, file: BinaryIO) -> int:

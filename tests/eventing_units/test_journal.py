@@ -61,6 +61,15 @@ def test_each_event_is_kept_once_in_order(journal: Journal) -> None:
     assert all(NOW <= entry.arrived <= datetime.now(timezone.utc) for entry in entries)
 
 
+def test_the_order_is_that_of_arrival(journal: Journal) -> None:
+    """X-2: two requests at once are written in any order; who reads sees them as they came."""
+    first, second = NOW, NOW + timedelta(seconds=1)
+    journal.write(numbered(2), second)
+    journal.write(numbered(1), first)
+
+    assert [entry.event.get_id() for entry in journal.select()] == [numbered(1).get_id(), numbered(2).get_id()]
+
+
 @pytest.mark.parametrize(
     "data", [{"some": "ünïcode\x00 and NUL"}, ["a list"], "text that is no JSON", b"\xff\x00", None], ids=str
 )
