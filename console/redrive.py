@@ -44,7 +44,7 @@ def redrive(
 
     \b
     Example:
-      kubectl maintenance redrive 4f6c2a10
+      kubectl maintenance redrive ID
       kubectl maintenance redrive --all --yes
     """
     if bool(ids) == everything:

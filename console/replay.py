@@ -61,7 +61,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **sa
     Example:
       kubectl maintenance replay --maintenance node-1 --dry-run=server
       kubectl maintenance replay --maintenance node-1 --from node.tainted --until node.drained --dry-run=server
-      kubectl maintenance replay --id 4f6c2a10 --function evict --in-process --pdb --dry-run=server
+      kubectl maintenance replay --id ID --function evict --in-process --pdb --dry-run=server
     """
     wanted, chosen = Wanted(**picked(Wanted, said)), Chosen(**picked(Chosen, said))
     if debug and not wanted.in_process:

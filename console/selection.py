@@ -31,7 +31,7 @@ def selection_options(command: Decorated) -> Decorated:
     """Add the options of `Chosen`."""
     ids = click.option("--id", "ids", multiple=True, help="The event with this id; repeatable.")
     maintenance = click.option(
-        "--maintenance", default="", help="All events of the NodeMaintenance with this uid or name."
+        "--maintenance", default="", help="All events of the NodeMaintenance with this uid, or the newest of this name."
     )
     first = click.option(
         "--from", "first", default="", metavar="STEP", help="Of those, from this type on, such as node.cordoned."
@@ -50,7 +50,16 @@ def selected(book: Journal, chosen: Chosen) -> list[Entry]:
     if missing or not found:
         what = f"event {', '.join(sorted(missing))}" if missing else f"event of NodeMaintenance {maintenance}"
         raise Trouble(f"the journal holds no {what}: see kubectl maintenance events")
-    return between(found, chosen.first, chosen.last)
+    return between(_newest(found, maintenance), chosen.first, chosen.last)
+
+
+def _newest(entries: Sequence[Entry], maintenance: str) -> Sequence[Entry]:
+    """Of several maintenances that had this name one after another, the entries of the last one."""
+    if not maintenance:
+        return entries
+    began = {entry.maintenance: entry.arrived for entry in reversed(entries)}
+    last = max(began, key=lambda uid: began[uid])
+    return [entry for entry in entries if entry.maintenance == last]
 
 
 def _once(entries: Sequence[Entry]) -> list[Entry]:
