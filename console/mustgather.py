@@ -28,7 +28,10 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @namespace_option
 @click.option("--logs", type=FOLDER, help="A folder whose *.log files go in, for functions that run in no pods.")
 @click.option(
-    "--journal", default="", help="The journal, whose events go in: a file, or postgresql://USER@HOST/DATABASE."
+    "--journal",
+    default="",
+    envvar=["DATABASE_URL", "JOURNAL"],
+    help="The journal, whose events go in: a file, or postgresql://USER@HOST/DATABASE.  [env: DATABASE_URL, JOURNAL]",
 )
 @output_option
 @cluster_options
@@ -46,6 +49,8 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
     wanted = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
     index = _gather(wanted, namespace, logs, journal)
     note(f"{wanted}: {counted(len(index['files']), 'file')}", output)
+    if not journal:
+        note("The recorded events are not in it: say where they are by --journal.", output)
     if output == "json":
         show_json({"file": str(wanted), **index})
     if faults := _faults(index):
