@@ -39,7 +39,10 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
             raise LocalClusterError(
                 f"another start in {directory} is under way; wait for it, or end it with `make down`"
             )
-        print(f"already up; `make down` ends it\n{(directory / READY_FILE).read_text()}", end="")
+        hints = (directory / READY_FILE).read_text()
+        if not hints.startswith(_title(delivery)):
+            raise LocalClusterError("another DELIVERY is up; `make down` ends it")
+        print(f"already up; `make down` ends it\n{hints}", end="")
         return
     engine.check()
     engine.build()  # here, where there may be a terminal to show the progress on
@@ -133,11 +136,12 @@ def supervise(directory: Path, nodes: int, delivery: str) -> None:
     with _locked(directory):
         signal.signal(signal.SIGTERM, _end)
         with contextlib.suppress(_Ended):
-            _run(directory.resolve(), nodes, deliveries.named(delivery))
+            _run(directory.resolve(), nodes, delivery)
 
 
-def _run(directory: Path, nodes: int, engine: deliveries.Delivery) -> None:
+def _run(directory: Path, nodes: int, delivery: str) -> None:
     _clear(directory)
+    engine = deliveries.named(delivery)
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -155,7 +159,7 @@ def _run(directory: Path, nodes: int, engine: deliveries.Delivery) -> None:
         ):
             _note_groups(directory, [*cluster.servers, *product.servers, console.server])
             say("functions, delivery and console are ready")
-            _announce(directory, product, console)
+            _announce(directory, _title(delivery), product, console)
             while True:
                 signal.pause()
 
@@ -198,12 +202,18 @@ def _clear(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-def _announce(directory: Path, product: deliveries.Running, console: Console) -> None:
+def _title(delivery: str) -> str:
+    """Begin what is printed when all is ready."""
+    return f"DELIVERY={delivery}: the product is at work\n"
+
+
+def _announce(directory: Path, title: str, product: deliveries.Running, console: Console) -> None:
     """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`."""
-    hints = (
+    functions = f" FUNCTIONS={product.functions_url}" if product.functions_url else ""
+    hints = title + (
         f"export KUBECONFIG={directory / 'kubeconfig'}\n"
         f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
-        f"export JOURNAL={product.journal.absolute()} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
+        f"export JOURNAL={product.journal.absolute()}{functions} BROKER={product.broker_url}\n"
         f"console: {console.url}\n"
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"

@@ -72,6 +72,7 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     ]
     nodes = subprocess.run(kubectl, capture_output=True, text=True, check=True).stdout.split()
     again = run(directory, "up")
+    other = run(directory, "up", "--delivery", "rabbitmq")
     down = run(directory, "down")
 
     assert up.returncode == 0, up.stdout + up.stderr
@@ -79,6 +80,8 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     assert len(groups) == SERVERS
     assert nodes == ["node/node-1", "node/node-2"]
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "already up; `make down` ends it")
+    assert other.returncode != 0
+    assert "another DELIVERY is up; `make down` ends it" in other.stdout + other.stderr
     assert (down.returncode, down.stdout) == (0, "down\n")
     assert not supervisor.running(directory)
     assert soon(lambda: living(groups) == [])
