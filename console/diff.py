@@ -52,7 +52,7 @@ def text(replayed: Replayed) -> Text:
     event, function = replayed.entry.event, replayed.now.function
     said = Text.assemble(
         (f"{replayed.result:12}", STYLES[replayed.result]),
-        f"  {short(event.get_type()):24} ─▶ {function:8} {_answered(replayed.now):28}  {event.get_id()}",
+        f"  {short(event.get_type()):25} ─▶ {function:8} {_answered(replayed.now):28}  {event.get_id()}",
     )
     for difference in replayed.differences:
         said.append_text(_of_difference(difference))

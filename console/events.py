@@ -65,7 +65,9 @@ class Said:
 @click.option("--type", "kinds", multiple=True, help="Of this type, such as pods.evicted; repeatable.")
 @click.option("--since", type=Moment(), help="Arrived since then: 10m, 2h or 1d ago, or a time.")
 @click.option("--until", type=Moment(), help="Arrived before then.")
-@click.option("--failed", is_flag=True, help="That a function failed on, or that could not be delivered.")
+@click.option(
+    "--failed", is_flag=True, help="That a function failed on, that tell of a failure, or that could not be delivered."
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),

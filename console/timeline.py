@@ -42,13 +42,11 @@ def tree_lines(trees: Sequence[Tree]) -> Iterator[str]:
 def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
     first, last = (choose(branch.entry.arrived for branch in branches) for choose in (min, max))
     counts = [f"{counted(len(branches), 'event')} in {(last - first).total_seconds():.3f} s"]
-    for what, number in (
-        ("failed", sum(made.failed for branch in branches for made in branch.runs)),
-        ("missing", sum(len(branch.missing) for branch in branches)),
-        ("dead letters", sum(len(branch.letters) for branch in branches)),
-    ):
-        if number:
-            counts.append(click.style(f"{number} {what}", fg="red", bold=True))
+    failed = sum(made.failed for branch in branches for made in branch.runs)
+    absent = sum(len(branch.missing) for branch in branches)
+    letters = sum(len(branch.letters) for branch in branches)
+    told = {f"{failed} failed": failed, f"{absent} missing": absent, counted(letters, "dead letter"): letters}
+    counts += [click.style(text, fg="red", bold=True) for text, number in told.items() if number]
     who = f"{tree.name} ({tree.uid}), node {tree.node}" if tree.uid else "Of no maintenance"
     return f"{click.style(who, bold=True)}, {_clock(first)}: {', '.join(counts)}"
 

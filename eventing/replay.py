@@ -54,7 +54,8 @@ def post(event: BaseCloudEvent, url: str, **headers: str) -> requests.Response:
     try:
         return requests.post(url, data=message.body, headers={**message.headers, **headers}, timeout=SECONDS)
     except requests.RequestException as error:
-        raise NoAnswer(f"no answer from {url}: {' '.join(str(error).split())}") from None
+        why = "it takes too long" if isinstance(error, requests.Timeout) else "it cannot be reached"
+        raise NoAnswer(f"no answer from {url}: {why}") from None
 
 
 def answer_of(function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
