@@ -208,12 +208,14 @@ def _title(delivery: str) -> str:
 
 
 def _announce(directory: Path, title: str, product: deliveries.Running, console: Console) -> None:
-    """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`."""
-    functions = f" FUNCTIONS={product.functions_url}" if product.functions_url else ""
+    """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`.
+
+    An empty FUNCTIONS is said, too: the shell may still have that of another delivery.
+    """
     hints = title + (
         f"export KUBECONFIG={directory / 'kubeconfig'}\n"
         f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
-        f"export JOURNAL={product.journal.absolute()}{functions} BROKER={product.broker_url}\n"
+        f"export JOURNAL={product.journal.absolute()} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
         f"console: {console.url}\n"
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"
