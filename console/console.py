@@ -8,6 +8,7 @@ import click
 
 from console.options import CONTEXT, KUBECONFIG, broker_option, cluster_options, functions_option
 from console.recording import missing
+from eventing.urls import host_and_port
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -103,9 +104,11 @@ def console(
 
 
 def _is_local(listen: str) -> bool:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise click.BadParameter(f"{listen!r} is no ADDRESS:PORT such as 127.0.0.1:8090", param_hint="--listen")
+    try:
+        host, _ = host_and_port(listen)
+    except ValueError:
+        said = f"{listen!r} is no ADDRESS:PORT such as 127.0.0.1:8090"
+        raise click.BadParameter(said, param_hint="--listen") from None
     try:
         return host == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -57,8 +57,7 @@ def _newest(entries: Sequence[Entry], maintenance: str) -> Sequence[Entry]:
     """Of several maintenances that had this name one after another, the entries of the last one."""
     if not maintenance:
         return entries
-    began = {entry.maintenance: entry.arrived for entry in reversed(entries)}
-    last = max(began, key=lambda uid: began[uid])
+    *_, last = dict.fromkeys(entry.maintenance for entry in entries)  # in the order in which they began
     return [entry for entry in entries if entry.maintenance == last]
 
 

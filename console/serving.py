@@ -17,6 +17,7 @@ from console.callers import Identify, as_owner, by_header, by_token, networks
 from console.pages import STREAMS
 from console.web import create_app
 from eventing.journal import Journal, JournalError
+from eventing.urls import host_and_port
 from kube.cluster import Cluster
 from kube.errors import Unavailable
 
@@ -126,10 +127,10 @@ def _check_proxies(settings: Settings) -> None:
 
 def _check_free(listen: str) -> None:
     """Whether the address can be had: gunicorn would try for seconds, behind an address that was told already."""
-    host, _, port = listen.rpartition(":")
+    host, port = host_and_port(listen)
     family = AF_INET6 if host.startswith("[") else AF_INET
     try:
-        create_server((host.strip("[]"), int(port)), family=family).close()
+        create_server((host.strip("[]"), port), family=family).close()
     except OSError as error:
         said = os.strerror(error.errno or 0)
         raise click.ClickException(f"{listen}: {said}; name another address by --listen") from None

@@ -27,7 +27,7 @@ from eventing.outbox import Outbox
 from eventing.outlet import Outlet
 from eventing.sources import Source
 from eventing.triggers import Trigger
-from eventing.urls import Url
+from eventing.urls import Url, host_and_port
 from kube.api import Api
 from kube.errors import Unavailable
 
@@ -121,10 +121,10 @@ async def _check_identity(documents: list[Document]) -> None:
 
 
 def _address(context: click.Context, option: click.Parameter, value: str) -> tuple[str, int]:
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise click.BadParameter(f"{value!r} is not HOST:PORT")
-    return host, int(port)
+    try:
+        return host_and_port(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(epilog="Example: python -m eventing.broker --manifests manifests/base --functions http://127.0.0.1:8080")

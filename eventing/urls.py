@@ -1,4 +1,4 @@
-"""Addresses that events are sent to, as manifests and command lines write them."""
+"""Addresses, as manifests and command lines write them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ def is_url(text: str) -> bool:
 def below(base: str, path: str) -> str:
     """The address of `path`, such as a function's name, below the URL `base`."""
     return f"{base.rstrip('/')}/{path.lstrip('/')}"
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """The parts of HOST:PORT, where to listen. Raises `ValueError` for what is not of that form."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
 
 
 class Url(click.ParamType[str]):
