@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import click
 
-from console.console import console
-from console.deadletters import deadletters
-from console.drain import drain
-from console.events import events
-from console.mustgather import must_gather
-from console.options import cluster_options
-from console.redrive import redrive
-from console.replay import replay
-from console.start import start
-from console.status import status
-from console.stop import stop
-from console.uncordon import uncordon
+from console.commands.console import console
+from console.commands.deadletters import deadletters
+from console.commands.drain import drain
+from console.commands.events import events
+from console.commands.mustgather import must_gather
+from console.commands.redrive import redrive
+from console.commands.replay import replay
+from console.commands.start import start
+from console.commands.status import status
+from console.commands.stop import stop
+from console.commands.uncordon import uncordon
+from console.terminal.options import cluster_options
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

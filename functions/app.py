@@ -17,20 +17,22 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import events, logs, marks
-from eventing.entries import DeadLetter, given_up
-from eventing.retention import Retention
+from eventing.journal.entries import DeadLetter, given_up
+from eventing.journal.retention import Retention
 from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, unread
-from functions import begin, cordon, evict, guard, health, record, restore, resync, status, taint
-from functions.answers import response_of, text, told
-from functions.attempts import Feed, Run
-from functions.errors import Failed, Retry
-from functions.metrics import RESULTS, SECONDS
-from functions.subject import data_of, reference_of
-from functions.tracing import Spans, wanted
-from kube.cluster import Cluster
-from kube.deadline import within
-from kube.errors import ApiError, Conflict, Unavailable
-from kube.maintenance import node_name
+from functions import record
+from functions.failures import Failed, Retry
+from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint
+from functions.maintenance.subject import data_of, reference_of
+from functions.serving import health
+from functions.serving.answers import response_of, text, told
+from functions.serving.attempts import Feed, Run
+from functions.serving.metrics import RESULTS, SECONDS
+from functions.serving.tracing import Spans, wanted
+from kube.door.cluster import Cluster
+from kube.door.deadline import within
+from kube.door.errors import ApiError, Conflict, Unavailable
+from kube.maintenance.objects import node_name
 
 log = logging.getLogger("functions")
 SECONDS_TO_ANSWER = 1.6

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from functions.errors import Retry
-from kube.api import JSON_PATCH, Object, absent_ok
-from kube.cluster import Cluster
-from kube.errors import Conflict
+from functions.failures import Retry
+from kube.door.api import JSON_PATCH, Object, absent_ok
+from kube.door.cluster import Cluster
+from kube.door.errors import Conflict
 from kube.nodes import Node, node_path
 
 ATTEMPTS = 5

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from eventing.entries import attempts_in, dead_letter_of
-from eventing.retention import Pruner, Retention
-from functions.errors import Retry
-from functions.metrics import DEAD, REDELIVERED
-from kube.cluster import Cluster
+from eventing.journal.entries import attempts_in, dead_letter_of
+from eventing.journal.retention import Pruner, Retention
+from functions.failures import Retry
+from functions.serving.metrics import DEAD, REDELIVERED
+from kube.door.cluster import Cluster
 
 if TYPE_CHECKING:
-    from eventing.journal import Journal
+    from eventing.journal.store import Journal
 
 TAKES = ()
 """Every type."""
@@ -63,7 +63,7 @@ def _keep(event: BaseCloudEvent, arrived: datetime) -> None:
 @cache
 def journal() -> Journal:
     """The journal of this process, opened at first use."""
-    from eventing.journal import Journal  # half of a function's memory and start: only the one that records pays
+    from eventing.journal.store import Journal  # half of a function's memory and start: only the one that records pays
 
     return Journal.of_environment()
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kube.api import Api, Object, absent_ok
 from kube.budgets import Blocked, Plan, identity, refused_by
-from kube.errors import ApiError, Conflict, Denied, NotFound
+from kube.door.api import Api, Object, absent_ok
+from kube.door.errors import ApiError, Conflict, Denied, NotFound
 from kube.pods import Pod, controller, is_daemon, is_terminating, uid
 
 BATCH_SECONDS = 1.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from localcluster import build, deliveries, supervisor
-from localcluster.errors import LocalClusterError
+from localcluster.trouble import LocalClusterError
 
 directory_option = click.option(
     "--directory",

@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from localcluster import toolchain
-from localcluster.errors import LocalClusterError
+from localcluster.trouble import LocalClusterError
 
 HERE = Path(__file__).parent
 KUBERNETES_VERSION = "v1.36.3"

@@ -10,9 +10,9 @@ from typing import Any
 
 from localcluster import access, build
 from localcluster.api import Api
-from localcluster.errors import LocalClusterError
 from localcluster.processes import Server, Startable, await_ready, free_port, kill_all
 from localcluster.servers import LOOPBACK, CommandLines
+from localcluster.trouble import LocalClusterError
 
 PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 NODE_SIZE = {"cpu": "32", "memory": "256Gi", "pods": "250"}

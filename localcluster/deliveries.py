@@ -11,12 +11,12 @@ from typing import Protocol
 from localcluster import build, product
 from localcluster.build import Toolset
 from localcluster.cluster import LocalCluster
-from localcluster.errors import LocalClusterError
 from localcluster.knative import install, proxy
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server
 from localcluster.rabbitmq import server
 from localcluster.rabbitmq.product import RabbitProduct
+from localcluster.trouble import LocalClusterError
 
 
 class Running(Protocol):

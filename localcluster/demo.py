@@ -18,9 +18,9 @@ from typing import Any
 from kube.words import counted
 from localcluster import build, product
 from localcluster.cluster import LocalCluster
-from localcluster.errors import LocalClusterError
 from localcluster.flow import Flow
 from localcluster.product import Product
+from localcluster.trouble import LocalClusterError
 
 HERE = Path(__file__).parent
 MAINTENANCES = "/apis/nodemaintenance.medik8s.io/v1beta1/nodemaintenances"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from localcluster.errors import LocalClusterError
+from localcluster.trouble import LocalClusterError
 
 OURS = "dev.nodemaintenance."
 LOOK_SECONDS = 0.02

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from localcluster.errors import LocalClusterError
+from localcluster.trouble import LocalClusterError
 
 LEASH = Path(__file__).with_name("leash.py")
 POLL_SECONDS = 0.02

@@ -59,7 +59,7 @@ class Product(Startable):
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("sources"))),
             "PODSOURCE_KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("podsource"))),
         }
-        command = [sys.executable, "-m", "eventing.broker", *manifests, *where]
+        command = [sys.executable, "-m", "eventing.local.broker", *manifests, *where]
         return Server("delivery", command, self.delivery_log, environment, ROOT)
 
     def function_url(self, name: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from localcluster import build, deliveries, processes
 from localcluster.cluster import LocalCluster
 from localcluster.console import Console
-from localcluster.errors import LocalClusterError
+from localcluster.trouble import LocalClusterError
 
 DIRECTORY = Path(".cluster")
 PID_FILE = "supervisor.pid"

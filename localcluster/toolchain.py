@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localcluster.errors import LocalClusterError
+from localcluster.trouble import LocalClusterError
 
 HERE = Path(__file__).parent
 

@@ -9,15 +9,15 @@ import pytest
 import yaml
 
 from functions.app import FUNCTIONS
+from tests.sources import ROOT, mirror_of, source_of
 
-ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "kube": {"kube"},
     "eventing": {"eventing", "kube"},
     "functions": {"functions", "eventing", "kube"},
     "console": {"console", "eventing", "kube"},
 }
-CALLS_FUNCTIONS = Path("console/inprocess.py")
+CALLS_FUNCTIONS = Path("console/operations/inprocess.py")
 """Replay can run a function in its own process, to be stopped in by a debugger."""
 ROOMS = {*MAY_IMPORT, "localcluster", "tests"}
 MODULES = [path for room in MAY_IMPORT for path in sorted((ROOT / room).rglob("*.py"))]
@@ -44,14 +44,14 @@ def test_a_room_imports_only_what_it_may(path: Path) -> None:
 
 
 def test_only_one_door_leads_to_the_kubernetes_package() -> None:
-    """Design, rooms: `kube/api.py` alone imports `kubernetes`."""
-    assert [path.relative_to(ROOT) for path in MODULES if "kubernetes" in imported(path)] == [Path("kube/api.py")]
+    """Design, rooms: `kube/door/api.py` alone imports `kubernetes`."""
+    assert [path.relative_to(ROOT) for path in MODULES if "kubernetes" in imported(path)] == [Path("kube/door/api.py")]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_step_has_one_name_everywhere(name: str) -> None:
     """Design, rooms: file, function, route, Trigger, ServiceAccount and test of a step share its name."""
-    source = ast.parse((ROOT / "functions" / f"{name}.py").read_text())
+    source = ast.parse(source_of(name).read_text())
     rights = list(yaml.safe_load_all((ROOT / "manifests/base/rbac" / f"{name}.yaml").read_text()))
     triggers = list(yaml.safe_load_all((ROOT / "manifests/base/eventing/triggers.yaml").read_text()))
 
@@ -59,12 +59,12 @@ def test_a_step_has_one_name_everywhere(name: str) -> None:
     assert FUNCTIONS[name].run.__name__ == name
     assert any(item["kind"] == "ServiceAccount" and item["metadata"]["name"] == name for item in rights)
     assert any(item["spec"]["subscriber"]["ref"]["name"] == name for item in triggers)
-    assert (ROOT / "tests/functions" / f"test_{name}.py").exists()
+    assert mirror_of(name).exists()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_says_what_comes_in_goes_out_and_is_touched(name: str) -> None:
     """Design rule 7: each function's module docstring says In, Out and Touches."""
-    said = ast.get_docstring(ast.parse((ROOT / "functions" / f"{name}.py").read_text())) or ""
+    said = ast.get_docstring(ast.parse(source_of(name).read_text())) or ""
 
     assert all(word in said for word in ("In: ", "Out: ", "Touches: "))

@@ -12,7 +12,7 @@ import yaml
 
 from localcluster import build
 from localcluster.cluster import LocalCluster
-from localcluster.errors import LocalClusterError
+from localcluster.trouble import LocalClusterError
 
 HERE = Path(__file__).parent
 NODE = "localcluster/for=knative"

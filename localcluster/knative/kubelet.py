@@ -10,9 +10,9 @@ from typing import Any
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.errors import LocalClusterError
 from localcluster.processes import Server
 from localcluster.servers import ROOT
+from localcluster.trouble import LocalClusterError
 
 LIFETIME = "8760h"  # nobody renews a token, so it has to last as long as the cluster
 OURS = "nodemaintenance"

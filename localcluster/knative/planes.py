@@ -8,13 +8,13 @@ from pathlib import Path
 from localcluster import build
 from localcluster.api import Api
 from localcluster.cluster import LocalCluster
-from localcluster.errors import LocalClusterError
 from localcluster.knative.control import SETTINGS, ControlPlane
 from localcluster.knative.install import EVENTING
 from localcluster.knative.kubelet import Kubelet
 from localcluster.knative.proxy import Proxy
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.servers import LOOPBACK
+from localcluster.trouble import LocalClusterError
 
 DISPATCHER_PORTS = (8080, 8443)
 """Written into the in-memory channel's dispatcher."""

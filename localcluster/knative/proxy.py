@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from localcluster.errors import LocalClusterError
 from localcluster.processes import Server, free_port
 from localcluster.servers import DIRECT, LOOPBACK
+from localcluster.trouble import LocalClusterError
 
 CONFIG = Path(__file__).with_name("nginx.conf")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from eventing.manifests import Document
-from eventing.triggers import Trigger
+from eventing.local.manifests import Document
+from eventing.local.triggers import Trigger
 from localcluster.access import NAMESPACE
 from localcluster.rabbitmq import topology
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from eventing.manifests import Document
+from eventing.local.manifests import Document
 from localcluster import build
 from localcluster.cluster import LocalCluster
 

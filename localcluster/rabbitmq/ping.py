@@ -5,7 +5,7 @@ Only the adapter runs here, not the controller that writes a PingSource's status
 
 from __future__ import annotations
 
-from eventing.manifests import Document
+from eventing.local.manifests import Document
 from localcluster.cluster import LocalCluster
 from localcluster.rabbitmq import objects
 from localcluster.rabbitmq.environment import SYSTEM

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from eventing.triggers import Trigger
+from eventing.local.triggers import Trigger
 from localcluster import build
 from localcluster.processes import Server, await_ready, listens, start_saying
 from localcluster.rabbitmq import environment, topology

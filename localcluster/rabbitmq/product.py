@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from eventing import manifests, triggers
-from eventing.manifests import Document
+from eventing.local import manifests, triggers
+from eventing.local.manifests import Document
 from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct

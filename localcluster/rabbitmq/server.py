@@ -16,11 +16,11 @@ from string import Template
 from typing import Any
 
 from localcluster import access
-from localcluster.errors import LocalClusterError
 from localcluster.processes import await_ready, free_port, listens
 from localcluster.rabbitmq.keeper import Kept
 from localcluster.rabbitmq.topology import VHOST
 from localcluster.servers import LOOPBACK
+from localcluster.trouble import LocalClusterError
 
 CONFIG = Path(__file__).with_name("rabbitmq.conf")
 PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from eventing import containersource
-from eventing.manifests import Document
+from eventing.local import containersource
+from eventing.local.manifests import Document
 from localcluster.cluster import LocalCluster
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server

@@ -7,10 +7,10 @@ from contextlib import closing
 from click.testing import CliRunner, Result
 
 from console.cli import commands
-from console.targets import Targets, Wanted
-from eventing.entries import Entry
-from eventing.journal import Journal, Query
-from eventing.replay import recorded
+from console.operations.targets import Targets, Wanted
+from eventing.journal.entries import Entry
+from eventing.journal.store import Journal, Query
+from eventing.replay.again import recorded
 from localcluster.processes import await_ready
 from tests.chain.scene import Scene
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kube.api import Object
-from kube.cluster import Cluster
-from kube.groups import GROUPS, MEDIK8S
-from kube.maintenance import phase
+from kube.door.api import Object
+from kube.door.cluster import Cluster
+from kube.maintenance.groups import GROUPS, MEDIK8S
+from kube.maintenance.objects import phase
 from kube.nodes import node_path
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster

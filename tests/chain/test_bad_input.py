@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from kube.api import Object
-from kube.groups import MEDIK8S
-from localcluster.errors import LocalClusterError
+from kube.door.api import Object
+from kube.maintenance.groups import MEDIK8S
+from localcluster.trouble import LocalClusterError
 from tests.chain.scene import Scene
 
 RESYNC = 20.0

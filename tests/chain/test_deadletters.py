@@ -13,9 +13,9 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.entries import Entry
-from eventing.journal import Journal, Query
-from eventing.replay import post
+from eventing.journal.entries import Entry
+from eventing.journal.store import Journal, Query
+from eventing.replay.again import post
 from localcluster.processes import await_ready, free_port
 from tests.chain.editing import edited
 from tests.chain.recordings import recording, run
@@ -49,7 +49,7 @@ def refused(scene: Scene, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
     scene.product.functions.stop()
     try:
         whole = "found = maintained(event, cluster)"
-        with edited(scene, tmp_path, "functions/taint.py", whole, broken, port, **environment):
+        with edited(scene, tmp_path, "functions/maintenance/taint.py", whole, broken, port, **environment):
             path = scene.maintain(node)
             uid = scene.admin.get(path)["metadata"]["uid"]
             await_ready("the dead letter", lambda: bool(letters(scene, maintenance=uid)), [], 15)

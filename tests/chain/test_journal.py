@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from console.cli import commands
 from eventing import events
-from eventing.journal import Journal, Query
+from eventing.journal.store import Journal, Query
 from localcluster.processes import await_ready
 from localcluster.servers import ROOT
 from tests.chain.scene import Scene

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from eventing import events
-from eventing.journal import Journal
+from eventing.journal.store import Journal
 from localcluster import build
 from tests.chain.recordings import recording
 from tests.chain.scene import Scene

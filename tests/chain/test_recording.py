@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from eventing.entries import Query
-from eventing.journal import Journal
-from eventing.tree import GRACE, missing
+from eventing.journal.entries import Query
+from eventing.journal.store import Journal
+from eventing.journal.tree import GRACE, missing
 from localcluster.processes import await_ready
 from tests.chain.apart import Apart
 from tests.chain.scene import Scene

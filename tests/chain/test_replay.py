@@ -14,10 +14,10 @@ import pytest
 from click.testing import Result
 
 from eventing import events
-from eventing.entries import Entry
-from eventing.journal import Journal
-from eventing.replay import post
-from eventing.world import POD, mentioned
+from eventing.journal.entries import Entry
+from eventing.journal.store import Journal
+from eventing.replay.again import post
+from eventing.replay.world import POD, mentioned
 from functions.app import FUNCTIONS
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
@@ -181,21 +181,21 @@ def test_a_real_replay_of_a_finished_maintenance_changes_nothing(scene: Scene) -
 
 EDITS = {
     "cordon says more": (
-        "functions/cordon.py",
+        "functions/maintenance/cordon.py",
         "name, cause=event)]",
         'name, cause=event, data={"by": "hand"})]',
         events.MAINTENANCE_BEGUN,
         ["data.by", "- nothing", "+ hand"],
     ),
     "taint says nothing": (
-        "functions/taint.py",
+        "functions/maintenance/taint.py",
         "return [events.event(events.NODE_TAINTED, ",
         "return [] and [events.event(events.NODE_TAINTED, ",
         events.NODE_CORDONED,
         ["answer", "- node.tainted", "+ nothing"],
     ),
     "status refuses": (
-        "functions/status.py",
+        "functions/maintenance/status.py",
         "    for _ in range(ATTEMPTS):",
         '    raise Retry("by hand")\n    for _ in range(ATTEMPTS):',
         events.NODE_DRAINED,

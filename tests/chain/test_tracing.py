@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from eventing import events
-from functions.tracing import ENDPOINTS
+from functions.serving.tracing import ENDPOINTS
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from console.cli import commands
-from kube.groups import KUBEVIRT, MEDIK8S
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from localcluster import build
 from localcluster.cluster import LocalCluster
-from tests.console.workloads import KEEP_OUT, clear
+from tests.console.commands.workloads import KEEP_OUT, clear
 
 Run = Callable[..., Result]
 Nodes = Callable[[], str]

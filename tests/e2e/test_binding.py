@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 
 from eventing import events
-from eventing.journal import Journal, Query
-from eventing.replay import post
+from eventing.journal.store import Journal, Query
+from eventing.replay.again import post
 from functions.app import FUNCTIONS
 from localcluster.access import NAMESPACE
 from localcluster.api import Api

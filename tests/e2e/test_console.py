@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
-from console.rows import key
+from console.web.rows import key
 from eventing import events
-from eventing.journal import Journal, Query
-from kube.groups import MEDIK8S
+from eventing.journal.store import Journal, Query
+from kube.maintenance.groups import MEDIK8S
 from localcluster.console import Console
 from tests.console.web.site import Browser, start_browser
 from tests.e2e.stage import Stage

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from eventing.events import SOURCE
-from kube.groups import GROUPS, Group
+from kube.maintenance.groups import GROUPS, Group
 from localcluster.access import NAMESPACE
 from localcluster.knative import install
 from localcluster.knative.product import KINDS

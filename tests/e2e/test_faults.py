@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 import requests
 
-from eventing.journal import Journal, Query
+from eventing.journal.store import Journal, Query
 from localcluster.processes import await_ready
 from tests.e2e.mischief import Mischief
 from tests.e2e.stage import REPAIRED, Drains, Stage

@@ -15,8 +15,8 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.journal import Journal, Query
-from eventing.replay import post
+from eventing.journal.store import Journal, Query
+from eventing.replay.again import post
 from eventing.wire import binary
 from localcluster.access import NAMESPACE
 from localcluster.processes import free_port

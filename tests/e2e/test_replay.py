@@ -10,11 +10,11 @@ from click.testing import CliRunner, Result
 from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import commands
-from console.targets import Targets, Wanted
+from console.operations.targets import Targets, Wanted
 from eventing import events
-from eventing.journal import Journal, Query
-from eventing.replay import post, recorded
-from kube.leases import NAMESPACE
+from eventing.journal.store import Journal, Query
+from eventing.replay.again import post, recorded
+from kube.maintenance.leases import NAMESPACE
 from localcluster.processes import await_ready
 from tests.e2e.stage import Stage
 from tests.workload import audit, is_dry

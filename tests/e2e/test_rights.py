@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from eventing.replay import post
+from eventing.replay.again import post
 from functions.app import FUNCTIONS
-from kube import maintenance as m
-from kube.groups import MEDIK8S
+from kube.maintenance import objects as m
+from kube.maintenance.groups import MEDIK8S
 from localcluster.knative.kubelet import kubeconfig
 from tests.e2e.stage import Drains, Stage
 from tests.e2e.ticks import tick

@@ -16,7 +16,7 @@ from cloudevents.core.bindings.http import HTTPMessage
 from eventing import events
 from eventing.wire import binary, received, structured
 from function import WORKERS
-from kube.groups import MEDIK8S
+from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.processes import Server, await_ready, free_port

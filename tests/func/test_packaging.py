@@ -96,7 +96,7 @@ def test_the_distribution_is_named_as_the_scaffolding_wants_it() -> None:
     """It installs `function` and imports `function`; only declared packages are in an image."""
     assert re.search(r'^name = "function"', project(), re.MULTILINE)
     assert listed("py-modules") == ["function"]
-    assert listed("packages")[: len(ROOMS)] == list(ROOMS)
+    assert listed("include") == [f"{room}*" for room in ROOMS]
     assert (ROOT / "function.py").is_file()
     assert re.search(r'^requires-python = ">=3\.10"', project(), re.MULTILINE)
     assert not (ROOT / "Procfile").exists()
@@ -109,13 +109,13 @@ def test_both_lists_of_dependencies_say_the_same() -> None:
 
 def test_what_the_console_serves_is_installed_with_it() -> None:
     """Templates, styles and scripts are no Python modules, and would be left behind."""
-    patterns = listed("console")
-    shipped = {path for pattern in patterns for path in (ROOT / "console").glob(pattern) if path.is_file()}
+    patterns = listed('"console.web"')
+    shipped = {path for pattern in patterns for path in (ROOT / "console" / "web").glob(pattern) if path.is_file()}
     there = {path for path in (ROOT / "console").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
 
     assert shipped == there
-    kept = {path.name.split(".")[0] for path in (ROOT / "console/static/vendor").glob("*.min.*")}
-    assert kept == {path.name.split(".")[0] for path in (ROOT / "console/static/vendor").glob("*.LICENSE")}
+    kept = {path.name.split(".")[0] for path in (ROOT / "console/web/static/vendor").glob("*.min.*")}
+    assert kept == {path.name.split(".")[0] for path in (ROOT / "console/web/static/vendor").glob("*.LICENSE")}
 
 
 def test_every_dependency_says_what_it_is_for() -> None:

@@ -18,8 +18,8 @@ from eventing import events
 from eventing.logs import JsonLines
 from eventing.wire import BODY_LIMIT, binary
 from functions.app import FUNCTIONS, create_app
-from kube.cluster import Cluster
-from kube.groups import MEDIK8S
+from kube.door.cluster import Cluster
+from kube.maintenance.groups import MEDIK8S
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.processes import free_port

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube.cluster import Cluster
+from kube.door.cluster import Cluster
 from localcluster.cluster import LocalCluster
 
 

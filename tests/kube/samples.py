@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kube.api import Object
-from kube.groups import MEDIK8S
-from kube.maintenance import FINALIZER, SNAPSHOT
+from kube.door.api import Object
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.objects import FINALIZER, SNAPSHOT
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
 
 READY = [{"type": "Ready", "status": "True"}]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kube.api import Object
 from kube.budgets import Plan
-from kube.cluster import Cluster
+from kube.door.api import Object
+from kube.door.cluster import Cluster
 from kube.eviction import Batch, evict_batch, orphans
 from localcluster.cluster import LocalCluster
 from tests.kube import samples

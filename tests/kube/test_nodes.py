@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kube.api import JSON_PATCH, Object
-from kube.cluster import Cluster
-from kube.errors import Conflict, NotFound
+from kube.door.api import JSON_PATCH, Object
+from kube.door.cluster import Cluster
+from kube.door.errors import Conflict, NotFound
 from kube.nodes import (
     NO_SCHEDULE,
     UNSCHEDULABLE,

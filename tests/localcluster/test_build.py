@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localcluster import build, toolchain
-from localcluster.errors import LocalClusterError
+from localcluster.trouble import LocalClusterError
 
 ROOT = Path(__file__).parents[2]
 GO = """#!/bin/sh

@@ -14,7 +14,7 @@ import pytest
 
 from localcluster import access, build
 from localcluster.cluster import LocalCluster
-from localcluster.errors import LocalClusterError
+from localcluster.trouble import LocalClusterError
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 10.0

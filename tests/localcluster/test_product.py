@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from localcluster.api import Api
-from localcluster.errors import LocalClusterError
 from localcluster.functions import READY
 from localcluster.processes import Server, await_ready
 from localcluster.product import Product
+from localcluster.trouble import LocalClusterError
 
 
 def test_both_answer_when_the_product_is_started(product: Product) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eventing.triggers import Policy, Trigger
-from localcluster.errors import LocalClusterError
+from eventing.local.triggers import Policy, Trigger
 from localcluster.rabbitmq import environment, keeper, server, topology
 from localcluster.rabbitmq.keeper import Keeper, Kept
+from localcluster.trouble import LocalClusterError
 
 POLICY = Policy(retry=10, delay=0.2, timeout=10, dead_letters="http://record/")
 TRIGGER = Trigger("evict-on-more", {"type": "pods.gone", "more": "true"}, "http://evict/", POLICY, 20)

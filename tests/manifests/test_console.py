@@ -53,7 +53,7 @@ def test_the_consoles_account_may_only_look(tmp_path: Path) -> None:
 
 def test_behind_a_proxy_it_may_do_what_it_does_for_others_and_no_more(tmp_path: Path) -> None:
     """Switched on by a component of its own."""
-    assert granted(install(tmp_path, "console", "proxied")) == documented("web.py") | documented("callers.py")
+    assert granted(install(tmp_path, "console", "proxied")) == documented("web/app.py") | documented("web/callers.py")
 
 
 def test_the_consoles_pod_is_confined_and_reads_its_journal_from_a_secret(tmp_path: Path) -> None:

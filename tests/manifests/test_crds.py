@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kube.groups import GROUPS, KUBEVIRT, MEDIK8S
+from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eventing import events, wiring
+from eventing import events
+from eventing.local import wiring
 from functions.app import FUNCTIONS
 from tests.manifests.rendering import INSTALLS, MANIFESTS, ROOT, Manifest, of_kind, overlay, rendered, text
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from eventing import events, wiring
+from eventing import events
+from eventing.local import wiring
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 FUNCTIONS = {"begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"}

@@ -14,12 +14,12 @@ from tests.manifests.touches import (
     MAINTENANCE_GROUPS,
     NAMESPACES,
     OURS,
-    ROOT,
     Right,
     documented,
     reaching,
     touches,
 )
+from tests.sources import ROOT
 
 
 def granted(account: str) -> set[Right]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from eventing import events, manifests, triggers, wiring
+from eventing import events
 from eventing.listeners import LISTENERS
+from eventing.local import manifests, triggers, wiring
 from functions.app import FUNCTIONS
 from tests.manifests.rendering import MANIFESTS, OVERLAYS, text
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 from functions.app import FUNCTIONS
-from kube.groups import GROUPS
+from kube.maintenance.groups import GROUPS
+from tests.sources import ROOT, source_of
 
-ROOT = Path(__file__).parents[2]
 OURS = "node-maintenance"
 NAMESPACES = (OURS, "default", "kube-system")
 VERBS = "get|list|watch|create|patch|delete"
@@ -29,8 +28,8 @@ GROUPS_OF = {
 }
 """Resource → API groups; the core group if not named."""
 DOCUMENTED = {
-    **{name: ROOT / "functions" / f"{name}.py" for name in FUNCTIONS},
-    "podsource": ROOT / "eventing" / "podsource.py",
+    **{name: source_of(name) for name in FUNCTIONS},
+    "podsource": ROOT / "eventing" / "podsource" / "__main__.py",
 }
 
 

@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from console.rows import key
+from console.web.rows import key
 from localcluster.console import Console
 from tests.chain.scene import Scene
 

@@ -11,7 +11,7 @@ import requests
 from click.testing import CliRunner
 
 from console.cli import commands
-from kube.groups import MEDIK8S
+from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.console import Console

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from console.rows import key
-from kube.groups import KUBEVIRT, MEDIK8S
+from console.web.rows import key
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from tests.chain.scene import Scene
 from tests.console.web.site import DESK, PHONE, Browser, Site
 
-AXE = (Path(__file__).parents[1] / "axe" / "axe.min.js").read_text()
+AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 LOOKS = {"light": (DESK, False), "dark": (DESK, True), "phone": (PHONE, False)}
 PAGES = ("nodes", "menu", "window", "node", "timeline", "event", "events", "dead-letters", "error")
 PLAIN = {"events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
@@ -129,7 +129,7 @@ def make(scene: Scene, number: int) -> None:
 
 def test_the_console_starts_new_maintenances_in_the_group_of_the_command_line() -> None:
     """One rule for both."""
-    from console.acting import NEW_GROUP
-    from console.start import GROUPS
+    from console.commands.start import GROUPS
+    from console.web.acting import NEW_GROUP
 
     assert next(iter(GROUPS.values())) is NEW_GROUP is MEDIK8S

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from console.rows import key
-from kube.groups import GROUPS, MEDIK8S
+from console.web.rows import key
+from kube.maintenance.groups import GROUPS, MEDIK8S
 from tests.chain.scene import Scene
 from tests.console.web.site import Browser, Site
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import requests
 
-from eventing.entries import Query
-from eventing.journal import Journal
+from eventing.journal.entries import Query
+from eventing.journal.store import Journal
 from eventing.wire import binary
-from kube.groups import MEDIK8S
+from kube.maintenance.groups import MEDIK8S
 from tests.console.web.site import Browser, Site
 
 

@@ -1,0 +1,1 @@
+"""The commands of `kubectl maintenance`, one a file."""

@@ -1,0 +1,94 @@
+"""`kubectl maintenance drain NODE`: what `kubectl drain` does, without a NodeMaintenance (DRN-1 to DRN-6, OSV-10)."""
+
+from __future__ import annotations
+
+import click
+
+from console.operations.draining import Drain, cordon, look
+from console.operations.maintaining import known_node
+from console.terminal.connection import with_api, within
+from console.terminal.flags import KubectlFlags, switch
+from console.terminal.options import cluster_options, output_option, timeout_option
+from console.terminal.screen import note, show_json
+from kube.door.api import Api, Object
+from kube.pods import DrainOptions, Sorted, key, name_of, warnings
+
+
+@click.command(cls=KubectlFlags)
+@click.argument("node")
+@switch(
+    "--delete-emptydir-data", "--delete-local-data", help="Evict pods with emptyDir volumes too; their data is lost."
+)
+@switch("--ignore-daemonsets", help="Leave DaemonSet pods where they are.")
+@switch("--force", help="Evict pods too that no controller makes again.")
+@click.option("--pod-selector", default="", help="Evict only pods with these labels, such as app=web.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@timeout_option("0", "all pods are gone")
+@output_option
+@cluster_options
+def drain(
+    node: str,
+    delete_emptydir_data: bool,
+    ignore_daemonsets: bool,
+    force: bool,
+    pod_selector: str,
+    dry_run: bool,
+    timeout: float,
+    output: str,
+) -> None:
+    """Cordon NODE and evict its pods, as kubectl drain does; it stays cordoned until uncordon.
+
+    \b
+    Example:
+      kubectl maintenance drain node-1 --ignore-daemonsets --delete-emptydir-data --force
+      kubectl maintenance drain node-1 --ignore-daemonsets=true --pod-selector=kubevirt.io=virt-launcher
+    """
+    options = DrainOptions(force, ignore_daemonsets, delete_emptydir_data, pod_selector)
+
+    async def work(api: Api) -> Object:
+        await known_node(api, node)
+        await look(
+            api, node, options
+        )  # the server refuses a selector it cannot read before anything is cordoned (DRN-5)
+        if not dry_run:
+            note(f"node/{node} {'cordoned' if await cordon(api, node) else 'already cordoned'}", output)
+        found = await look(api, node, options)
+        _refuse(node, found, cordoned=not dry_run)
+        for warning in warnings(found):
+            click.echo(f"Warning: {warning}", err=True)
+        if not dry_run:
+            await _evict(api, node, found, options, timeout, output)
+        return _report(node, found, dry_run)
+
+    report = with_api(work)
+    for pod in report["evicted"] if dry_run else []:
+        note(f"would evict pod {pod['namespace']}/{pod['name']}", output)
+    note(f"node/{node} {'would be drained' if dry_run else 'drained'}", output)
+    if output == "json":
+        show_json(report)
+
+
+def _refuse(node: str, found: Sorted, *, cordoned: bool) -> None:
+    """All refusals in one line; nothing is evicted then, and the node stays cordoned (DRN-2)."""
+    if not found.refusals:
+        return
+    said = "; ".join(f"{refusal.reason}: {', '.join(refusal.pods)}" for refusal in found.refusals)
+    state = ", which stays cordoned" if cordoned else ""
+    raise click.ClickException(f"nothing was evicted from {node}{state}: {said}")
+
+
+async def _evict(api: Api, node: str, found: Sorted, options: DrainOptions, timeout: float, output: str) -> None:
+    work = Drain(api, node, options.pod_selector, found.leaving, lambda text: note(text, output))
+    await within(
+        timeout, work.run(), lambda: f"{node} is not drained after {timeout:g}s, and stays cordoned: {work.rest()}"
+    )
+
+
+def _report(node: str, found: Sorted, dry_run: bool) -> Object:
+    return {
+        "node": node,
+        "dryRun": dry_run,
+        "drained": not dry_run,
+        "evicted": [name_of(pod) for pod in sorted(found.leaving, key=key)],
+        "ignored": [name_of(pod) for pod in sorted(found.daemons, key=key)],
+    }

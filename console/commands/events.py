@@ -1,0 +1,141 @@
+"""`kubectl maintenance events`: what was recorded, by node, maintenance, type and time; export and import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from console.operations.diff import short
+from console.terminal.moments import Moment
+from console.terminal.options import picked
+from console.terminal.recording import journal_option, opened
+from console.terminal.screen import show_json
+from console.terminal.timeline import as_json, table_lines, tree_lines
+from console.terminal.trouble import Trouble
+from eventing import events as vocabulary
+from eventing.journal.entries import Query
+from eventing.journal.transfer import BrokenLine, exported, imported
+from eventing.journal.tree import grow, unknown_causes
+from kube.words import counted
+
+if TYPE_CHECKING:
+    from eventing.journal.store import Journal
+
+KNOWN = (
+    *vocabulary.MEANINGS,
+    vocabulary.RESOURCE_ADDED,
+    vocabulary.RESOURCE_UPDATED,
+    vocabulary.RESOURCE_DELETED,
+    vocabulary.TICK,
+)
+LIMIT = 2000
+"""Events for eyes; an export has no limit of its own."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the command line says of events; empty is not said."""
+
+    node: str = ""
+    maintenance: str = ""
+    kinds: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    failed: bool = False
+    limit: int | None = None
+
+    def query(self, output: str) -> Query:
+        """What to select for this form of output."""
+        limit = self.limit if self.limit is not None else 0 if output == "jsonl" else LIMIT
+        types = tuple(whole(kind) for kind in self.kinds)
+        return Query(
+            self.node, self.maintenance, types, self.since, self.until, self.failed, limit=limit, newest=bool(limit)
+        )
+
+
+@click.command
+@click.option("--node", default="", help="Of this node.")
+@click.option("--maintenance", default="", help="Of the NodeMaintenance with this name or uid.")
+@click.option("--type", "kinds", multiple=True, help="Of this type, such as pods.evicted; repeatable.")
+@click.option("--since", type=Moment(), help="Arrived since then: 10m, 2h or 1d ago, or a time.")
+@click.option("--until", type=Moment(), help="Arrived before then.")
+@click.option(
+    "--failed", is_flag=True, help="That a function failed on, that tell of a failure, or that could not be delivered."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    help=f"At most so many, the newest; 0 for all.  [default: {LIMIT}; 0 for jsonl]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "tree", "json", "jsonl"]),
+    default="table",
+    show_default=True,
+    help="tree: cause and effect. json: all that is known. jsonl: as CloudEvents, one a line, for --import.",
+)
+@click.option("--import", "file", type=click.File("rb"), help="Take what -o jsonl gave into the journal; - is stdin.")
+@journal_option
+def events(output: str, file: BinaryIO | None, journal: str, **said: Any) -> None:
+    """Show recorded events: a maintenance as a tree says which step was slow, failed, or is missing.
+
+    \b
+    Example:
+      kubectl maintenance events --maintenance node-1 -o tree
+      kubectl maintenance events --failed --since 1d
+      kubectl maintenance events --maintenance node-1 -o jsonl > node-1.jsonl
+      kubectl maintenance events --journal copy.db --import node-1.jsonl
+    """
+    with opened(journal, create=file is not None) as book:
+        if file is not None:
+            _import(book, file)
+        else:
+            _show(book, Said(**picked(Said, said)).query(output), output)
+
+
+def whole(kind: str) -> str:
+    """The whole name of a type of which only the end was said; any other name as it is."""
+    return next((known for known in KNOWN if known == kind or known.endswith(f".{kind}")), kind)
+
+
+def _show(book: Journal, query: Query, output: str) -> None:
+    if output == "jsonl":
+        for line in exported(book, query):
+            click.echo(line, nl=False)
+        return
+    found, now = book.select(query), datetime.now(timezone.utc)
+    if output == "json":
+        show_json(as_json(found, now))
+    elif output == "tree" and found:
+        ids = unknown_causes(found)
+        causes = book.select(Query(ids=ids)) if ids else []
+        _print(tree_lines(grow(found, causes, now)))
+    else:
+        _print(table_lines(found, now))
+    if not found and (strange := [kind for kind in query.types if kind not in KNOWN]):
+        click.echo(f"No event is of type {', '.join(strange)}; ours are {', '.join(map(short, KNOWN))}.", err=True)
+    if query.limit and len(found) == query.limit and book.select(replace(query, until=found[0].arrived, limit=1)):
+        click.echo(f"There are older ones: these are the newest {query.limit}; see --limit and --until.", err=True)
+
+
+def _print(lines: Iterable[str]) -> None:
+    click.echo("\n".join(lines))
+
+
+def _import(book: Journal, file: BinaryIO) -> None:
+    """Two readings of the file are needed: a pipe is kept first."""
+    with TemporaryFile() as copy:
+        copyfileobj(file, copy)
+        copy.seek(0)
+        try:
+            count = imported(book, copy)
+        except BrokenLine as error:
+            raise Trouble(f"{file.name}: {error}") from None
+    click.echo(counted(count, "new event"))

@@ -1,0 +1,89 @@
+"""`kubectl maintenance must-gather`: all that explains a maintenance, in one archive (NMO-25)."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import click
+
+from console.operations.archive import Archive
+from console.operations.gathering import gather
+from console.terminal.connection import with_api
+from console.terminal.options import cluster_options, namespace_option, output_option
+from console.terminal.recording import opened
+from console.terminal.screen import note, show_json
+from eventing.journal.entries import Query
+from eventing.journal.transfer import exported
+from kube.door.api import Api
+from kube.words import counted
+
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command("must-gather")
+@click.option("--file", type=click.Path(path_type=Path), help="Where to write.  [default: must-gather-TIME.tar.gz]")
+@namespace_option
+@click.option("--logs", type=FOLDER, help="A folder whose *.log files go in, for functions that run in no pods.")
+@click.option(
+    "--journal",
+    default="",
+    envvar=["DATABASE_URL", "JOURNAL"],
+    help="The journal, whose events go in: a file, or postgresql://USER@HOST/DATABASE.  [env: DATABASE_URL, JOURNAL]",
+)
+@output_option
+@cluster_options
+def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: str, output: str) -> None:
+    """Write maintenances, nodes, budgets, events, pods and the functions' logs into one archive.
+
+    No Secret is read, and values of environment variables are left out. What may not be read is named, and what could
+    be read is kept.
+
+    \b
+    Example:
+      kubectl maintenance must-gather
+      kubectl maintenance must-gather --file case-17.tar.gz --journal journal.db
+    """
+    wanted = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
+    index = _gather(wanted, namespace, logs, journal)
+    note(f"{wanted}: {counted(len(index['files']), 'file')}", output)
+    if not journal:
+        note("The recorded events are not in it: say where they are by --journal.", output)
+    if output == "json":
+        show_json({"file": str(wanted), **index})
+    if faults := _faults(index):
+        raise click.ClickException(f"{wanted} is not whole: {'; '.join(faults)}")
+
+
+def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict[str, Any]:
+    """Write the archive; returns its index. A journal that cannot be read is an error before anything is written."""
+
+    async def work(api: Api) -> dict[str, Any]:
+        version = await api.get("/version")  # a server that does not answer leaves no empty archive behind
+        with Archive(file) as archive:
+            archive.add_json("version.json", version, "get /version")
+            await gather(api, archive, namespace)
+            for log in sorted(logs.glob("*.log")) if logs else []:
+                archive.add(f"logs/{log.name}", log.read_bytes(), str(log))
+            if book:
+                archive.add_lines("journal.jsonl", exported(book, Query()), "the journal")
+            return archive.index()
+
+    try:
+        with opened(journal) if journal else nullcontext() as book:
+            return with_api(work)
+    except FileExistsError:
+        raise click.ClickException(f"{file} is there already: name another --file") from None
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}; name another --file") from None
+
+
+def _faults(index: dict[str, Any]) -> list[str]:
+    """What to say of what is not in the archive, and what to do."""
+    faults = []
+    if denied := [item["permission"] for item in index["missingPermissions"]]:
+        faults.append(f"ask an administrator for the rights to {', '.join(denied)}")
+    faults += [f"{item['what']}: {' '.join(item['message'].split())}" for item in index["notRead"]]
+    return faults

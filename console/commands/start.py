@@ -1,0 +1,83 @@
+"""`kubectl maintenance start NODE`: create the NodeMaintenance; the functions do the rest."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, nullcontext
+from datetime import datetime, timezone
+
+import click
+
+from console.operations.display import full_name, line, overview, phase_word, plain
+from console.operations.maintaining import create
+from console.operations.watching import watched
+from console.terminal.connection import with_api, within
+from console.terminal.options import cluster_options, output_option, timeout_option
+from console.terminal.screen import live, note, show_json
+from kube.door.api import Api, Object
+from kube.door.reviews import whoami
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S
+from kube.maintenance.objects import FAILED, condition, is_deleting, node_name
+
+GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
+
+
+@click.command
+@click.argument("node")
+@click.option("--reason", default="", help="Why, in your own words.")
+@click.option("--name", default="", help="Name of the NodeMaintenance.  [default: the node's name]")
+@click.option(
+    "--group", type=click.Choice(list(GROUPS)), default="medik8s", show_default=True, help="API group to use."
+)
+@click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
+@timeout_option("0", "the node is drained, with --wait")
+@output_option
+@cluster_options
+def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: float, output: str) -> None:
+    """Take NODE out of service: cordon it, taint it and evict its pods.
+
+    Pods that no controller makes again, and emptyDir data, are lost, as with kubectl drain --force.
+
+    \b
+    Example:
+      kubectl maintenance start node-1 --reason "new disk"
+      kubectl maintenance start node-1 --wait --timeout 10m
+    """
+
+    async def work(api: Api) -> Object:
+        made = await create(api, GROUPS[group], node, name or node, reason, await whoami(api))
+        note(f"{full_name(made)} created", output)
+        if not wait:
+            note(f"Follow it with: kubectl maintenance status {node} --watch", output)
+            return made
+        late = f"{node} is not drained yet, its maintenance goes on: kubectl maintenance status {node}"
+        return await within(timeout, _drained(api, made, output), lambda: late)
+
+    made = with_api(work)
+    if output == "json":
+        show_json(plain(made))
+
+
+async def _drained(api: Api, made: Object, output: str) -> Object:
+    """The NodeMaintenance once its node is drained, its progress shown meanwhile; a one-line error if it fails."""
+    screen = (
+        live(lambda item: overview([item], datetime.now(timezone.utc)), line)
+        if output == "table"
+        else nullcontext(_mute)
+    )
+    uid, name = made["metadata"]["uid"], full_name(made)
+    with screen as tell:
+        async with aclosing(watched(api, node_name(made))) as states:
+            async for state in states:
+                item = next((item for item in state if item["metadata"]["uid"] == uid), None)
+                if item is None or is_deleting(item):
+                    raise click.ClickException(f"{name} was deleted before its node was drained")
+                tell(item)
+                if condition(item, "Drained").get("status") == "True":
+                    return item
+                if phase_word(item) == FAILED:
+                    raise click.ClickException(f"{name} failed: {item['status'].get('lastError')}")
+    raise click.ClickException(f"the watch on {name} ended: see kubectl maintenance status")
+
+
+def _mute(item: Object) -> None:
+    """With JSON nothing is shown before the end."""

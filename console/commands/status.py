@@ -1,0 +1,83 @@
+"""`kubectl maintenance status [NODE]`: which nodes are in maintenance, how far, and what holds the rest."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, nullcontext
+from datetime import datetime, timezone
+
+import click
+from rich.console import RenderableType
+
+from console.operations.display import GONE, details, line, node_report, overview, plain
+from console.operations.maintaining import unknown
+from console.operations.watching import watched
+from console.terminal.connection import with_api
+from console.terminal.options import cluster_options, output_option
+from console.terminal.screen import live, show, show_json
+from kube.door.api import Api, Object, absent_ok
+from kube.maintenance.lookup import maintenances
+from kube.nodes import node_path
+
+
+@click.command
+@click.argument("node", required=False, default="")
+@click.option(
+    "-w", "--watch", is_flag=True, help="Keep showing it as it changes, until Ctrl-C; JSON is then one object per line."
+)
+@output_option
+@cluster_options
+def status(node: str, watch: bool, output: str) -> None:
+    """Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.
+
+    \b
+    Example:
+      kubectl maintenance status
+      kubectl maintenance status node-1 --watch
+    """
+    if watch:
+        with_api(lambda api: _watch(api, node, output))
+        return
+    state = with_api(lambda api: _read(api, node))
+    if output == "json":
+        show_json(state)
+    else:
+        show(_render(state))
+
+
+async def _read(api: Api, node: str) -> Object:
+    """What there is now; a one-line error for a node that is neither there nor named by any maintenance."""
+    state = await _state(api, node, await maintenances(api, node))
+    if state.get("state") == GONE and not state["maintenances"]:
+        raise unknown(node)
+    return state
+
+
+async def _state(api: Api, node: str, found: list[Object]) -> Object:
+    """The JSON output: `{maintenances}`, and of one node also `{node, schedulable, state}`."""
+    items = [plain(item) for item in found]
+    if not node:
+        return {"maintenances": items}
+    return {**node_report(node, await absent_ok(api.get(node_path(node)))), "maintenances": items}
+
+
+async def _watch(api: Api, node: str, output: str) -> None:
+    screen = live(_render, _lines) if output == "table" else nullcontext(_json_line)
+    with screen as tell:
+        async with aclosing(watched(api, node)) as states:
+            async for found in states:
+                tell(await _state(api, node, found))
+
+
+def _json_line(state: Object) -> None:
+    show_json(state, indent=None)
+
+
+def _render(state: Object) -> RenderableType:
+    now = datetime.now(timezone.utc)
+    if "node" in state:
+        return details(state["node"], state["state"], state["maintenances"], now)
+    return overview(state["maintenances"], now)
+
+
+def _lines(state: Object) -> str:
+    return "\n".join(line(item) for item in state["maintenances"]) or "No maintenance."

@@ -1,0 +1,1 @@
+"""What commands and pages both do. No click, no Flask."""

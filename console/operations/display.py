@@ -1,0 +1,158 @@
+"""How maintenances look: table, details of one node, one line for a pipe. Pure, from objects to what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kube.door.api import Object
+from kube.maintenance.objects import Maintenance, is_deleting, node_name, phase
+from kube.nodes import is_cordoned
+from kube.words import counted
+
+BAR_WIDTH = 20
+GONE = "gone"
+CORDONED = "cordoned, takes no new pods"
+COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
+
+
+def full_name(maintenance: Maintenance) -> str:
+    """`kind.group/name`, as kubectl prints it and takes it."""
+    group = maintenance["apiVersion"].split("/")[0]
+    return f"nodemaintenance.{group}/{maintenance['metadata']['name']}"
+
+
+def plain(item: Object) -> Object:
+    """The object without `metadata.managedFields`, as kubectl shows it."""
+    return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key != "managedFields"}}
+
+
+def phase_word(maintenance: Maintenance) -> str:
+    """The phase, or what comes before the first and after the last one."""
+    return "Ending" if is_deleting(maintenance) else phase(maintenance) or "Waiting"
+
+
+def age(since: str, now: datetime) -> str:
+    """Time since then in one or two units, as kubectl's AGE."""
+    seconds = max(0, int((now - datetime.fromisoformat(since.replace("Z", "+00:00"))).total_seconds()))
+    if seconds < 120:
+        return f"{seconds}s"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if minutes < 120:
+        return f"{minutes}m"
+    return f"{hours}h" if hours < 48 else f"{days}d"
+
+
+def bar(percent: int) -> Text:
+    """A progress bar with its number."""
+    filled = BAR_WIDTH * percent // 100
+    return Text.assemble(("━" * filled, "green"), ("─" * (BAR_WIDTH - filled), "dim"), f" {percent:3d}%")
+
+
+def line(maintenance: Maintenance) -> str:
+    """One line for a pipe: node, phase, progress, what is left."""
+    status = maintenance.get("status") or {}
+    blocked = len(status.get("blockedPods") or [])
+    left = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
+    return f"{node_name(maintenance)} {phase_word(maintenance)} {status.get('drainProgress') or 0}% {left}"
+
+
+def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
+    """A row per maintenance."""
+    if not maintenances:
+        return Text("No maintenance.")
+    table = _table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
+    for item in maintenances:
+        status = item.get("status") or {}
+        word = phase_word(item)
+        table.add_row(
+            node_name(item),
+            Text(word, COLORS.get(word, "")),
+            bar(status.get("drainProgress") or 0),
+            str(len(status.get("pendingPods") or [])),
+            str(len(status.get("blockedPods") or [])),
+            age(item["metadata"]["creationTimestamp"], now),
+            Text((item.get("spec") or {}).get("reason") or ""),
+        )
+    return table
+
+
+def details(name: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
+    """One node: its state, then every maintenance that names it."""
+    head = Text(f"Node {name}: {state}")
+    if not maintenances:
+        return Group(head, Text("No maintenance."))
+    return Group(head, *(part for item in maintenances for part in _maintenance(item, now)))
+
+
+def node_report(name: str, node: Object | None) -> Object:
+    """Whether the node takes pods: `{node, schedulable, state}`."""
+    if node is None:
+        return {"node": name, "schedulable": False, "state": GONE}
+    schedulable = not is_cordoned(node)
+    return {"node": name, "schedulable": schedulable, "state": "schedulable" if schedulable else CORDONED}
+
+
+def _maintenance(item: Maintenance, now: datetime) -> list[RenderableType]:
+    status = item.get("status") or {}
+    reason = (item.get("spec") or {}).get("reason")
+    parts: list[RenderableType] = [
+        Text(""),
+        Text(f"{full_name(item)}{f': {reason}' if reason else ''}", "bold"),
+        Text.assemble(f"{phase_word(item)}  ", bar(status.get("drainProgress") or 0), f"  {_counts(item, now)}"),
+    ]
+    if status.get("lastError"):
+        parts.append(Text(f"Last error: {status['lastError']}", "red"))
+    if status.get("blockedPods"):
+        parts += [Text(""), _blocked_table(status["blockedPods"], now)]
+    parts += _pending(status)
+    return parts
+
+
+def _counts(item: Maintenance, now: datetime) -> str:
+    status = item.get("status") or {}
+    if "evictionPods" not in status:
+        return "not begun yet"
+    pending = len(status.get("pendingPods") or [])
+    since = age(item["metadata"]["creationTimestamp"], now)
+    return f"{pending} of {counted(status['evictionPods'], 'pod')} left, begun {since} ago"
+
+
+def _pending(status: Mapping[str, Any]) -> list[RenderableType]:
+    """Pending pods that are on their way: those not in the blocked table."""
+    blocked = {(item["namespace"], item["name"]) for item in status.get("blockedPods") or []}
+    names = [(item["namespace"], item["name"]) for item in status.get("pendingPodsRefs") or []]
+    moving = [f"  {namespace}/{name}" for namespace, name in names if (namespace, name) not in blocked]
+    return [Text(""), Text("PENDING"), *map(Text, moving)] if moving else []
+
+
+def _blocked_table(blocked: Sequence[Mapping[str, Any]], now: datetime) -> Table:
+    table = _table("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
+    for item in blocked:
+        counts = f"{item['healthy']}/{item['needed']}" if "healthy" in item and "needed" in item else ""
+        since = age(item["since"], now) if item.get("since") else ""
+        pod = f"{item['namespace']}/{item['name']}"
+        table.add_row(pod, item["reason"], item.get("budget") or "", counts, since, Text(remedy(item)))
+    return table
+
+
+def remedy(item: Mapping[str, Any]) -> str:
+    """What would let a blocked pod go, in words."""
+    budget, namespace = item.get("budget"), item["namespace"]
+    if item["reason"] == "DisruptionBudget" and budget:
+        lacking = max(1, item.get("needed", 0) + 1 - item.get("healthy", 0))
+        more = f"{lacking} more ready pod{'s' if lacking > 1 else ''} under this budget"
+        return f"{more}, or a looser budget: kubectl -n {namespace} edit pdb {budget}"
+    return str(item.get("message") or "see the events of the pod")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

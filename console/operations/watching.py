@@ -1,0 +1,68 @@
+"""Maintenances as they change: several watches of the API server, told as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import click
+
+from kube.door.api import Api, Object, absent_ok
+from kube.door.following import Change, follow
+from kube.maintenance.groups import GROUPS, Group
+from kube.maintenance.lookup import pods_on
+
+
+async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
+    """The changes of all streams as they come, each with the number of its stream; raises what a stream raises.
+
+    The streams end with it.
+    """
+    coming = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
+    try:
+        while coming:
+            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                number = coming.pop(task)
+                change = task.result()
+                coming[asyncio.ensure_future(anext(streams[number]))] = number
+                yield number, change
+    finally:
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        for stream in streams:
+            await stream.aclose()  # one that has a change at hand was not reached by any cancelling
+
+
+async def served_groups(api: Api) -> list[Group]:
+    """The groups whose CRD is installed; a one-line error when none is."""
+    answers = await asyncio.gather(*(absent_ok(api.get(f"/apis/{version}")) for version in GROUPS))
+    served = [group for group, answer in zip(GROUPS.values(), answers, strict=True) if _serves(answer)]
+    if not served:
+        raise click.ClickException("this cluster has no NodeMaintenance kind: install the CRDs first")
+    return served
+
+
+def _serves(answer: Object | None) -> bool:
+    return any(resource["name"] == "nodemaintenances" for resource in (answer or {}).get("resources", []))
+
+
+async def watched(api: Api, node: str = "") -> AsyncGenerator[list[Object], None]:
+    """All NodeMaintenance objects (of `node`), oldest first: once when all are known, then after every change."""
+    groups = await served_groups(api)
+    fields = pods_on(node)[1] if node else ""  # both kinds name their node in spec.nodeName
+    unread = set(range(len(groups)))
+    known: dict[str, Object] = {}
+    streams = [follow(api, group.path, fields=fields) for group in groups]
+    async with aclosing(merged(*streams)) as changes:
+        async for number, change in changes:
+            if change.kind == "SYNCED":
+                unread.discard(number)
+            elif change.kind == "DELETED":
+                known.pop(change.object["metadata"]["uid"], None)
+            else:
+                known[change.object["metadata"]["uid"]] = change.object
+            if not unread:
+                yield sorted(known.values(), key=lambda item: item["metadata"]["creationTimestamp"])

@@ -1,0 +1,1 @@
+"""How a command looks and takes its options."""

@@ -1,0 +1,62 @@
+"""One command, one connection: opens it, runs the command's work, and says every error in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from console.terminal.options import CONTEXT, KUBECONFIG
+from kube.door.api import Api
+from kube.door.errors import ApiError, Denied, Unavailable
+
+T = TypeVar("T")
+INTERRUPTED = 130
+"""128 + SIGINT: what a shell expects of a program that Ctrl-C ended."""
+
+
+def with_api(work: Callable[[Api], Awaitable[T]]) -> T:
+    """The result of `work`, done with the cluster that the command line names.
+
+    An error of the API server becomes the server's sentence with a remedy (exit 1); Ctrl-C ends quietly.
+    """
+    logging.getLogger("kubernetes").setLevel(logging.ERROR)  # it would warn of what the error then says
+    meta = click.get_current_context().meta
+    try:
+        return asyncio.run(_connected(meta.get(KUBECONFIG), meta.get(CONTEXT), work))
+    except ApiError as error:
+        raise click.ClickException(sentence(error)) from None
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+async def _connected(kubeconfig: str | None, context: str | None, work: Callable[[Api], Awaitable[T]]) -> T:
+    try:
+        api = await Api.connect(kubeconfig, context)
+    except Unavailable as error:
+        raise click.ClickException(error.message) from None  # it names the remedy already
+    try:
+        return await work(api)
+    finally:
+        await api.close()
+
+
+def sentence(error: ApiError) -> str:
+    """What the server said, on one line, and what a person can do about it."""
+    said = " ".join(error.message.split())
+    if isinstance(error, Denied):
+        return f"{said}: ask an administrator for this right, or use another --context"
+    if isinstance(error, Unavailable):
+        return f"{said}: check that the cluster is up and that --kubeconfig and --context name it, then try again"
+    return said
+
+
+async def within(seconds: float, work: Awaitable[T], late: Callable[[], str]) -> T:
+    """The result of `work`, or `late()` as a one-line error when it takes longer; 0 seconds is without limit."""
+    try:
+        return await asyncio.wait_for(work, seconds or None)
+    except asyncio.TimeoutError:
+        raise click.ClickException(late()) from None

@@ -1,0 +1,52 @@
+"""The journal that a command reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from console.terminal.trouble import Trouble
+
+if TYPE_CHECKING:
+    from eventing.journal.store import Journal
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+DEFAULT = "journal.db"
+
+
+def journal_option(command: Decorated) -> Decorated:
+    """Add `--journal`."""
+    return click.option(
+        "--journal",
+        default=lambda: os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or DEFAULT,
+        show_default="$DATABASE_URL, $JOURNAL, journal.db",
+        help="The journal: a file, or postgresql://USER@HOST/DATABASE.",
+    )(command)
+
+
+def missing(journal: str) -> Path | None:
+    """The journal's file where there is none; None when it is there, or is no file but a server's."""
+    name = journal.removeprefix("sqlite:///")
+    return None if "://" in name or Path(name).is_file() else Path(name)
+
+
+@contextmanager
+def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
+    """The journal; unless it may be made, it has to be there. Raises `Trouble`, also for what fails inside."""
+    from eventing.journal.store import (  # a seventh of a second that commands without it should not pay
+        Journal,
+        JournalError,
+    )
+
+    if not create and (file := missing(journal)):
+        raise Trouble(f"there is no journal at {file}: name it with --journal or $JOURNAL")
+    try:
+        with closing(Journal(journal, create=create)) as book:
+            yield book
+    except JournalError as error:
+        raise Trouble(str(error)) from None

@@ -1,0 +1,88 @@
+"""Which recorded events a command is about: by id, or a maintenance from one step to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from console.terminal.trouble import Trouble
+from eventing.journal.entries import Entry, Query
+
+if TYPE_CHECKING:
+    from eventing.journal.store import Journal
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the command line says of events: their ids, or a maintenance (uid or name) and its first and last step."""
+
+    ids: tuple[str, ...] = ()
+    maintenance: str = ""
+    first: str = ""
+    last: str = ""
+
+
+def selection_options(command: Decorated) -> Decorated:
+    """Add the options of `Chosen`."""
+    ids = click.option("--id", "ids", multiple=True, help="The event with this id; repeatable.")
+    maintenance = click.option(
+        "--maintenance", default="", help="All events of the NodeMaintenance with this uid, or the newest of this name."
+    )
+    first = click.option(
+        "--from", "first", default="", metavar="STEP", help="Of those, from this type on, such as node.cordoned."
+    )
+    last = click.option("--until", "last", default="", metavar="STEP", help="And up to the last one of this type.")
+    return ids(maintenance(first(last(command))))
+
+
+def selected(book: Journal, chosen: Chosen) -> list[Entry]:
+    """The entries, each event once, in the order of arrival. Raises `Trouble` naming what is not in the journal."""
+    ids, maintenance = chosen.ids, chosen.maintenance
+    if not ids and not maintenance:
+        raise click.UsageError("which events? Name them by --id, or their NodeMaintenance by --maintenance")
+    found = _once(book.select(Query(ids=ids, maintenance=maintenance)))
+    missing = set(ids) - {entry.event.get_id() for entry in found}
+    if missing or not found:
+        what = f"event {', '.join(sorted(missing))}" if missing else f"event of NodeMaintenance {maintenance}"
+        raise Trouble(f"the journal holds no {what}: see kubectl maintenance events")
+    return between(_newest(found, maintenance), chosen.first, chosen.last)
+
+
+def _newest(entries: Sequence[Entry], maintenance: str) -> Sequence[Entry]:
+    """Of several maintenances that had this name one after another, the entries of the last one."""
+    if not maintenance:
+        return entries
+    *_, last = dict.fromkeys(entry.maintenance for entry in entries)  # in the order in which they began
+    return [entry for entry in entries if entry.maintenance == last]
+
+
+def _once(entries: Sequence[Entry]) -> list[Entry]:
+    """Without dead letters of events that are there as they came."""
+    whole = {(entry.event.get_source(), entry.event.get_id()) for entry in entries if entry.dead_letter is None}
+    return [
+        entry
+        for entry in entries
+        if entry.dead_letter is None or (entry.event.get_source(), entry.event.get_id()) not in whole
+    ]
+
+
+def between(entries: Sequence[Entry], first: str, last: str) -> list[Entry]:
+    """From the first event of type `first` up to the last one of type `last`; "" is without limit."""
+    start = _places(entries, first, "--from")[0] if first else 0
+    end = _places(entries, last, "--until")[-1] if last else len(entries) - 1
+    if start > end:
+        raise Trouble(f"--until {last} comes before --from {first} in this recording")
+    return list(entries[start : end + 1])
+
+
+def _places(entries: Sequence[Entry], step: str, option: str) -> list[int]:
+    kinds = [entry.event.get_type() for entry in entries]
+    places = [place for place, kind in enumerate(kinds) if kind == step or kind.endswith(f".{step}")]
+    if not places:
+        raise Trouble(f"{option} {step}: there are only {', '.join(dict.fromkeys(kinds))}")
+    return places

@@ -1,0 +1,132 @@
+"""How recorded events look: as a tree of cause and effect, as a table, as JSON. Pure.
+
+Lines are styled for a terminal; `click.echo` takes that away elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+from cloudevents.core.base import BaseCloudEvent
+
+from console.operations.diff import short
+from eventing.journal.entries import Attempt, DeadLetter, Entry, maintenance_of
+from eventing.journal.tree import Branch, Tree, missing
+from eventing.wire import structured
+from kube.words import counted
+
+SLOW = 1.0
+"""Seconds for one hop or run; more stands out. No function should take longer."""
+DEEPEST = 12
+"""Steps that are set in; a longer chain goes straight down."""
+TYPE_WIDTH, HOP_WIDTH = 40, 10
+HEADINGS = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "RUNS")
+
+
+def tree_lines(trees: Sequence[Tree]) -> Iterator[str]:
+    """A heading for each maintenance, below it a line for each event."""
+    for number, tree in enumerate(trees):
+        if number:
+            yield ""
+        branches = list(tree.branches())
+        yield _heading(tree, [branch for _, branch in branches])
+        start = min(branch.entry.arrived for _, branch in branches)
+        for depth, branch in branches:
+            yield _line(depth, branch, start)
+
+
+def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
+    first, last = (choose(branch.entry.arrived for branch in branches) for choose in (min, max))
+    counts = [f"{counted(len(branches), 'event')} in {(last - first).total_seconds():.3f} s"]
+    failed = sum(made.failed for branch in branches for made in branch.runs)
+    absent = sum(len(branch.missing) for branch in branches)
+    letters = sum(len(branch.letters) for branch in branches)
+    told = {f"{failed} failed": failed, f"{absent} missing": absent, counted(letters, "dead letter"): letters}
+    counts += [click.style(text, fg="red", bold=True) for text, number in told.items() if number]
+    who = f"{tree.name} ({tree.uid}), node {tree.node}" if tree.uid else "Of no maintenance"
+    return f"{click.style(who, bold=True)}, {_clock(first)}: {', '.join(counts)}"
+
+
+def _line(depth: int, branch: Branch, start: datetime) -> str:
+    offset = (branch.entry.arrived - start).total_seconds()
+    indent = "  " * (min(depth, DEEPEST) - 1) + "└─ " if depth else ""
+    kind = f"{indent}{short(branch.entry.event.get_type())}"
+    said = [*map(_run, branch.runs), *map(_missing, branch.missing), *map(_letter, branch.letters)]
+    return f"{offset:+9.3f} s  {kind:{TYPE_WIDTH}} {_hop(branch):>{HOP_WIDTH}}  {', '.join(said)}".rstrip()
+
+
+def _hop(branch: Branch) -> str:
+    """What it took from the cause; of a cause that is elsewhere, also which."""
+    if branch.after is None:
+        return ""
+    text = f"{branch.after:.3f} s"
+    styled = click.style(f"{text:>{HOP_WIDTH}}", fg="yellow", bold=True) if branch.after >= SLOW else text
+    return f"{styled} after {short(branch.cause)}" if branch.cause else styled
+
+
+def _run(made: Attempt) -> str:
+    text = f"{made.function} {made.seconds * 1000:.0f} ms"
+    if made.failed:
+        return click.style(f"{text} {made.status} {made.error}".rstrip(), fg="red")
+    return click.style(text, fg="yellow", bold=True) if made.seconds >= SLOW else text
+
+
+def _missing(function: str) -> str:
+    return click.style(f"{function} MISSING", fg="red", bold=True)
+
+
+def _letter(letter: DeadLetter) -> str:
+    return click.style(
+        f"DEAD LETTER {letter.code} from {letter.destination} {letter.data}".rstrip(), fg="red", bold=True
+    )
+
+
+def table_lines(entries: Sequence[Entry], now: datetime) -> Iterator[str]:
+    """A heading, and a row for each event."""
+    if not entries:
+        yield "No events."
+        return
+    rows = [HEADINGS, *(_row(entry, now) for entry in entries)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
+    for row in rows:
+        yield "   ".join([*(f"{text:{width}}" for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+
+
+def _row(entry: Entry, now: datetime) -> tuple[str, ...]:
+    event, letter = entry.event, entry.dead_letter
+    runs = [_run(made) for made in entry.attempts if not made.replay]
+    said = [_letter(letter)] if letter else [*runs, *map(_missing, missing(entry, now))]
+    name = maintenance_of(event)[1]
+    return (_clock(entry.arrived), short(event.get_type()), entry.node, name, str(event.get_id()), ", ".join(said))
+
+
+def as_json(entries: Iterable[Entry], now: datetime) -> list[dict[str, Any]]:
+    """All that is known of each event: for a program that makes its own tree, `cause` is an event's id."""
+    return [
+        {
+            "seq": entry.seq,
+            "arrived": entry.arrived.isoformat(),
+            "cause": entry.cause,
+            "maintenance": entry.maintenance,
+            "node": entry.node,
+            "event": _event(entry.event),
+            "attempts": [made.as_data() for made in entry.attempts],
+            "missing": list(missing(entry, now)),
+            "deadLetter": vars(entry.dead_letter) if entry.dead_letter else None,
+        }
+        for entry in entries
+    ]
+
+
+def _event(event: BaseCloudEvent) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(structured(event).body)
+    return said
+
+
+def _clock(moment: datetime) -> str:
+    """Local time, with the day: a journal goes back further than a clock."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

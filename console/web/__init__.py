@@ -1,0 +1,1 @@
+"""The web console: pages, templates and static files."""

@@ -1,0 +1,90 @@
+"""The web console: `create_app` and the list of its pages. Started by `kubectl maintenance console`.
+
+Rendered on the server; the pages work without scripts, with them they change by themselves.
+
+Touches: nodes list, watch; nodemaintenances list, watch; triggers list in node-maintenance;
+brokers list in node-maintenance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flask import Flask, Response, redirect, url_for
+from werkzeug.wrappers import Response as AnyResponse
+
+from console.web.acting import Acting
+from console.web.callers import Identify
+from console.web.desk import Desk
+from console.web.faults import show_errors
+from console.web.ledger import Ledger
+from console.web.live import Live
+from console.web.pages import Pages
+from console.web.protection import protect
+from console.web.redriving import Redriving
+from eventing.journal.store import Journal
+from kube.door.cluster import Cluster
+from kube.door.errors import ApiError
+from kube.words import counted
+
+
+def create_app(
+    cluster: Cluster,
+    identify: Identify,
+    *,
+    journal: Journal | None = None,
+    functions: str = "",
+    broker: str = "",
+    hosts: Sequence[str] = (),
+    tls: bool = False,
+) -> Flask:
+    """The console as a WSGI app.
+
+    In: the console's own door to the cluster; who a request is from (`callers`); the journal, if there is one;
+    below which URL functions answer by their names, "" where the Triggers say where each is; where the broker is, ""
+    where the Broker says; the names it may be asked for by, none for any; whether browsers reach it by https. Whoever
+    ends the app before the process closes `app.extensions["live"]`.
+    """
+    app = Flask(__name__)
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+    live = app.extensions["live"] = Live(cluster)
+    desk = Desk(cluster, live, identify, journal, functions, broker)
+    app.jinja_env.globals.update(has_journal=journal is not None, counted=counted)
+    protect(app, tls=tls, hosts=list(hosts))
+    show_errors(app)
+    pages, acting, ledger, redriving = Pages(desk), Acting(desk), Ledger(desk), Redriving(desk)
+    app.add_url_rule("/", "home", _home)
+    app.add_url_rule("/nodes", "nodes", pages.nodes)
+    app.add_url_rule("/nodes/<name>", "node", pages.node)
+    app.add_url_rule("/live/nodes", "live_nodes", pages.live_nodes)
+    app.add_url_rule("/live/nodes/<name>", "live_node", pages.live_node)
+    app.add_url_rule("/start", "start", acting.start, methods=["GET", "POST"])
+    app.add_url_rule("/stop", "stop", acting.stop, methods=["GET", "POST"])
+    app.add_url_rule("/events", "events", ledger.events)
+    app.add_url_rule("/events/<int:seq>", "event", ledger.event)
+    app.add_url_rule("/events/<int:seq>/replay", "replay", ledger.replay, methods=["POST"])
+    app.add_url_rule("/timeline/<name>", "timeline", ledger.timeline)
+    app.add_url_rule("/dead-letters", "dead_letters", redriving.dead_letters)
+    app.add_url_rule("/dead-letters/redrive", "redrive", redriving.redrive, methods=["POST"])
+    _add_health(app, live)
+    return app
+
+
+def _home() -> AnyResponse:
+    return redirect(url_for("nodes"))
+
+
+def _add_health(app: Flask, live: Live) -> None:
+    """Liveness says that we answer; readiness that what there is was told."""
+
+    @app.get("/health/liveness")
+    def liveness() -> Response:
+        return Response("alive\n", mimetype="text/plain")
+
+    @app.get("/health/readiness")
+    def readiness() -> Response:
+        try:
+            live.now(0)
+        except ApiError as error:
+            return Response(f"not ready: {error.message}\n", 503, mimetype="text/plain")
+        return Response("ready\n", mimetype="text/plain")

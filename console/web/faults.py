@@ -1,0 +1,54 @@
+"""From errors to pages: the status that says the same, one sentence, and no trace of the inside."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+from flask import Flask, Response, make_response, render_template, request
+from werkzeug.exceptions import HTTPException, SecurityError
+from werkzeug.wrappers import Response as AnyResponse
+
+from console.operations.maintaining import Refusal
+from console.terminal.trouble import Trouble
+from eventing.journal.store import JournalError
+from eventing.replay.again import NoAnswer
+from kube.door.errors import ApiError, Conflict, Denied, NotFound, Rejected
+
+STATUSES = {NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT, Rejected: HTTPStatus.BAD_REQUEST}
+"""What the API server refused, in our own words; what it could not do is 503."""
+log = logging.getLogger(__name__)
+
+
+def show_errors(app: Flask) -> None:
+    """Have every error of the app answered by a page."""
+    app.register_error_handler(Refusal, lambda error: page(error.said, error.status))
+    app.register_error_handler(ApiError, lambda error: page(error.message, status_of(error)))
+    app.register_error_handler(Trouble, lambda error: page(error.message, HTTPStatus.SERVICE_UNAVAILABLE))
+    app.register_error_handler(NoAnswer, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
+    app.register_error_handler(JournalError, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
+    app.register_error_handler(HTTPException, _http)
+
+
+def status_of(error: ApiError) -> HTTPStatus:
+    """The status of a page that tells of it."""
+    if isinstance(error, Denied):
+        return HTTPStatus.UNAUTHORIZED if error.status == HTTPStatus.UNAUTHORIZED else HTTPStatus.FORBIDDEN
+    return STATUSES.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def page(said: str, status: int) -> Response:
+    """A page, or for a part of one the sentence alone, which says what is wrong."""
+    response = make_response(render_template("error.html", said=said, status=HTTPStatus(status)), status)
+    if status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    log.info("%s %s: %s %s", request.method, request.path, status, said)
+    return response
+
+
+def _http(error: HTTPException) -> AnyResponse:
+    if isinstance(error, SecurityError):  # the Host is not ours, and so no link of a page would be
+        return Response(f"{error.description}\n", HTTPStatus.BAD_REQUEST, mimetype="text/plain")
+    if error.code is None or error.code < 400:
+        return error.get_response()  # a redirect of Flask's own
+    return page(str(error.description), error.code)

@@ -1,0 +1,193 @@
+"""A maintenance's recorded events as a picture: a lane for each function, time from left to right. Pure.
+
+A drain is bursts of milliseconds between waits of minutes: a wait is drawn short, and says how long it was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from console.operations.diff import short
+from eventing.events import SOURCE
+from eventing.journal.entries import Attempt, Entry
+
+STEPS = ("begin", "cordon", "taint", "evict", "status", "guard", "resync", "restore", "record")
+"""Lanes from top to bottom, in the order of a maintenance; who else speaks comes before."""
+PIXELS_A_SECOND = 400.0
+LEAST, MOST = 9.0, 46.0
+"""Pixels between two moments: no two are drawn on each other, no wait takes the page."""
+LANE, TOP, LEFT, RIGHT = 26, 24, 110, 60
+"""Height of a lane, room above for times, at the left for names, at the right for the last time."""
+SHORT_RUN, MARK = 5.0, 4.5
+
+
+@dataclass(frozen=True)
+class Run:
+    """A function at work on an event: a bar."""
+
+    seq: int
+    x: float
+    y: float
+    width: float
+    bad: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """An event where it came from: a ring."""
+
+    seq: int
+    x: float
+    y: float
+    bad: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """From a run to what it said, or from an event to a run on it."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A moment, in seconds after the first; `wait` where nothing happened for long before it."""
+
+    x: float
+    text: str
+    wait: bool
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All that is drawn, in pixels."""
+
+    width: float
+    height: float
+    lanes: tuple[tuple[str, float], ...]
+    runs: tuple[Run, ...]
+    said: tuple[Said, ...]
+    lines: tuple[Line, ...]
+    ticks: tuple[Tick, ...]
+
+
+class Scale:
+    """From moments to pixels: true to time in a burst, short in a wait."""
+
+    def __init__(self, moments: Iterable[datetime]) -> None:
+        self._moments = sorted(set(moments))
+        self._pixels = [float(LEFT)]
+        for before, after in zip(self._moments, self._moments[1:], strict=False):
+            wide = (after - before).total_seconds() * PIXELS_A_SECOND
+            self._pixels.append(self._pixels[-1] + min(MOST, max(LEAST, wide)))
+
+    @property
+    def end(self) -> float:
+        """Pixel of the last moment."""
+        return self._pixels[-1]
+
+    def __call__(self, moment: datetime) -> float:
+        """The pixel of a moment; between known ones it is in proportion."""
+        at = bisect_right(self._moments, moment) - 1
+        if at < 0:
+            return self._pixels[0]
+        if at + 1 >= len(self._moments):
+            return self._pixels[-1]
+        before, after = self._moments[at], self._moments[at + 1]
+        share = (moment - before) / (after - before)
+        return self._pixels[at] + share * (self._pixels[at + 1] - self._pixels[at])
+
+    def ticks(self) -> list[Tick]:
+        """A time wherever there is room for one, and after each long wait."""
+        found: list[Tick] = []
+        last = self._moments[0]
+        for moment, x in zip(self._moments, self._pixels, strict=True):
+            wait = (moment - last).total_seconds() * PIXELS_A_SECOND > MOST
+            if not found or x - found[-1].x >= MOST:
+                found.append(Tick(x, seconds((moment - self._moments[0]).total_seconds()), wait))
+            last = moment
+        return found
+
+
+def seconds(value: float) -> str:
+    """A length of time for the eye."""
+    if value < 10:
+        return f"{value:.2f} s"
+    return f"{value:.0f} s" if value < 120 else f"{value / 60:.0f} min"
+
+
+def origin(entry: Entry) -> str:
+    """Who said it: the name of our function, or of the source."""
+    source = entry.event.get_source()
+    if source.startswith(SOURCE):
+        return source.removeprefix(SOURCE)
+    kind = entry.event.get_type()
+    return "API server" if ".apiserver." in kind else "tick" if kind.endswith(".ping") else source.rsplit("/", 1)[-1]
+
+
+def real(entry: Entry) -> list[Attempt]:
+    """The attempts that were no replays."""
+    return [attempt for attempt in entry.attempts if not attempt.replay]
+
+
+def draw(entries: Sequence[Entry]) -> Picture | None:
+    """The picture of these events; None of none."""
+    if not entries:
+        return None
+    scale = Scale([*map(began, entries), *(attempt.at for entry in entries for attempt in real(entry))])
+    names = {origin(entry) for entry in entries} | {each.function for entry in entries for each in real(entry)}
+    ordered = [*sorted(names - set(STEPS)), *(name for name in STEPS if name in names)]
+    rows = {name: TOP + LANE * (number + 0.5) for number, name in enumerate(ordered)}
+    runs = {(entry.seq, each.function): _run(entry, each, scale, rows) for entry in entries for each in real(entry)}
+    said = {entry.seq: _said(entry, scale, rows) for entry in entries}
+    width = max([scale.end, *(run.x + run.width for run in runs.values())]) + RIGHT
+    return Picture(
+        width,
+        TOP + LANE * len(ordered) + 6,
+        tuple(rows.items()),
+        tuple(runs.values()),
+        tuple(said.values()),
+        tuple(_lines(entries, runs, said)),
+        tuple(scale.ticks()),
+    )
+
+
+def began(entry: Entry) -> datetime:
+    """When it was said: its own time where it has one, and never after somebody worked on it."""
+    told = entry.event.get_time() or entry.arrived
+    return min([told, entry.arrived, *(attempt.at for attempt in real(entry))])
+
+
+def _run(entry: Entry, attempt: Attempt, scale: Scale, rows: dict[str, float]) -> Run:
+    x = scale(attempt.at)
+    kind = short(entry.event.get_type())
+    told = (
+        attempt.error or ", ".join(short(str(reply.get("type", ""))) for reply in attempt.replies) or "nothing to say"
+    )
+    title = f"{attempt.function} on {kind}: {attempt.status} in {attempt.seconds * 1000:.0f} ms, {told}"
+    width = min(MOST, max(SHORT_RUN, attempt.seconds * PIXELS_A_SECOND))
+    return Run(entry.seq, x, rows[attempt.function], width, attempt.failed or bool(attempt.error), title)
+
+
+def _said(entry: Entry, scale: Scale, rows: dict[str, float]) -> Said:
+    kind = entry.event.get_type()
+    bad = entry.dead_letter is not None or kind.endswith(".failed")
+    return Said(entry.seq, scale(began(entry)), rows[origin(entry)], bad, f"{short(kind)}, said by {origin(entry)}")
+
+
+def _lines(entries: Sequence[Entry], runs: dict[tuple[int, str], Run], said: dict[int, Said]) -> Iterable[Line]:
+    """From each event to the runs on it; `record` hears all, and its lines would hide the others."""
+    for entry in entries:
+        mark = said[entry.seq]
+        for attempt in real(entry):
+            run = runs[entry.seq, attempt.function]
+            if attempt.function != "record" and run.y != mark.y:
+                yield Line(mark.x, mark.y, run.x, run.y)

@@ -1,0 +1,190 @@
+"""What the console shows of a node: one row of the list, and what may be done with it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from console.operations.display import full_name, phase_word
+from kube.door.api import Object
+from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED, Maintenance, is_deleting, node_name
+from kube.nodes import is_cordoned
+from kube.pods import is_ready
+
+START, STOP = "start", "stop"
+STATES = {RUNNING: "Draining", SUCCEEDED: "Drained", "Ending": "Coming back", "Waiting": "Starting"}
+"""Phase word → what the list calls it."""
+TONES = {RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", "Ending": "busy", "Waiting": "busy"}
+"""Phase word → the colour it is shown in, by the name of a CSS class."""
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What the console shows of a Node object; all else may change without anybody being told."""
+
+    name: str
+    ready: bool
+    cordoned: bool
+    version: str
+    taints: tuple[str, ...]
+
+    @classmethod
+    def of(cls, node: Object) -> NodeFacts:
+        """Those of a whole Node object."""
+        info = (node.get("status") or {}).get("nodeInfo") or {}
+        taints = tuple(f"{taint['key']}:{taint['effect']}" for taint in node["spec"].get("taints") or [])
+        version = str(info.get("kubeletVersion") or "")
+        return cls(node["metadata"]["name"], is_ready(node), is_cordoned(node), version, taints)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One node in the list.
+
+    Attributes:
+        ready: "Ready", "NotReady", or "gone" where a maintenance names a node that is not there.
+        state: one or two words; `tone` is the CSS class of their colour.
+        percent: how far the drain is, None outside of maintenance.
+        left, total: pods to evict, now and at the beginning; None before they were counted.
+        blocked: how many pods may not go.
+        why: what holds it up: the first blocked pod's message, or the latest error.
+        reason: why the node is in maintenance, in the words of who asked.
+        offers: START, STOP, or "" where neither makes sense now; `note` says why.
+    """
+
+    name: str
+    ready: str
+    state: str
+    tone: str
+    offers: str
+    percent: int | None = None
+    left: int | None = None
+    total: int | None = None
+    blocked: int = 0
+    why: str = ""
+    reason: str = ""
+    note: str = ""
+
+    @property
+    def key(self) -> str:
+        """An id for HTML and CSS: a maintenance may name its node in any characters."""
+        return key(self.name)
+
+
+def key(name: str) -> str:
+    """The HTML id that stands for a node's name."""
+    return "n" + hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenance]) -> list[Row]:
+    """A row for every node and for every name that a maintenance calls a node; natural order of names."""
+    by_node: dict[str, list[Maintenance]] = {}
+    for item in maintenances:
+        by_node.setdefault(node_name(item), []).append(item)
+    return [row(name, nodes.get(name), by_node.get(name, [])) for name in sorted({*nodes, *by_node}, key=natural)]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sorts node-2 before node-10."""
+    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)]
+
+
+def row(name: str, node: NodeFacts | None, found: Sequence[Maintenance]) -> Row:
+    """The row of one node; of several maintenances it shows the one that drains it."""
+    ready = "gone" if node is None else "Ready" if node.ready else "NotReady"
+    if found:
+        return _in_maintenance(name, ready, leading(found), len(found))
+    if node and node.cordoned:
+        note = "Cordoned by hand: there is no maintenance to stop. kubectl maintenance uncordon ends the cordon."
+        return Row(name, ready, "Cordoned", "off", START, note=note)
+    return Row(name, ready, "In service", "ok" if ready == "Ready" else "off", START)
+
+
+def leading(found: Sequence[Maintenance]) -> Maintenance:
+    """The maintenance that drains the node: not one that failed, nor one that ends, where there is another."""
+    return min(found, key=lambda item: (is_deleting(item), phase_word(item) == FAILED))
+
+
+def _in_maintenance(name: str, ready: str, item: Maintenance, count: int) -> Row:
+    status = item.get("status") or {}
+    blocked = status.get("blockedPods") or []
+    word = phase_word(item)
+    known = "evictionPods" in status
+    stuck = word == RUNNING and bool(blocked)
+    ending = is_deleting(item)
+    return Row(
+        name,
+        ready,
+        state=("Blocked" if stuck else STATES.get(word, word)) + (f" (1 of {count})" if count > 1 else ""),
+        tone="bad" if stuck else TONES.get(word, "off"),
+        offers="" if ending else STOP,
+        percent=int(status.get("drainProgress") or 0),
+        left=len(status.get("pendingPods") or []) if known else None,
+        total=int(status["evictionPods"]) if known else None,
+        blocked=len(blocked),
+        why=held_up(status),
+        reason=str((item.get("spec") or {}).get("reason") or ""),
+        note=f"{full_name(item)} is being ended; the node comes back by itself." if ending else "",
+    )
+
+
+def held_up(status: Mapping[str, Any]) -> str:
+    """What holds a drain up, in one sentence; "" when nothing does."""
+    blocked = status.get("blockedPods") or []
+    if not blocked:
+        return str(status.get("lastError") or "")
+    first = blocked[0]
+    more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
+    return f"{first['namespace']}/{first['name']}: {first.get('message') or first['reason']}{more}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows a viewer asked for: `text` is in the name, `state` is one of STATE_FILTERS or ""."""
+
+    text: str = ""
+    state: str = ""
+
+    def __call__(self, row: Row) -> bool:
+        """Whether the row is to be shown."""
+        return self.text.lower() in row.name.lower() and (not self.state or STATE_FILTERS[self.state](row))
+
+
+STATE_FILTERS: dict[str, Callable[[Row], bool]] = {
+    "maintenance": lambda row: row.percent is not None,
+    "blocked": lambda row: row.blocked > 0,
+    "service": lambda row: row.percent is None,
+}
+
+
+NEW, CHANGED, GONE = "new", "changed", "gone"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change of a list: a row that is NEW (after the row with id `after`, "" for the first), CHANGED or GONE.
+
+    `offers_differ` says whether other actions are offered than before.
+    """
+
+    kind: str
+    row: Row
+    after: str = ""
+    offers_differ: bool = False
+
+
+def steps(before: Sequence[Row], after: Sequence[Row]) -> Iterator[Step]:
+    """What makes one list of the other."""
+    old, names = {item.name: item for item in before}, {item.name for item in after}
+    yield from (Step(GONE, item) for item in before if item.name not in names)
+    previous = ""
+    for item in after:
+        was = old.get(item.name)
+        if was is None:
+            yield Step(NEW, item, after=previous)
+        elif was != item:
+            yield Step(CHANGED, item, offers_differ=(was.offers, was.note) != (item.offers, item.note))
+        previous = item.key

@@ -1,0 +1,143 @@
+"""The console as a process: gunicorn, the connection to the cluster, and in whose name it acts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from socket import AF_INET, AF_INET6, create_server
+from typing import Any
+
+import click
+from flask import Flask
+from gunicorn.app.base import BaseApplication
+
+from console.web.app import create_app
+from console.web.callers import Identify, as_owner, by_header, by_token, networks
+from console.web.pages import STREAMS
+from eventing.journal.store import Journal, JournalError
+from eventing.urls import host_and_port
+from kube.door.cluster import Cluster
+from kube.door.errors import Unavailable
+
+THREADS = STREAMS + 16
+"""Each open page holds one for its stream; the others answer."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `kubectl maintenance console` was told.
+
+    Attributes:
+        listen: ADDRESS:PORT.
+        here: only this machine can reach that address.
+        journal: its path or URL, "" for none.
+        functions: below which URL functions answer by their names, "" where the Triggers say.
+        broker: where the broker takes events, "" where the Broker says.
+        hosts: names by which browsers may ask, none for any.
+        user_header, groups_header: where a proxy names who asks, "" without such a proxy.
+        proxies: addresses or networks of that proxy.
+        tls: browsers use https.
+        kubeconfig, context: which cluster; None for the usual ways to find it.
+    """
+
+    listen: str
+    here: bool
+    journal: str
+    functions: str
+    broker: str
+    hosts: Sequence[str]
+    user_header: str
+    groups_header: str
+    proxies: Sequence[str]
+    tls: bool
+    kubeconfig: str | None
+    context: str | None
+
+
+def serve(settings: Settings) -> None:
+    """Serve until the process is told to end. Raises `ClickException` at once for what could not work."""
+    _check_proxies(settings)
+    _connected(settings).close()
+    journal = _journal(settings)
+    if journal:
+        journal.close()
+    _check_free(settings.listen)
+    click.echo(f"console: http{'s' if settings.tls else ''}://{settings.listen}")
+    Server(settings).run()
+
+
+def load(settings: Settings) -> Flask:
+    """The app, in the process that serves: connections do not survive a fork."""
+    cluster = _connected(settings)
+    return create_app(
+        cluster,
+        _identify(cluster, settings),
+        journal=_journal(settings),
+        functions=settings.functions,
+        broker=settings.broker,
+        hosts=settings.hosts,
+        tls=settings.tls,
+    )
+
+
+class Server(BaseApplication):
+    """gunicorn with one process, since there is one watch of the cluster, and a thread for every open page."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Called by gunicorn."""
+        said: dict[str, Any] = {
+            **{"bind": self._settings.listen, "workers": 1, "worker_class": "gthread", "threads": THREADS},
+            **{"timeout": 60, "graceful_timeout": 1, "control_socket_disable": True, "loglevel": "warning"},
+        }
+        for name, value in said.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        """Called by gunicorn, in the process that serves."""
+        logging.getLogger("kubernetes").setLevel(logging.ERROR)
+        return load(self._settings)
+
+
+def _connected(settings: Settings) -> Cluster:
+    try:
+        return Cluster(settings.kubeconfig, settings.context)
+    except Unavailable as error:
+        raise click.ClickException(error.message) from None
+
+
+def _identify(cluster: Cluster, settings: Settings) -> Identify:
+    """A proxy when one is named; else tokens, but on this machine alone the kubeconfig's user."""
+    if settings.user_header:
+        return by_header(cluster.api, settings.user_header, settings.groups_header, settings.proxies)
+    return as_owner(cluster.api) if settings.here else by_token(cluster.run(cluster.api.nameless()))
+
+
+def _check_proxies(settings: Settings) -> None:
+    try:
+        networks(settings.proxies)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--proxy") from None
+
+
+def _check_free(listen: str) -> None:
+    """Whether the address can be had: gunicorn would try for seconds, behind an address that was told already."""
+    host, port = host_and_port(listen)
+    family = AF_INET6 if host.startswith("[") else AF_INET
+    try:
+        create_server((host.strip("[]"), port), family=family).close()
+    except OSError as error:
+        said = os.strerror(error.errno or 0)
+        raise click.ClickException(f"{listen}: {said}; name another address by --listen") from None
+
+
+def _journal(settings: Settings) -> Journal | None:
+    try:
+        return Journal(settings.journal) if settings.journal else None
+    except JournalError as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,1 @@
+"""What happened, kept: every event and every attempt, in SQLite or PostgreSQL."""

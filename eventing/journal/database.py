@@ -1,0 +1,131 @@
+"""The database that a journal is in, SQLite or PostgreSQL, and one kind of error for both. Used by `journal`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, create_engine, inspect, make_url
+from sqlalchemy import event as hooks
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from eventing.journal.tables import METADATA
+
+BUSY_SECONDS = 5
+"""How long one SQLite process waits for another, and any process for PostgreSQL to answer; a broker waits for 10."""
+POSTGRESQL = {
+    "connect_timeout": BUSY_SECONDS,
+    "tcp_user_timeout": 1000 * BUSY_SECONDS,  # a host that has vanished without a word would be tried for minutes
+    "options": "-c jit=off",  # to compile a query takes longer than any of ours
+}
+TAKEN = "take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
+Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]
+INSERTS: Mapping[str, Insert] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+"""Both say `ON CONFLICT DO NOTHING`, each in a class of its own."""
+
+
+class JournalError(OSError):
+    """The journal cannot be opened, read or written; the message names it."""
+
+
+class Database:
+    """Connections to one database. Safe to share between threads.
+
+    Tables that are missing are made; with `create` off, which asks for no right to write, that is a `JournalError`.
+    """
+
+    def __init__(self, url: str | Path, *, create: bool) -> None:
+        self.url = str(url)
+        self._lock = threading.Lock()
+        with self._errors():
+            self._engine = _engine(self.url)
+        self.insert: Insert = INSERTS[self._engine.dialect.name]
+        try:
+            self._prepare(create=create)
+        except JournalError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def _prepare(self, *, create: bool) -> None:
+        with self.reading() as connection:
+            found = inspect(connection).get_table_names()
+        if not create and not METADATA.tables.keys() <= set(found):
+            raise JournalError(f"journal {_without_password(self.url)}: there are no tables of a journal in it")
+        if create:
+            with self.writing() as connection:
+                _create_tables(connection)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection to read from. Raises `JournalError` for what fails inside."""
+        with self._errors(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction; one at a time, so that a number once seen is never followed by a smaller one.
+
+        Raises `JournalError` for what fails inside, and nothing of it is kept then.
+        """
+        with self._errors(), self._lock, self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, ImportError) as error:
+            raise JournalError(f"journal {_without_password(self.url)}: {_reason(error)}") from None
+
+
+def _engine(url: str) -> Engine:
+    """The connections to a database. Raises `SQLAlchemyError` or, without the driver, `ImportError`."""
+    if "://" not in url:
+        url = f"sqlite:///{url}"
+    parsed = make_url(url)
+    if parsed.drivername in ("postgres", "postgresql"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+        return create_engine(parsed, connect_args=POSTGRESQL)
+    if parsed.drivername != "sqlite":
+        raise ArgumentError(TAKEN)
+    engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
+    hooks.listen(engine, "connect", _tune)
+    return engine
+
+
+def _tune(connection: Any, _record: object) -> None:
+    """WAL: readers and the writer do not wait for each other; a kill -9 takes nothing, a power cut the last few."""
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _create_tables(connection: Connection) -> None:
+    for table in METADATA.sorted_tables:
+        connection.execute(CreateTable(table, if_not_exists=True))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            connection.execute(CreateIndex(index, if_not_exists=True))
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line and with a remedy where we know one."""
+    if isinstance(error, ImportError):
+        return "PostgreSQL needs psycopg: pip install 'psycopg[binary]'"
+    if isinstance(error, NoSuchModuleError):
+        return TAKEN
+    return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+def _without_password(url: str) -> str:
+    try:
+        return make_url(url).render_as_string(hide_password=True) if "://" in url else url
+    except ArgumentError:
+        return url

@@ -1,0 +1,79 @@
+"""How much a journal keeps: by age, `$JOURNAL_DAYS`, and by size, `$JOURNAL_BYTES`. Unset, everything.
+
+`record` forgets the rest, rarely and beside its work: at its first event and then once an hour while events come.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eventing.journal.store import Journal
+
+DAYS, BYTES = "JOURNAL_DAYS", "JOURNAL_BYTES"
+EVERY = 3600.0
+"""Seconds."""
+UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+QUANTITY = re.compile(r"(\d{1,15})(Ki|Mi|Gi|Ti|)")
+MOST_DAYS = 36500
+log = logging.getLogger("functions")
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What to keep at most; None for no limit."""
+
+    age: timedelta | None = None
+    size: int | None = None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Retention:
+        """Raises `ValueError` naming the variable whose value is none that we know."""
+        return cls(_age(environment.get(DAYS, "")), _size(environment.get(BYTES, "")))
+
+
+class Pruner:
+    """Prunes a journal now and then, in a thread of its own."""
+
+    def __init__(self, journal: Journal, retention: Retention) -> None:
+        self._journal, self._retention = journal, retention
+        self._due = 0.0 if retention != Retention() else float("inf")
+
+    def event_kept(self) -> None:
+        """Prune, if it is time; returns at once."""
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + EVERY
+            threading.Thread(target=self._prune, name="retention", daemon=True).start()
+
+    def _prune(self) -> None:
+        try:
+            count = self._journal.prune(self._retention.age, self._retention.size)
+        except OSError as error:
+            log.warning("the journal keeps what it should forget: %s", error)
+            return
+        if count:
+            log.info("the journal forgot %d events, the oldest", count)
+
+
+def _age(text: str) -> timedelta | None:
+    if not text:
+        return None
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= MOST_DAYS:
+        raise ValueError(f"{DAYS}={text} is no number of days up to {MOST_DAYS}, such as 30 or 0.5")
+    return timedelta(days=float(text))
+
+
+def _size(text: str) -> int | None:
+    if not text:
+        return None
+    match = QUANTITY.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise ValueError(f"{BYTES}={text} is no number of bytes such as 500000000, 500Mi or 2Gi")
+    return int(match[1]) * UNITS[match[2]]

@@ -1,0 +1,74 @@
+"""From a `Query` to SQL, for both databases alike. Used by `journal`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import ColumnElement, Select, func, or_, select, union_all
+
+from eventing.events import MAINTENANCE_FAILED
+from eventing.journal.entries import Query
+from eventing.journal.tables import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
+
+
+def chosen(query: Query) -> Select[int, float, str]:
+    """The number, arrival and body of each event that the query selects, in the order of arrival."""
+    seq = EVENTS.c.seq
+    found = select(seq, EVENTS.c.arrived).where(*_conditions(query))
+    if query.limit:
+        found = found.order_by(seq.desc() if query.newest else seq).limit(query.limit)
+    rows = found.subquery()
+    joined = rows.join(BODIES, BODIES.c.seq == rows.c.seq)
+    return select(rows.c.seq, rows.c.arrived, BODIES.c.event).select_from(joined).order_by(rows.c.seq)
+
+
+def oldest(before: float, count: int) -> Select[float, int]:
+    """Arrival and size of the oldest events that arrived before then, at most `count`."""
+    found = select(EVENTS.c.arrived, EVENTS.c.size).where(EVENTS.c.arrived < before)
+    return found.order_by(EVENTS.c.arrived).limit(count)
+
+
+def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
+    if query.node:
+        yield EVENTS.c.node == query.node
+    if query.maintenance:
+        yield or_(EVENTS.c.maintenance == query.maintenance, EVENTS.c.name == query.maintenance)
+    if query.types:
+        yield EVENTS.c.type.in_(query.types)
+    if query.ids:
+        yield EVENTS.c.id.in_(query.ids)
+    yield from _times(query)
+    if query.dead:
+        yield DEAD
+    if query.failed:
+        yield EVENTS.c.seq.in_(_failed())
+    if query.after:
+        yield EVENTS.c.seq > query.after
+
+
+def _times(query: Query) -> Iterator[ColumnElement[bool]]:
+    """The conditions on arrival, and the bounds on `seq` that follow, found by the index on arrival.
+
+    Without those a search in the order of `seq` reads every event up to that time; what is few is found by itself.
+    The bounds alone are not enough, as an import may put old events after new ones. `+ 0` keeps both databases from
+    finding them by reading the events.
+    """
+    seq, arrived = EVENTS.c.seq, EVENTS.c.arrived
+    few = query.failed or query.dead or query.ids
+    if query.since:
+        late = arrived >= query.since.timestamp()
+        yield late if few else late & (seq >= select(func.min(seq + 0)).where(late).scalar_subquery())
+    if query.until:
+        early = arrived < query.until.timestamp()
+        yield early if few else early & (seq <= select(func.max(seq + 0)).where(early).scalar_subquery())
+
+
+def _failed() -> Select[int]:
+    """Numbers of the failed events. Begins with those, which are few, whatever else is asked."""
+    attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
+    kinds = (
+        select(EVENTS.c.seq).where(EVENTS.c.type == MAINTENANCE_FAILED),
+        select(EVENTS.c.seq).where(DEAD),
+        select(EVENTS.c.seq).select_from(attempted).where(FAILED),
+    )
+    return select(union_all(*kinds).subquery().c.seq)

@@ -1,0 +1,197 @@
+"""The journal: every event once, whole, in the order of arrival, and what each function made of it.
+
+SQLite, one file, or PostgreSQL. Written by the function `record`, one process; read by people, replay and the console.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.formats.json import JSONFormat
+from sqlalchemy import Connection, Row, delete, func, select
+
+from eventing.journal.database import Database, JournalError
+from eventing.journal.entries import Attempt, DeadLetter, Entry, Query, dead_letter_of, maintenance_of, node_of
+from eventing.journal.searching import chosen, oldest
+from eventing.journal.tables import ATTEMPTS, BODIES, EVENTS
+
+__all__ = ["Attempt", "DeadLetter", "Entry", "Journal", "JournalError", "Query"]
+
+AT_ONCE = 500
+"""Keys in one statement."""
+SLICE = 1000
+"""Events that are forgotten in one transaction: a writer waits no longer than for these."""
+
+
+class Journal:
+    """One journal: a path, `sqlite:///path` or `postgresql://user@host/database`.
+
+    Safe to share between threads. Several processes may read; for numbers in the order of arrival, one writes.
+    Every method raises `JournalError` when the database does not do it. With `create` off, one that is not there is
+    not made.
+    """
+
+    def __init__(self, url: str | Path, *, create: bool = True) -> None:
+        self._database = Database(url, create=create)
+        insert = self._database.insert
+        self._keep = insert(EVENTS).on_conflict_do_nothing().returning(EVENTS.c.seq)
+        self._keep_body = insert(BODIES)
+        self._note = insert(ATTEMPTS).on_conflict_do_nothing()
+
+    @classmethod
+    def of_environment(cls) -> Journal:
+        """The one that `DATABASE_URL`, else `JOURNAL` names, by default the file `journal.db`."""
+        return cls(os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or "journal.db")
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    def write(self, event: BaseCloudEvent, arrived: datetime | None = None) -> bool:
+        """Keep the event, which arrived just now if not said; False when it (source and id) was kept before.
+
+        A dead letter is kept beside the event that it was, for what it says of who could not take it.
+        """
+        return self.write_all([(event, arrived or datetime.now(timezone.utc))]) == 1
+
+    def write_all(self, events: Iterable[tuple[BaseCloudEvent, datetime]]) -> int:
+        """Keep events with the times of their arrival, all or none; how many were not kept before."""
+        rows = [_rows(event, arrived) for event, arrived in events]
+        kept = 0
+        with self._database.writing() as connection:
+            for row, body in rows:
+                seq = connection.execute(self._keep, row).scalar()
+                if seq is not None:
+                    connection.execute(self._keep_body, {"seq": seq, "event": body})
+                    kept += 1
+        return kept
+
+    def note(self, attempts: Iterable[Attempt]) -> None:
+        """Keep attempts, each once; the events may come later."""
+        rows = [_attempt_row(attempt) for attempt in attempts]
+        if rows:
+            with self._database.writing() as connection:
+                connection.execute(self._note, rows)
+
+    def select(self, query: Query | None = None) -> list[Entry]:
+        """The entries that the query selects, by default all, in the order of arrival, each with its attempts."""
+        with self._database.reading() as connection:
+            rows = connection.execute(chosen(query or Query())).all()
+            events = [JSONFormat().read(None, body) for _, _, body in rows]
+            made = _attempts(connection, {event.get_id() for event in events})
+        found = [
+            Entry(seq, _moment(arrived), event, tuple(made.get((event.get_source(), event.get_id()), ())))
+            for (seq, arrived, _), event in zip(rows, events, strict=True)
+        ]
+        return sorted(found, key=lambda entry: (entry.arrived, entry.seq))  # side by side, a later one is written first
+
+    def size(self) -> int:
+        """Bytes of all events and attempts; the database takes about half more for its indexes."""
+        with self._database.reading() as connection:
+            return sum(connection.scalar(select(func.sum(table.c.size))) or 0 for table in (EVENTS, ATTEMPTS))
+
+    def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
+        """Forget what arrived longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
+
+        Returns how many events that were. Goes by small transactions: whoever writes meanwhile does not wait.
+        """
+        before = time.time() - age.total_seconds() if age is not None else -inf
+        count = 0
+        while forgotten := self._forget(before, inf)[0]:
+            count += forgotten
+        excess = self.size() - size if size is not None else 0
+        while excess > 0:
+            forgotten, freed = self._forget(inf, excess)
+            count, excess = count + forgotten, excess - freed
+            if not forgotten:
+                break
+        return count
+
+    def _forget(self, before: float, enough: float) -> tuple[int, int]:
+        """Forget some of the oldest that arrived before then, until that frees `enough`; how many, and their bytes."""
+        with self._database.writing() as connection:
+            edge = _edge(connection.execute(oldest(before, SLICE)), enough)
+            gone, run = EVENTS.c.arrived <= edge, ATTEMPTS.c.at <= edge
+            freed = sum(
+                connection.scalar(select(func.sum(table.c.size)).where(which)) or 0
+                for table, which in ((EVENTS, gone), (ATTEMPTS, run))
+            )
+            connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(gone))))
+            connection.execute(delete(ATTEMPTS).where(run))
+            return connection.execute(delete(EVENTS).where(gone)).rowcount, freed
+
+
+def _edge(events: Iterable[Row[float, int]], enough: float) -> float:
+    """When the event arrived that makes it enough, or the last one."""
+    edge, freed = -inf, 0
+    for arrived, size in events:
+        edge, freed = arrived, freed + size
+        if freed >= enough:
+            break
+    return edge
+
+
+def _rows(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str]:
+    """What is searched of an event, and the event itself."""
+    body = JSONFormat().write(event).decode()
+    dead = dead_letter_of(event)
+    uid, name = maintenance_of(event)
+    said = {
+        "source": event.get_source(),
+        "id": event.get_id(),
+        "destination": dead.destination if dead else "",
+        "type": event.get_type(),
+        "node": node_of(event),
+        "maintenance": uid,
+        "name": name,
+    }
+    texts = {column: _plain(text) for column, text in said.items()}
+    return {**texts, "arrived": arrived.timestamp(), "size": len(body)}, body
+
+
+def _attempt_row(attempt: Attempt) -> dict[str, Any]:
+    said = {name: getattr(attempt, name) for name in ("source", "event", "function", "error", "replay")}
+    replies = json.dumps(attempt.replies)
+    return {
+        **{column: _plain(text) for column, text in said.items()},
+        "at": attempt.at.timestamp(),
+        "seconds": attempt.seconds,
+        "status": attempt.status,
+        "replies": replies,
+        "size": len(replies) + len(attempt.error),
+    }
+
+
+def _plain(text: str) -> str:
+    """PostgreSQL takes no NUL in a text; the event itself, in JSON, has none."""
+    return text.replace("\x00", "")
+
+
+def _attempts(connection: Connection, ids: Iterable[str]) -> Mapping[tuple[str, str], list[Attempt]]:
+    """The attempts of these events, by source and id, in the order in which they began."""
+    found: dict[tuple[str, str], list[Attempt]] = {}
+    keys = iter(ids)
+    while some := list(islice(keys, AT_ONCE)):
+        query = select(ATTEMPTS).where(ATTEMPTS.c.event.in_(some)).order_by(ATTEMPTS.c.at)
+        for row in connection.execute(query):
+            found.setdefault((row.source, row.event), []).append(_attempt(row))
+    return found
+
+
+def _attempt(row: Any) -> Attempt:
+    replies = tuple(json.loads(row.replies))
+    at = _moment(row.at)
+    return Attempt(row.source, row.event, row.function, at, row.seconds, row.status, replies, row.error, row.replay)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)

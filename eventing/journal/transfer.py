@@ -1,0 +1,91 @@
+"""A journal as text and back: CloudEvents in the JSON format, one a line, to be kept, sent and imported elsewhere.
+
+An event's extension `journaltime` says when it arrived. Its attempts follow it as an event `attempts.made`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import islice
+from typing import TYPE_CHECKING, BinaryIO
+
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing.events import ATTEMPTS_MADE
+from eventing.journal.entries import Attempt, Entry, Query, attempts_event, attempts_in, moment
+from eventing.wire import STRUCTURED, BadEvent, received, structured
+
+if TYPE_CHECKING:
+    from eventing.journal.store import Journal
+
+ARRIVED = "journaltime"
+TOGETHER = 500
+"""Lines in one transaction: whoever records meanwhile does not wait for the whole file."""
+LINE_LIMIT = 16 * 1024 * 1024
+"""Bytes. An event of 2 MiB takes up to 12 in the JSON format, all escaped."""
+
+Line = tuple[BaseCloudEvent, datetime] | list[Attempt]
+"""An event with its arrival, or attempts."""
+
+
+class BrokenLine(ValueError):
+    """A line is no event; the message gives its number and what is wrong with it."""
+
+
+def exported(journal: Journal, query: Query) -> Iterator[bytes]:
+    """A line for each event that the query selects, and one for its attempts. Raises `JournalError`."""
+    for entry in _entries(journal, query):
+        event = entry.event
+        whole = CloudEvent({**event.get_attributes(), ARRIVED: entry.arrived.isoformat()}, event.get_data())
+        yield structured(whole).body + b"\n"
+        if entry.attempts:
+            yield structured(attempts_event(entry.attempts)).body + b"\n"
+
+
+def _entries(journal: Journal, query: Query) -> Iterator[Entry]:
+    """The entries, some at a time."""
+    if query.limit:
+        yield from journal.select(query)
+        return
+    while some := journal.select(replace(query, limit=TOGETHER)):
+        yield from some
+        query = replace(query, after=max(entry.seq for entry in some))
+
+
+def imported(journal: Journal, file: BinaryIO) -> int:
+    """Write what was exported into a journal; returns how many events were not there yet. Twice changes nothing.
+
+    The whole file is read first, so that a broken line is an error before anything is written: `BrokenLine` with its
+    number. Stopped half-way by a `JournalError`, it can be imported again. Lines that are empty are passed over.
+    """
+    for _ in _read(file):
+        pass
+    file.seek(0)
+    lines, count = _read(file), 0
+    while some := list(islice(lines, TOGETHER)):
+        count += journal.write_all(line for line in some if isinstance(line, tuple))
+        journal.note(attempt for line in some if isinstance(line, list) for attempt in line)
+    return count
+
+
+def _read(lines: Iterable[bytes]) -> Iterator[Line]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield _line(line)
+        except BadEvent as error:
+            raise BrokenLine(f"line {number}: {error}; nothing was imported") from None
+
+
+def _line(line: bytes) -> Line:
+    event = received({"content-type": STRUCTURED}, line, any_data=True, limit=LINE_LIMIT)
+    if event.get_type() == ATTEMPTS_MADE:
+        return attempts_in(event)
+    attributes = event.get_attributes()
+    said = attributes.pop(ARRIVED, None)  # no journal has written it: it arrives now
+    arrived = datetime.now(timezone.utc) if said is None else moment(str(said))
+    return CloudEvent(attributes, event.get_data()), arrived

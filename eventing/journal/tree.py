@@ -1,0 +1,126 @@
+"""Cause and effect: recorded events as trees, one for each maintenance, with what every hop took. Pure.
+
+What nobody's answer is (of the API server, PodSource, the tick) stands at the root, in the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from eventing.journal.entries import Attempt, DeadLetter, Entry, maintenance_of
+from eventing.listeners import takers
+
+GRACE = timedelta(seconds=5)
+"""How long the account of a run may be under way; functions tell every half second."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One event and what came of it.
+
+    Attributes:
+        entry: as recorded.
+        after: seconds from the arrival of its cause to its own, None when the cause is not known.
+        cause: type of a cause that is no branch of this tree, such as a tick; else "".
+        missing: functions that take it, and of which no run is known.
+        letters: whom it could not be delivered to.
+        effects: what was answered to it.
+    """
+
+    entry: Entry
+    after: float | None = None
+    cause: str = ""
+    missing: tuple[str, ...] = ()
+    letters: list[DeadLetter] = field(default_factory=list)
+    effects: list[Branch] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[Attempt]:
+        """The runs that happened; replays did not."""
+        return [made for made in self.entry.attempts if not made.replay]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """All recorded events of one maintenance; of none, with an empty uid."""
+
+    uid: str
+    name: str
+    node: str
+    roots: list[Branch]
+
+    def branches(self) -> Iterator[tuple[int, Branch]]:
+        """Each branch with its depth, cause before effect. No recursion: a chain may be as long as a drain."""
+        rest = [(0, branch) for branch in reversed(self.roots)]
+        while rest:
+            depth, branch = rest.pop()
+            yield depth, branch
+            rest += [(depth + 1, effect) for effect in reversed(branch.effects)]
+
+
+def missing(entry: Entry, now: datetime) -> tuple[str, ...]:
+    """The functions that take the event, and of which no run is known though there was time to tell of it."""
+    if entry.dead_letter or now - entry.arrived < GRACE:
+        return ()
+    known = {made.function for made in entry.attempts if not made.replay}
+    return tuple(name for name in takers(entry.event) if name not in known)
+
+
+def grow(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime) -> list[Tree]:
+    """Trees of these entries, in the order of their first events, that of no maintenance last.
+
+    `causes` are entries that may have caused some of these and are not to be shown themselves.
+    """
+    events = [entry for entry in entries if entry.dead_letter is None]
+    known = {entry.event.get_id(): entry for entry in (*causes, *events)}
+    branches = {entry.event.get_id(): _branch(entry, known, now) for entry in events}
+    trees: dict[str, Tree] = {}
+    for branch in branches.values():
+        _place(branch, branches, trees)
+    for letter in entries:
+        if letter.dead_letter:
+            _place_letter(letter, letter.dead_letter, branches, trees)
+    return sorted(trees.values(), key=lambda tree: not tree.uid)
+
+
+def unknown_causes(entries: Iterable[Entry]) -> tuple[str, ...]:
+    """Ids of events that caused some of these and are not among them."""
+    entries = list(entries)
+    known = {entry.event.get_id() for entry in entries}
+    return tuple({entry.cause for entry in entries if entry.cause} - known)
+
+
+def _branch(entry: Entry, known: Mapping[str, Entry], now: datetime) -> Branch:
+    cause = known.get(entry.cause)
+    if cause is None:
+        return Branch(entry, missing=missing(entry, now))
+    # written side by side, an effect may be there a moment before its cause
+    after = max(0.0, (entry.arrived - cause.arrived).total_seconds())
+    outside = "" if cause.maintenance == entry.maintenance else cause.event.get_type()
+    return Branch(entry, after, outside, missing(entry, now))
+
+
+def _place(branch: Branch, branches: Mapping[str, Branch], trees: dict[str, Tree]) -> None:
+    cause = branches.get(branch.entry.cause)
+    if cause is not None and not branch.cause and cause is not branch:
+        cause.effects.append(branch)
+    else:
+        _tree(branch.entry, trees).roots.append(branch)
+
+
+def _place_letter(entry: Entry, letter: DeadLetter, branches: Mapping[str, Branch], trees: dict[str, Tree]) -> None:
+    """Beside the event that it was; alone, where that was never recorded."""
+    branch = branches.get(entry.event.get_id())
+    if branch is None:
+        branch = Branch(entry)
+        _tree(entry, trees).roots.append(branch)
+    branch.letters.append(letter)
+
+
+def _tree(entry: Entry, trees: dict[str, Tree]) -> Tree:
+    uid, name = maintenance_of(entry.event)
+    if uid not in trees:
+        trees[uid] = Tree(uid, name, entry.node if uid else "", [])
+    return trees[uid]

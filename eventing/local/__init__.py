@@ -1,0 +1,1 @@
+"""The embedded delivery: Knative's sources, Broker and Triggers in one process, from the same manifests."""

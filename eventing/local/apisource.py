@@ -1,0 +1,127 @@
+"""ApiServerSource: what changes in the cluster, as events of the types and attributes that Knative's source sends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing.events import RESOURCE_ADDED, RESOURCE_DELETED, RESOURCE_UPDATED
+from eventing.local import envelope
+from eventing.local.manifests import Document
+from eventing.local.outlet import Outlet
+from eventing.local.triggers import broker_sink
+from eventing.logs import log
+from kube.door import discovery
+from kube.door.api import Api, Object
+from kube.door.discovery import Resource
+from kube.door.errors import ApiError, NotFound
+from kube.door.following import follow
+
+LOOK_AGAIN_SECONDS = 2.0
+"""How often a kind that is not served, or that we may not list, is looked for."""
+TYPES = {"ADDED": RESOURCE_ADDED, "MODIFIED": RESOURCE_UPDATED, "DELETED": RESOURCE_DELETED}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One entry of `spec.resources`, and the namespace to look in, "" for all."""
+
+    api_version: str
+    kind: str
+    labels: str
+    namespace: str
+
+
+class ApiServerSource:
+    """Follows one kind. Objects that are there when it starts give no event, as on Knative; a kind that appears later
+    gives an event for each object found then, since those are new.
+    """
+
+    def __init__(self, name: str, watched: Watched) -> None:
+        self.name = f"{name} ({watched.kind} of {watched.api_version})"
+        self.ready = False
+        self._watched = watched
+        self._initial = False
+
+    async def run(self, outlet: Outlet) -> None:
+        """Follow the kind for ever, with the identity in `$KUBECONFIG`."""
+        api = await Api.connect()
+        try:
+            while True:
+                await self._follow(api, outlet)
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        finally:
+            await api.close()
+
+    async def _follow(self, api: Api, outlet: Outlet) -> None:
+        """Follow until the kind is gone, or is not there in the first place."""
+        watched = self._watched
+        try:
+            served = await discovery.resource(api, watched.api_version, watched.kind)
+            path = served.path(watched.namespace)
+            async with aclosing(follow(api, path, labels=watched.labels, initial=self._initial)) as changes:
+                async for change in changes:
+                    if change.kind == "SYNCED":
+                        self.ready = True
+                    else:
+                        about = event(discovery.server(api), served, TYPES[change.kind], change.object)
+                        outlet.send(envelope.sealed(about))
+        except NotFound:
+            self.ready = self._initial = True
+        except ApiError as error:
+            log("source waits", logging.WARNING, source=self.name, error=error.message)
+
+
+def event(server: str, served: Resource, kind: str, body: Object) -> CloudEvent:
+    """The event of Knative's source in `mode: Resource`; its subject always has `namespaces` in it, and v1 is below
+    /apis like everything (`makeEvent` in its apiserver adapter)."""
+    metadata = body["metadata"]
+    namespace = metadata.get("namespace", "")
+    attributes: dict[str, Any] = {
+        "id": str(uuid.uuid4()),
+        "source": server,
+        "type": kind,
+        "subject": f"/apis/{served.api_version}/namespaces/{namespace}/{served.plural}/{metadata['name']}",
+        "time": datetime.now(timezone.utc),
+        "datacontenttype": "application/json",
+        "kind": body["kind"],
+        "apiversion": body["apiVersion"],
+        "name": metadata["name"],
+    }
+    if namespace:
+        attributes["namespace"] = namespace
+    return CloudEvent(attributes, body)
+
+
+def read(document: Document) -> list[ApiServerSource]:
+    """One source per kind that the manifest names."""
+    document.only("spec", {"mode", "serviceAccountName", "resources", "sink", "namespaceSelector"})
+    broker_sink(document)
+    if document.need("spec.mode", str) != "Resource":
+        raise document.wrong("spec.mode", "must be Resource: the functions need the whole object")
+    namespace = document.namespace
+    if document.get("spec.namespaceSelector", dict) is not None:
+        if document.get("spec.namespaceSelector", dict):
+            raise document.wrong("spec.namespaceSelector", "must be {} (all namespaces) or absent (its own)")
+        namespace = ""
+    entries = document.need("spec.resources", list)
+    watched = [_watched(document, place, entry, namespace) for place, entry in enumerate(entries)]
+    return [ApiServerSource(document.name, one) for one in watched]
+
+
+def _watched(document: Document, place: int, entry: Any, namespace: str) -> Watched:
+    field = f"spec.resources[{place}]"
+    if not isinstance(entry, dict) or not {"apiVersion", "kind"} <= entry.keys():
+        raise document.wrong(field, "must have apiVersion and kind")
+    if entry.keys() - {"apiVersion", "kind", "selector"} or set(entry.get("selector") or {}) - {"matchLabels"}:
+        raise document.wrong(field, "may have apiVersion, kind and selector.matchLabels only")
+    labels = (entry.get("selector") or {}).get("matchLabels") or {}
+    selector = ",".join(f"{name}={value}" for name, value in labels.items())
+    return Watched(entry["apiVersion"], entry["kind"], selector, namespace)

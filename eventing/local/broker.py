@@ -1,0 +1,159 @@
+"""The local delivery as a program: `python -m eventing.local.broker`. Reads the manifests that Knative reads.
+
+Everything runs on one event loop: sources and ingress keep events in the outbox, `delivery` hands them on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from aiohttp import web
+
+from eventing import logs
+from eventing.local import ingress, manifests, posting, sources, triggers
+from eventing.local.delivery import Delivery
+from eventing.local.manifests import Document, ManifestError
+from eventing.local.measures import Measures
+from eventing.local.outbox import Outbox
+from eventing.local.outlet import Outlet
+from eventing.local.sources import Source
+from eventing.local.triggers import Trigger
+from eventing.logs import log
+from eventing.urls import Url, host_and_port
+from kube.door.api import Api
+from kube.door.errors import Unavailable
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line."""
+
+    triggers: dict[str, Trigger]
+    sources: list[Source]
+    database: Path
+    host: str
+    port: int
+
+
+async def serve(options: Options) -> None:
+    """Deliver until SIGTERM or SIGINT. Raises what makes going on impossible."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    measures = Measures()
+    with closing(Outbox(options.database)) as outbox:
+        async with posting.session() as client:
+            delivery = Delivery(outbox, options.triggers, client, measures)
+            try:
+                delivery.resume()
+                await _emit(options, delivery, measures, stopping)
+            finally:
+                await delivery.stop()
+    log("stopped")
+
+
+async def _emit(options: Options, delivery: Delivery, measures: Measures, stopping: asyncio.Event) -> None:
+    """Run ingress and sources until told to stop, or until one of them, or the delivery, breaks."""
+    found = options.sources
+    app = ingress.application(delivery.accept, lambda: [one.name for one in found if not one.ready], measures)
+    async with _listening(app, options.host, options.port) as url:
+        log("listening", url=url, triggers=len(options.triggers), sources=len(found))
+        async with _running(found, Outlet(delivery.accept, url)) as tasks:
+            stop = asyncio.ensure_future(stopping.wait())
+            ends: list[asyncio.Future[Any]] = [stop, delivery.broken, *tasks]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+    for ended in ends:
+        if ended.done() and not ended.cancelled():
+            ended.result()
+
+
+@asynccontextmanager
+async def _listening(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
+    """Serve `app`; gives its URL, with the port that was found when 0 was asked for."""
+    # Knative's ingress unpacks nothing either: a compressed body is refused as what it is, no JSON.
+    runner = web.AppRunner(app, access_log=None, auto_decompress=False)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, shutdown_timeout=1).start()
+        yield f"http://{host}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def _running(found: list[Source], outlet: Outlet) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Run sources side by side; at the end all are cancelled and have ended."""
+    tasks = [asyncio.create_task(source.run(outlet), name=source.name) for source in found]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn what the operator can mend into one line and exit status 1."""
+    try:
+        yield
+    except (ManifestError, Unavailable) as error:
+        raise click.ClickException(str(error)) from None
+    except sqlite3.Error as error:
+        raise click.ClickException(f"database: {error}") from None
+    except OSError as error:
+        raise click.ClickException(error.strerror or str(error)) from None
+
+
+async def _check_identity(documents: list[Document]) -> None:
+    """A source that could never reach its cluster is an error at the start, not a silence later."""
+    if any(document.kind == "ApiServerSource" for document in documents):
+        await (await Api.connect()).close()
+
+
+def _address(context: click.Context, option: click.Parameter, value: str) -> tuple[str, int]:
+    try:
+        return host_and_port(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command(
+    epilog="Example: python -m eventing.local.broker --manifests manifests/base --functions http://127.0.0.1:8080"
+)
+@click.option(
+    "--manifests",
+    "paths",
+    multiple=True,
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File or folder; repeatable.",
+)
+@click.option("--functions", required=True, type=Url(needed=True), help="URL below which Services are found by name.")
+@click.option(
+    "--database", default="delivery.db", show_default=True, type=click.Path(path_type=Path), help="SQLite file."
+)
+@click.option("--listen", default="127.0.0.1:8081", show_default=True, callback=_address, help="HOST:PORT for events.")
+def main(paths: tuple[Path, ...], functions: str, database: Path, listen: tuple[str, int]) -> None:
+    """Deliver events as the Triggers and sources in the manifests say, without Knative."""
+    logs.configure()
+    with _one_line():
+        documents = manifests.read(paths)
+        found = sources.read(documents, os.environ.get("PODSOURCE_KUBECONFIG"))
+        options = Options(triggers.read(documents, functions), found, database, *listen)
+        asyncio.run(_check_identity(documents))
+        asyncio.run(serve(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The HTTP side of the local delivery: events in on any path, health and figures out."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+
+from aiohttp import web
+
+from eventing.local import envelope
+from eventing.local.envelope import Envelope
+from eventing.local.measures import Measures
+from eventing.logs import log
+from eventing.wire import BODY_LIMIT, BadEvent, TooLarge
+
+Accept = Callable[[Envelope], None]
+Waiting = Callable[[], list[str]]
+
+
+PATHS = ("/", "/{namespace}/{broker}")
+"""Where events are taken; the second as on Knative's ingress. No function's path: we would answer in its place."""
+
+
+def application(accept: Accept, waiting: Waiting, measures: Measures) -> web.Application:
+    """The web application. `accept` keeps an event; `waiting` names the sources that are not at work yet."""
+
+    async def event(request: web.Request) -> web.Response:
+        return await _event(request, accept)
+
+    async def alive(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(request: web.Request) -> web.Response:
+        names = waiting()
+        if names:
+            return web.Response(status=503, text=f"waiting for {', '.join(names)}\n")
+        return web.Response(text="ok\n")
+
+    async def figures(request: web.Request) -> web.Response:
+        return web.Response(body=measures.text(), headers={"content-type": "text/plain; version=0.0.4"})
+
+    app = web.Application(client_max_size=BODY_LIMIT)
+    app.router.add_get("/health/liveness", alive)
+    app.router.add_get("/health/readiness", ready)
+    app.router.add_get("/metrics", figures)
+    for path in PATHS:
+        app.router.add_post(path, event)
+    return app
+
+
+async def _event(request: web.Request, accept: Accept) -> web.Response:
+    """202 once the event is kept; 413 or 400 with the reason, as Knative's ingress; 503 when it cannot be kept."""
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        return _refused(413, f"the body is over {BODY_LIMIT} bytes")
+    except (web.RequestPayloadError, OSError) as error:
+        return _refused(400, f"the body broke off: {error}")
+    try:
+        accept(envelope.received(request.headers, body))
+    except BadEvent as error:
+        return _refused(413 if isinstance(error, TooLarge) else 400, str(error))
+    except sqlite3.Error as error:
+        log("not kept", logging.ERROR, error=str(error))
+        return web.Response(status=503, text=f"the event could not be kept: {error}\n")
+    return web.Response(status=202)
+
+
+def _refused(status: int, reason: str) -> web.Response:
+    line = " ".join(reason.split())
+    log("refused", logging.WARNING, status=status, error=line)
+    return web.Response(status=status, text=f"{line}\n")

@@ -1,0 +1,101 @@
+"""One attempt to hand an event to a subscriber, and what its answer means. Used by `delivery`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from eventing.journal.entries import ERROR_DATA
+from eventing.local import envelope as envelopes
+from eventing.local.envelope import TRACE, Envelope
+from eventing.wire import BadEvent
+
+RETRYABLE = {404, 408, 409, 429}
+"""Beside 5xx: Knative's `SelectiveRetry`."""
+NO_ANSWER = 500
+"""The code Knative gives to a request that got no answer."""
+BAD_REPLY = 502
+"""The code Knative's broker gives to an answer that is neither empty nor a CloudEvent."""
+IDLE_SECONDS = 1.0
+"""gunicorn closes idle connections after 2 s: reusing one at that moment would cost a failed attempt."""
+OURS = ["Content-Type", "User-Agent", "Accept"]
+"""Headers aiohttp would make up; an event without content type must stay without."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attempt led to.
+
+    Attributes:
+        status: HTTP status, or NO_ANSWER or BAD_REPLY.
+        taken: whether the HTTP status was 2xx, whatever came with it: all that counts for a dead letter.
+        text: the answer's body, or what went wrong.
+        reply: the event that was answered.
+        seconds: how long it took.
+    """
+
+    status: int
+    taken: bool = False
+    text: bytes = b""
+    reply: Envelope | None = None
+    seconds: float = 0.0
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the subscriber took the event and answered nothing or an event."""
+        return self.taken and self.status != BAD_REPLY
+
+    @property
+    def passing(self) -> bool:
+        """Whether another attempt may do better."""
+        return self.status >= 500 or self.status in RETRYABLE
+
+    @property
+    def data(self) -> str:
+        """The body as `knativeerrordata` carries it."""
+        return base64.b64encode(self.text).decode()[:ERROR_DATA]
+
+
+def session() -> aiohttp.ClientSession:
+    """Connections to all subscribers; `Trigger.parallelism` bounds them, not the pool."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS)
+    return aiohttp.ClientSession(connector=connector, skip_auto_headers=OURS, auto_decompress=True)
+
+
+async def post(client: aiohttp.ClientSession, url: str, event: Envelope, timeout: float) -> Outcome:
+    """Post `event` in binary mode. Never raises for what a subscriber does."""
+    start = time.perf_counter()
+    outcome = await _answer(client, url, event, timeout)
+    return replace(outcome, seconds=time.perf_counter() - start)
+
+
+async def _answer(client: aiohttp.ClientSession, url: str, event: Envelope, timeout: float) -> Outcome:
+    """`Prefer: reply` is what Knative sends."""
+    headers = {**event.headers, "prefer": "reply"}
+    trace = event.attribute(TRACE)
+    if trace:
+        headers[TRACE] = trace
+    limit = aiohttp.ClientTimeout(total=timeout)
+    try:
+        async with client.post(url, data=event.body, headers=headers, timeout=limit, allow_redirects=False) as answer:
+            return _outcome(answer.status, answer.headers, await answer.read())
+    except asyncio.TimeoutError:
+        return Outcome(NO_ANSWER, text=f"no answer within {timeout:g} s".encode())
+    except (aiohttp.ClientError, OSError) as error:
+        return Outcome(NO_ANSWER, text=f"no answer: {error or type(error).__name__}".encode())
+
+
+def _outcome(status: int, headers: Mapping[str, str], body: bytes) -> Outcome:
+    is_event = any(name.lower().startswith("ce-") for name in headers)
+    taken = 200 <= status < 300
+    if not taken or (not body and not is_event):
+        return Outcome(status, taken, body)
+    try:
+        return Outcome(status, taken, body, envelopes.received(headers, body))
+    except BadEvent as error:
+        return Outcome(BAD_REPLY, taken, f"the answer is neither empty nor a CloudEvent: {error}".encode())

@@ -1,0 +1,1 @@
+"""Recorded events delivered again: replay, comparison with then, redrive of dead letters."""

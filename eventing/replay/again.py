@@ -1,0 +1,81 @@
+"""A recorded event posted again, as a replay: what the function answers comes to us alone.
+
+Safe by design: functions read the live object before they write, so an old event changes nothing that is as it should
+be (X-2). `differences` holds the answer against the one that was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import requests
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import marks
+from eventing.journal.entries import Attempt, Entry, Structured
+from eventing.wire import BATCH, binary
+
+SECONDS = 10.0
+"""For one answer; a function takes about a second at most."""
+
+
+class NoAnswer(Exception):
+    """Nobody answers at that address; the message says which and why, in one line."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a function answered to a replayed event; the fields are an `Attempt`'s."""
+
+    function: str
+    status: int
+    seconds: float
+    replies: tuple[Structured, ...] = ()
+    error: str = ""
+
+
+def replay(entry: Entry, function: str, url: str, *, dry_run: bool, run: str = "") -> Answer:
+    """Post a recorded event to a function, as part of the replay `run`, and give what it answers to us alone.
+
+    Raises `NoAnswer`. With `dry_run` nothing that the function writes is kept.
+    """
+    started = time.perf_counter()
+    response = post(marks.marked(entry.event, run or new_run(), dry_run=dry_run), url, Accept=BATCH)
+    return answer_of(function, response.status_code, response.headers, response.content, time.perf_counter() - started)
+
+
+def post(event: BaseCloudEvent, url: str, **headers: str) -> requests.Response:
+    """Post one event in binary mode, with these headers beside its own. Raises `NoAnswer`."""
+    message = binary(event)
+    try:
+        return requests.post(url, data=message.body, headers={**message.headers, **headers}, timeout=SECONDS)
+    except requests.RequestException as error:
+        why = "it takes too long" if isinstance(error, requests.Timeout) else "it cannot be reached"
+        raise NoAnswer(f"no answer from {url}: {why}") from None
+
+
+def answer_of(function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
+    """What a response says. Raises `NoAnswer` for one that is not a function's: success, and no batch of events."""
+    if status >= 400:
+        return Answer(function, status, seconds, error=" ".join(body.decode(errors="replace").split()))
+    if not body:
+        return Answer(function, status, seconds)
+    if headers.get("content-type", "") != BATCH:
+        raise NoAnswer(f"{function} answered {headers.get('content-type')}, not {BATCH}: is this one of our functions?")
+    return Answer(function, status, seconds, tuple(json.loads(body)))
+
+
+def new_run() -> str:
+    """An id for one replay."""
+    return str(uuid.uuid4())
+
+
+def recorded(entry: Entry, function: str) -> Attempt | None:
+    """What the function answered when the event was delivered: its last success, else its last failure."""
+    attempts = [attempt for attempt in entry.attempts if attempt.function == function and not attempt.replay]
+    succeeded = [attempt for attempt in attempts if not attempt.failed]
+    return next(iter((succeeded or attempts)[-1:]), None)

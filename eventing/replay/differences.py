@@ -1,0 +1,184 @@
+"""What a function answered then, held against what it answers now. Pure.
+
+Functions act on the live cluster, so that some answers must differ when the cluster has moved on: a drained node has no
+pods to evict again. Such a difference is explained by what became of the objects that were spoken of, and is no fault;
+every other one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from eventing import events
+from eventing.journal.entries import Attempt, Structured
+from eventing.replay.world import LOST, MAINTENANCE, NODE, POD, Fate, World, pods_in
+
+PASSING = ("id", "time", "traceparent", "tracestate", "replay", "dryrun")
+"""Attributes that differ each time."""
+VERSIONS = ("podsVersion", "budgetsVersion")
+"""So do these, in the data."""
+ANSWER = "answer"
+"""The field of a difference in what was answered at all: nothing, or an event of another type."""
+HINTED = ("begin", "evict", "resync")
+"""These say nothing more of a maintenance that has Succeeded."""
+BY_PODS = ("evict", "resync")
+"""What these answer depends on the pods that are there."""
+
+
+class Answered(Protocol):
+    """What a function answered; an `Attempt` is one, and the answer to a replay."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+
+    @property
+    def replies(self) -> tuple[Structured, ...]:
+        """The events that it answered, whole."""
+
+    @property
+    def error(self) -> str:
+        """What it said instead."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as it was.
+
+    Attributes:
+        event: id of the event.
+        function: who answered.
+        field: `status`, `answer` (an event's type, None for no event), or the name of an attribute or of a field of
+            the data, such as `data.blocked[default/a].reason`.
+        then, now: its values, None where it is not there.
+        explained: what became of the world that explains it; "" when nothing does.
+    """
+
+    event: str
+    function: str
+    field: str
+    then: Any
+    now: Any
+    explained: str = ""
+
+
+def compare(then: Attempt, now: Answered, world: World) -> list[Difference]:
+    """All differences between the recorded attempt and the answer of now."""
+    return [Difference(then.event, then.function, *said) for said in _differing(then, now, world)]
+
+
+def _differing(then: Attempt, now: Answered, world: World) -> Iterator[tuple[str, Any, Any, str]]:
+    """(field, then, now, explanation)."""
+    if then.failed or now.status >= 400:
+        if then.status != now.status:
+            yield "status", _status(then), _status(now), ""
+        return
+    before, after = _by_maintenance(then.replies), _by_maintenance(now.replies)
+    for key in {**before, **after}:
+        yield from _of_reply(then.function, before.get(key), after.get(key), world)
+
+
+def _status(answer: Answered) -> str:
+    return f"{answer.status} {answer.error}".strip()
+
+
+def _by_maintenance(replies: tuple[Structured, ...]) -> dict[tuple[str, int], Structured]:
+    """A function says at most one thing of each maintenance; a second one would be told apart by its number."""
+    found: dict[tuple[str, int], Structured] = {}
+    for reply in replies:
+        uid = str(reply.get("maintenance") or "")
+        found[uid, sum(key == uid for key, _ in found)] = reply
+    return found
+
+
+def _of_reply(
+    function: str, before: Structured | None, after: Structured | None, world: World
+) -> Iterator[tuple[str, Any, Any, str]]:
+    was, is_now = before and before["type"], after and after["type"]
+    if before is None or after is None or was != is_now:
+        yield ANSWER, was, is_now, _why_other(function, before, after, world)
+        return
+    for field, then, now in _fields("", _lasting(before), _lasting(after)):
+        yield field, then, now, _why_field(field, before, after, world)
+
+
+def _lasting(reply: Structured) -> dict[str, Any]:
+    """The reply without what differs each time."""
+    data = reply.get("data")
+    if isinstance(data, Mapping):
+        data = {name: value for name, value in data.items() if name not in VERSIONS}
+    return {**{name: value for name, value in reply.items() if name not in PASSING}, "data": data}
+
+
+def _fields(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The innermost fields that differ. A list of pods has no order: who is evicted first is chance."""
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        for key in {**then, **now}:
+            yield from _fields(f"{name}.{key}" if name else str(key), then.get(key), now.get(key))
+    elif (pods := _pods(then)) is not None and (others := _pods(now)) is not None:
+        for key in {**pods, **others}:
+            yield from _fields(f"{name}[{key}]", pods.get(key), others.get(key))
+    elif then != now:
+        yield name, then, now
+
+
+def _pods(value: Any) -> dict[str, Any] | None:
+    """A list of pods by their names, None for anything else."""
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) and "namespace" in item for item in value):
+        return None
+    return {f"{item['namespace']}/{item.get('name')}": item for item in value}
+
+
+def _why_other(function: str, before: Structured | None, after: Structured | None, world: World) -> str:
+    """What explains that nothing, or an event of another type, is answered now."""
+    if before is None:
+        return "the recording does not speak of this maintenance" if function == "resync" else ""
+    maintenance, node = world.of(MAINTENANCE, before.get("maintenance", "")), world.of(NODE, before.get("node", ""))
+    told = f"nodemaintenance {before.get('subject')} {maintenance.value}" if maintenance else ""
+    if after is None and maintenance and _silences(function, maintenance):
+        return told
+    if node in LOST and (after is None or after["type"] == events.MAINTENANCE_FAILED):
+        return f"node {before['node']} {node.value}"
+    if before["type"] == events.NODE_DRIFTED and node is Fate.PREPARED:
+        return f"node {before['node']} {node.value}"
+    return _moved_pods(before, world) if function in BY_PODS else ""
+
+
+def _silences(function: str, fate: Fate) -> bool:
+    """Whether a function has nothing to say of a maintenance with which this happened."""
+    if fate is Fate.FINISHED:
+        return function in HINTED
+    return fate in LOST or (fate is Fate.ENDING and function != "restore")
+
+
+def _why_field(field: str, before: Structured, after: Structured, world: World) -> str:
+    """What explains that a field differs: only what `evict` tells of pods depends on what else is there."""
+    if before["type"] != events.PODS_EVICTED or not (field == "more" or field.startswith("data.")):
+        return ""
+    said = field.split("[", 1)
+    if said[0] not in ("more", "data.evicted", "data.blocked", "data.error"):
+        return ""
+    if len(said) > 1:
+        name = said[1].split("]")[0]
+        was, now_there = _uid(before, name), bool(_uid(after, name))
+        if was and not now_there:
+            fate = world.of(POD, was)
+            return f"pod {name} {fate.value}" if fate else ""
+        if not was:
+            return ""
+    return _moved_pods(before, world)
+
+
+def _uid(reply: Structured, name: str) -> str:
+    """The uid of a pod that a reply names, "" when it does not."""
+    pods = pods_in(reply.get("data") or {})
+    return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == name), "")
+
+
+def _moved_pods(before: Structured, world: World) -> str:
+    """What became of the pods that a reply names, in one line; "" when all are as they were."""
+    named = [(pod, world.of(POD, pod["uid"])) for pod in pods_in(before.get("data") or {})]
+    moved = [f"pod {pod['namespace']}/{pod['name']} {fate.value}" for pod, fate in named if fate]
+    return moved[0] + (f", and so on: {len(moved)} pods" if len(moved) > 1 else "") if moved else ""

@@ -1,0 +1,1 @@
+"""The steps of a NodeMaintenance, one a file, and what they share."""

@@ -1,0 +1,30 @@
+"""Cordon the node: it takes no new pods (NMO-3).
+
+In: `maintenance.begun`, `node.drifted`. Out: `node.cordoned`.
+Touches: nodemaintenances get; nodes get, patch.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.maintenance.subject import maintained, reference_of, say
+from functions.patching import patch_node
+from kube.door.cluster import Cluster
+from kube.nodes import cordon_patch
+
+TAKES = (events.MAINTENANCE_BEGUN, events.NODE_DRIFTED)
+GIVES = (events.NODE_CORDONED,)
+
+
+def cordon(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """Set `spec.unschedulable` where it is not set. Raises `Failed` when the node is gone."""
+    found = maintained(event, cluster)
+    if found is None:
+        return []
+    maintenance, node = found
+    name, reference = node["metadata"]["name"], reference_of(event)
+    if patch_node(name, node, cordon_patch, cluster):
+        say(f"cordon Node: {name}", maintenance)
+    return [events.event(events.NODE_CORDONED, "cordon", reference, name, cause=event)]

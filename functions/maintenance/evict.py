@@ -1,0 +1,115 @@
+"""Evict one batch: what may go goes, what is blocked is said, nothing is waited for (NMO-5 to NMO-9, design rule 3).
+
+In: `node.tainted`, `budget.opened`, `pods.gone` and `pods.evicted` flagged `more`. Out: `pods.evicted`, `node.drained`,
+`node.drifted`.
+Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
+daemonsets get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events, marks
+from functions.maintenance.subject import data_of, maintained, reference_of, say
+from functions.serving.metrics import EVICTIONS
+from kube.budgets import BUDGETS, plan
+from kube.door.api import Api, Object
+from kube.door.cluster import Cluster
+from kube.eviction import Batch, evict_batch, orphans, summary
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.lookup import pods_on
+from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
+from kube.nodes import in_maintenance
+from kube.pods import Pod, sort
+from kube.words import counted
+
+TAKES = events.FLAGS["more"]
+GIVES = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
+
+
+def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """Evict what may go now from a cordoned and tainted node, and say what is left; `node.drained` when nothing is.
+
+    Raises `Failed` when the node is gone.
+    """
+    found = maintained(event, cluster)
+    if found is None:
+        return []
+    maintenance, node = found
+    reference, name = reference_of(event), node["metadata"]["name"]
+    if not in_maintenance(node, group(maintenance).drain_taint):
+        said = {"message": f"node {name} is not cordoned and tainted any more"}
+        return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=said)]
+    pods, budgets, version = cluster.run(_look(cluster.api, name, event))
+    if not pods:
+        if phase(maintenance) == SUCCEEDED:
+            return []  # a hint that came late: it is told already
+        said = {"podsVersion": version}
+        return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=said)]
+    batch = cluster.run(evict_batch(cluster.api, plan(pods, budgets)))
+    if not marks.is_replay(event):
+        _count(batch)
+    _tell(maintenance, batch)
+    flags = ("more",) if batch.unsent else ()
+    report = _report(batch, version)
+    return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=report, flags=flags)]
+
+
+async def _look(api: Api, node: str, event: BaseCloudEvent) -> tuple[list[Pod], list[Object], str]:
+    """The pods still to leave, the budgets, and the version of the list that shows the pods.
+
+    The lists are no older than the states that the event speaks of.
+    """
+    data, (path, fields) = data_of(event), pods_on(node)
+    listed, budgets = await asyncio.gather(
+        api.list(path, fields=fields, version=data.get("podsVersion") or "0"),
+        api.list(BUDGETS, version=data.get("budgetsVersion") or "0"),
+    )
+    claimed = event.get_type() == events.PODS_GONE and bool(data.get("podsVersion"))
+    pods, version = await leaving(api, node, listed, claimed=claimed)
+    return pods, budgets["items"], version
+
+
+async def leaving(api: Api, node: str, listed: Object, *, claimed: bool) -> tuple[list[Pod], str]:
+    """The pods still to leave, and the version of the list that shows them.
+
+    Empty is a claim, so it is looked at again: in the newest state, unless `claimed` (the list is no older than the
+    state in which the last pod was seen gone), and with orphaned DaemonSet pods told apart.
+    """
+    found = sort(listed["items"])
+    if not found.leaving and not claimed:
+        path, fields = pods_on(node)
+        listed = await api.list(path, fields=fields)
+        found = sort(listed["items"])
+    if not found.leaving and found.daemons:
+        found = sort(listed["items"], orphans=await orphans(api, found.daemons))
+    return found.leaving, listed["metadata"]["resourceVersion"]
+
+
+def _report(batch: Batch, version: str) -> Object:
+    return {
+        "evicted": batch.evicted,
+        "blocked": [item.as_data() for item in batch.blocked],
+        "error": summary(batch.blocked),
+        "podsVersion": version,
+    }
+
+
+def _count(batch: Batch) -> None:
+    EVICTIONS.labels("evicted").inc(len(batch.evicted))
+    EVICTIONS.labels("gone").inc(len(batch.gone))
+    EVICTIONS.labels("blocked").inc(len(batch.blocked))
+
+
+def _tell(maintenance: Maintenance, batch: Batch) -> None:
+    if batch.evicted:
+        say("Evict all Pods from Node", maintenance)
+    for pod in batch.evicted:
+        whole = f"{pod['namespace']}/{pod['name']}"
+        said = whole if group(maintenance) is MEDIK8S else f'"{pod["name"]}"'
+        say(f"evicting pod {said}", maintenance, pod=whole)
+    if batch.blocked:
+        say(f"{counted(len(batch.blocked), 'pod')} blocked", maintenance, error=summary(batch.blocked))

@@ -1,0 +1,79 @@
+"""Guard nodes under maintenance: one that was uncordoned by hand is cordoned again; one that is deleted ends its CRs.
+
+In: an updated or deleted Node. Out: `node.drifted`.
+Touches: nodemaintenances list, delete; nodes get; events list, create, patch in default.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from eventing.wire import BadEvent
+from functions.maintenance.announcing import tell
+from functions.maintenance.subject import active, data_of, metadata_of, say
+from kube.door.api import Object, absent_ok
+from kube.door.cluster import Cluster
+from kube.door.errors import Conflict, NotFound
+from kube.maintenance import objects as m
+from kube.maintenance.groups import GROUPS
+from kube.maintenance.lookup import holders
+from kube.nodes import Node, in_maintenance, node_path
+
+TAKES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
+GIVES = (events.NODE_DRIFTED,)
+
+
+def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """Answer a Node's change with what its maintenances need; a cordon that none asked for is left alone (DRN-6)."""
+    hint = data_of(event)
+    name = metadata_of(event).get("name")
+    if not isinstance(name, str) or not name:
+        raise BadEvent("metadata.name of the Node is missing in data")
+    deleted = event.get_type() == events.RESOURCE_DELETED
+    if not isinstance(hint.get("spec"), dict):
+        raise BadEvent("spec of the Node is missing in data")
+    if not deleted and any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values()):
+        return []  # as it should be: the hint suffices
+    begun = [item for item in cluster.run(holders(cluster.api, name, version="0")) if active(item, name)]
+    if not begun:
+        return []
+    node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
+    if deleted:
+        _end(begun, node, cluster)
+        return []
+    return _drifted(event, begun, node, cluster) if node else []
+
+
+def _end(begun: list[Object], node: Node | None, cluster: Cluster) -> None:
+    """Delete the maintenances of a node that is gone (NMO-20); a new node under the old name is none of theirs."""
+    alive = node["metadata"]["uid"] if node else None
+    for item in begun:
+        owners = {owner["uid"] for owner in item["metadata"].get("ownerReferences") or [] if owner["kind"] == "Node"}
+        if alive in owners:
+            continue
+        say("the node was deleted: ending its maintenance", item)
+        try:
+            cluster.delete(m.path(item), uid=item["metadata"]["uid"])
+        except (NotFound, Conflict):
+            continue  # the garbage collector was faster
+
+
+def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cluster) -> list[BaseCloudEvent]:
+    """One `node.drifted` for each maintenance whose cordon or taint was there and is gone."""
+    name = node["metadata"]["name"]
+    answers: list[BaseCloudEvent] = []
+    for item in begun:
+        cordoned = m.condition(item, "Cordoned").get("status") == "True"
+        if not cordoned or in_maintenance(node, m.group(item).drain_taint):
+            continue
+        message = (
+            f"node {name} was uncordoned or untainted during maintenance {item['metadata']['name']}; cordoned again"
+        )
+        say(message, item)
+        tell(name, "NodeCordonedAgain", message, item, cluster, kind="Warning")
+        reference = events.Reference.of(item)
+        answers.append(
+            events.event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})
+        )
+    return answers

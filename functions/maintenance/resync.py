@@ -1,0 +1,121 @@
+"""Resync: at every tick, say again what is not where it should be, and only that (X-3, X-5, design rule 4).
+
+In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
+Touches: nodemaintenances list; nodes get; pods list; leases get in node-maintenance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timezone
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events, marks
+from functions.maintenance.subject import say
+from functions.serving.metrics import FLEET, SAID_AGAIN
+from kube.door.api import Api, Object, absent_ok
+from kube.door.cluster import Cluster
+from kube.door.errors import Denied, Rejected
+from kube.maintenance import leases
+from kube.maintenance import objects as m
+from kube.maintenance.lookup import maintenances, pods_on
+from kube.nodes import Node, in_maintenance, node_path
+from kube.pods import Pod, is_terminating, sort
+
+MOVING_SECONDS = 5.0
+"""An event takes milliseconds from step to step, seconds on a crowded cluster; before that it counts as under way."""
+TAKES = (events.TICK,)
+GIVES = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
+
+
+def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """The events that would have come if none had been lost, one for each maintenance that waits for one."""
+    found = cluster.run(maintenances(cluster.api))
+    kinds = cluster.run(_due_all(cluster.api, found))
+    if not marks.is_replay(event):
+        _count(found, kinds)
+    return [
+        events.event(kind, "resync", events.Reference.of(item), m.node_name(item), cause=event)
+        for item, kind in zip(found, kinds, strict=True)
+        if kind
+    ]
+
+
+def _count(found: list[Object], kinds: list[str]) -> None:
+    FLEET.saw(found)
+    for kind in filter(None, kinds):
+        SAID_AGAIN.labels(kind).inc()
+
+
+async def _due_all(api: Api, found: list[Object]) -> list[str]:
+    return list(await asyncio.gather(*(_due_if_known(api, item, found) for item in found)))
+
+
+async def _due_if_known(api: Api, item: Object, all_items: list[Object]) -> str:
+    """As `_due`; a maintenance that the server will not tell about must not hold up the others."""
+    try:
+        return await _due(api, item, all_items)
+    except (Denied, Rejected) as error:
+        say("resync cannot look after this maintenance", item, error=error.message)
+        return ""
+
+
+async def _due(api: Api, item: Object, all_items: list[Object]) -> str:
+    """The type of the event this maintenance waits for, "" when it waits for none."""
+    now = datetime.now(timezone.utc)
+    if is_moving(item, now):
+        return ""
+    if m.is_deleting(item):
+        return events.MAINTENANCE_ENDED if m.is_held(item) else ""
+    name = m.node_name(item)
+    node, lease, pods = await asyncio.gather(
+        absent_ok(api.get(node_path(name))),
+        absent_ok(api.get(leases.lease_path(name))),
+        api.list(pods_on(name)[0], fields=pods_on(name)[1], version="0"),
+    )
+    if not m.has_begun(item):
+        return events.MAINTENANCE_FOUND if may_begin(item, node, lease, all_items) else ""
+    if node is None:
+        return ""
+    if lease is None or leases.is_due(lease, now):
+        return events.MAINTENANCE_FOUND
+    return due_on(item, node, pods["items"], now)
+
+
+def is_moving(item: m.Maintenance, now: datetime) -> bool:
+    """Whether its status moved a moment ago: its events are on their way, and others would double the work.
+
+    Of one that is new, or being deleted, nothing may have been told at all (X-3, X-5): that is said at once.
+    """
+    moved = (item.get("status") or {}).get("lastUpdate")
+    if not moved or m.is_deleting(item):
+        return False
+    return 0 <= (now - m.moment(moved)).total_seconds() < MOVING_SECONDS
+
+
+def may_begin(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, all_items: list[Object]) -> bool:
+    """Whether one that has not begun should be tried (again): nobody told it why not, or the reason is gone."""
+    if not m.phase(item):
+        return True
+    if node is None:
+        return False
+    held = leases.held_for(lease) if lease else None
+    if lease and held is None:
+        return leases.is_expired(lease, datetime.now(timezone.utc))
+    return held is None or held[2] not in {other["metadata"]["uid"] for other in all_items}
+
+
+def due_on(item: m.Maintenance, node: Node, pods: list[Object], now: datetime) -> str:
+    """What a begun maintenance waits for: cordon and taints, or the next look at its pods."""
+    if not in_maintenance(node, m.group(item).drain_taint):
+        return events.NODE_DRIFTED
+    leaving = sort(pods).leaving
+    if leaving and all(is_going(pod, now) for pod in leaving):
+        return ""  # nothing to do before one of them is gone, and then PodSource says so
+    return events.NODE_TAINTED if leaving or m.phase(item) != m.SUCCEEDED else ""
+
+
+def is_going(pod: Pod, now: datetime) -> bool:
+    """Whether it is being deleted and has time left to end; `deletionTimestamp` is the end of that time."""
+    return is_terminating(pod) and now < m.moment(pod["metadata"]["deletionTimestamp"])

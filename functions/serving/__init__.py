@@ -1,0 +1,1 @@
+"""How a step is served: answers over HTTP, attempts, health, metrics, spans."""

@@ -1,0 +1,51 @@
+"""What a function answers over HTTP: the next event, all of them to whoever replays, or a line of text."""
+
+from __future__ import annotations
+
+import os
+
+import requests
+from cloudevents.core.base import BaseCloudEvent
+from flask import Response
+
+from eventing.wire import BATCH, batch, binary
+from functions.failures import Retry
+
+
+def told(replies: list[BaseCloudEvent], accept: str) -> Response:
+    """The answer to a replay: 200 with all events as a batch if `accept` takes one, else 204."""
+    if BATCH not in accept:
+        return Response(status=204)
+    message = batch(replies)
+    return Response(message.body, 200, message.headers)
+
+
+def response_of(replies: list[BaseCloudEvent]) -> Response:
+    """One event is the reply; a broker takes no more in one answer, so several are posted to `$K_SINK`.
+
+    Raises `Retry` when the broker does not take one.
+    """
+    if not replies:
+        return Response(status=204)
+    if len(replies) > 1:
+        _send(replies)
+        return Response(status=204)
+    message = binary(replies[0])
+    return Response(message.body, 200, message.headers)
+
+
+def _send(replies: list[BaseCloudEvent]) -> None:
+    sink = os.environ.get("K_SINK")
+    if not sink:
+        raise Retry("several events to send and K_SINK is not set: bind this function to the broker")
+    for reply in replies:
+        message = binary(reply)
+        try:
+            requests.post(sink, message.body, headers=message.headers, timeout=5).raise_for_status()
+        except requests.RequestException as error:
+            raise Retry(f"the broker at K_SINK took no event: {error}") from None
+
+
+def text(text: str, code: int) -> Response:
+    """A line for people."""
+    return Response(text, code, mimetype="text/plain")

@@ -1,0 +1,30 @@
+"""Pages beside the functions: whether the process lives, whether it can work, and its figures. `app` adds them."""
+
+from __future__ import annotations
+
+from flask import Flask, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from functions.serving.answers import text
+from kube.door.cluster import Cluster
+from kube.door.errors import ApiError
+
+
+def add_pages(app: Flask, cluster: Cluster) -> None:
+    """Liveness says that we answer; readiness that the API server answers us."""
+
+    @app.get("/health/liveness")
+    def liveness() -> Response:
+        return text("alive\n", 200)
+
+    @app.get("/health/readiness")
+    def readiness() -> Response:
+        try:
+            cluster.get("/version")
+        except ApiError as error:
+            return text(f"the API server does not answer: {error.message}\n", 503)
+        return text("ready\n", 200)
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(), content_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,238 @@
+"""The only door to the `kubernetes` package: HTTP verbs on paths, plain dicts in and out, five errors (`errors`).
+
+Used asynchronously by the sources and the CLI, and through `cluster.Cluster` by the functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import yaml
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from kube.door.deadline import REQUEST_SECONDS, seconds_left
+from kube.door.errors import NotFound, Unavailable, error_of
+from kube.door.reading import decoded, dropped, lines
+
+Object = dict[str, Any]
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+WATCH_SECONDS = 300
+"""The server ends a watch after this long; the follower resumes where it ended."""
+SILENCE_SECONDS = 150.0
+"""A watch gets a bookmark about every minute; a connection that is silent for longer is dead."""
+CLOSING_TURNS = 5
+"""A cancelled TLS connection ends some turns of the loop later; a command's loop would be gone by then."""
+CONNECTIONS = 100
+"""Evictions wait about 0.1 s each inside the server: many at a time hide it."""
+NO_KUBECONFIG = (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError)
+"""What the kubernetes package raises of a file that is something else: it looks inside before it looks."""
+SERVER_SETTINGS = (
+    *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
+    *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
+)
+"""What a configuration says of the server alone, and nothing of who asks."""
+
+
+class Api:
+    """Requests to one API server on one event loop. Keeps its connections warm; close it with `await api.close()`."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        configuration.connection_pool_maxsize = CONNECTIONS
+        configuration.client_session_kwargs = {"timeout": aiohttp.ClientTimeout(total=None)}
+        self._configuration = configuration
+        self._dry_run = False
+        self._rest = RESTClientObject(configuration)
+        self._token = ""
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Api:
+        """An Api for `kubeconfig` (default: `$KUBECONFIG`, then the usual file), or the pod's own account in a cluster.
+
+        Raises `Unavailable` naming the remedy when there is neither.
+        """
+        configuration = Configuration()
+        wanted = kubeconfig or os.environ.get("KUBECONFIG")
+        files = (wanted or str(Path("~/.kube/config").expanduser())).split(os.pathsep)
+        try:
+            if wanted is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+                config.load_incluster_config(client_configuration=configuration)
+            elif not any(Path(file).is_file() for file in files):
+                raise Unavailable(0, f"there is no kubeconfig at {os.pathsep.join(files)}: set KUBECONFIG")
+            else:
+                await config.load_kube_config(
+                    config_file=wanted, context=context, client_configuration=configuration, persist_config=False
+                )
+        except (config.ConfigException, *NO_KUBECONFIG) as error:
+            said = " ".join(str(error).split())
+            raise Unavailable(0, f"no usable kubeconfig at {os.pathsep.join(files)}: {said}; set KUBECONFIG") from None
+        return cls(configuration)
+
+    async def nameless(self) -> Api:
+        """The same server on connections of its own, which carry nobody's certificate, token or cookie.
+
+        The start of `bearing`: a client certificate would speak before any token does.
+        """
+        bare = Configuration()
+        for name in SERVER_SETTINGS:
+            setattr(bare, name, getattr(self._configuration, name))
+        other = Api(bare)
+        bare.client_session_kwargs = {**(bare.client_session_kwargs or {}), "cookie_jar": aiohttp.DummyCookieJar()}
+        return other
+
+    def bearing(self, token: str) -> Api:
+        """The same connections with the credentials of whoever owns `token`; the original closes them."""
+        other = copy.copy(self)
+        other._token = f"Bearer {token}"
+        return other
+
+    async def close(self) -> None:
+        """Close all connections, and give those that are just being closed the turns of the loop they need to end."""
+        if self._rest.pool_manager and self._rest.pool_manager.connector:
+            await self._rest.pool_manager.connector.close(abort_ssl=True)  # a TLS farewell may outlive the loop
+        await self._rest.close()
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
+
+    def dry_run(self) -> Api:
+        """The same door, on the same connections, whose every write the API server checks and does not keep."""
+        view = copy.copy(self)
+        view._dry_run = True
+        return view
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        """One request. `path` starts with /api or /apis; returns the decoded answer, raises an `ApiError`."""
+        if self._dry_run and method != "GET":
+            query, body = _rehearsed(method, query, body)
+        return decoded(await self._read(method, path, query, body, content_type))
+
+    async def text(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        """What is at `path` as it is: logs are no JSON. Raises as `request` does."""
+        return await self._read("GET", path, query, None, "application/json")
+
+    async def _read(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
+    ) -> bytes:
+        try:
+            response = await self._open(method, path, query, body, content_type, seconds_left())
+            raw: bytes = await response.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            raise Unavailable(0, f"no answer from the API server: {error or type(error).__name__}") from error
+        if response.status >= 400:
+            raise error_of(response.status, decoded(raw), patch=content_type == JSON_PATCH)
+        return raw
+
+    async def get(self, path: str) -> Object:
+        """The object at `path`, read from the store itself (never stale)."""
+        return await self.request("GET", path)
+
+    async def list(self, path: str, *, fields: str = "", labels: str = "", version: str | None = None) -> Object:
+        """The list at `path`, narrowed by field and label selectors.
+
+        `version` None asks for the newest state, for which a quiet server waits up to 0.1 s; "0" takes what the
+        server's cache has; another version takes the cache once it is no older than that (API concepts,
+        "resourceVersion in list requests").
+        """
+        query = {"fieldSelector": fields, "labelSelector": labels, "resourceVersion": version or ""}
+        if version not in (None, "", "0"):
+            query["resourceVersionMatch"] = "NotOlderThan"
+        return await self.request("GET", path, query={key: value for key, value in query.items() if value})
+
+    async def create(self, path: str, body: Object) -> Object:
+        """POST `body` to the collection or subresource at `path`."""
+        return await self.request("POST", path, body=body)
+
+    async def patch(self, path: str, body: Any, content_type: str = MERGE_PATCH) -> Object:
+        """PATCH by merge, or with `content_type=JSON_PATCH` by a list of operations."""
+        return await self.request("PATCH", path, body=body, content_type=content_type)
+
+    async def delete(self, path: str, *, uid: str) -> Object:
+        """DELETE the object at `path` if it is still the one with `uid`; `Conflict` when it is another."""
+        return await self.request("DELETE", path, body={"preconditions": {"uid": uid}})
+
+    async def watch(
+        self, path: str, *, version: str, fields: str = "", labels: str = ""
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Changes after `version` as (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server ends the watch.
+
+        Raises `NotFound` (410) when `version` is too old, `Unavailable` when the connection breaks.
+        """
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+            "fieldSelector": fields,
+            "labelSelector": labels,
+        }
+        wanted = {key: value for key, value in query.items() if value}
+        try:
+            response = await self._open("GET", path, wanted, None, "application/json", None)
+            with dropped(response.response):  # whoever stops watching must not keep the connection
+                if response.status >= 400:
+                    raise error_of(response.status, decoded(await response.read()))
+                async for line in lines(response.response):
+                    change = json.loads(line)
+                    if change["type"] == "ERROR":
+                        raise error_of(int(change["object"].get("code") or 500), change["object"])
+                    yield change["type"], change["object"]
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            raise Unavailable(0, f"the watch on {path} broke: {error or type(error).__name__}") from error
+
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+        seconds: float | None,
+    ) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "nodemaintenance"}
+        token = self._token or await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        if token:
+            headers["Authorization"] = token
+        url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
+        return await self._rest.request(method, url, headers=headers, body=body, _request_timeout=timeout)
+
+
+def _rehearsed(method: str, query: Mapping[str, str] | None, body: Any) -> tuple[Mapping[str, str], Any]:
+    """Query and body of a write that must not be kept. A DELETE with a body takes its options from there alone."""
+    said = {**(body or {}), "dryRun": ["All"]} if method == "DELETE" else body
+    return {**(query or {}), "dryRun": "All"}, said
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path. Free text may stand where a name should; it must not lead to another resource:
+    what no object's name can hold becomes a name that no object has."""
+    harmless = name.replace("/", ":").replace("%", ":") if name.strip(".") else ":"
+    return quote(harmless, safe="")
+
+
+async def absent_ok(call: Any) -> Object | None:
+    """The result of an awaitable request, or None when it raises `NotFound`."""
+    try:
+        result: Object = await call
+    except NotFound:
+        return None
+    return result

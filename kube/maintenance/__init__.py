@@ -1,0 +1,1 @@
+"""Rules of NodeMaintenance objects, pure; `lookup` alone uses the door."""

@@ -1,0 +1,86 @@
+"""Kubernetes Events about nodes and maintenances, as `kubectl describe` finds them (OSV-12, NMO-27). Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from kube.door.api import Object
+from kube.maintenance.objects import Maintenance, node_name, timestamp
+
+NAMESPACE = "default"
+"""Events of cluster-scoped objects live here."""
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+BEGIN, SUCCEED, FAIL, REMOVE = "BeginMaintenance", "SucceedMaintenance", "FailedMaintenance", "RemovedMaintenance"
+UNCORDON = "UncordonNode"
+TEXTS = {
+    BEGIN: "Begin a node maintenance",
+    SUCCEED: "Node maintenance was succeeded",
+    FAIL: "Failed a node maintenance",
+    REMOVE: "Removed a node maintenance",
+    UNCORDON: "Uncordon a node",
+}
+"""Reason → message, as the medik8s operator words them; what else is known follows a colon."""
+
+
+def about(node: str, reason: str) -> str:
+    """Field selector for the Events with this reason about a node."""
+    return f"involvedObject.kind=Node,involvedObject.name={node},reason={reason}"
+
+
+def node_event(
+    node: str, reason: str, message: str, maintenance: Maintenance, now: datetime, *, kind: str = "Normal"
+) -> Object:
+    """An Event about a node."""
+    # kubectl describe looks Events of nodes up by name in place of the uid, as kubelets write them
+    about_it = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+    return _event(about_it, reason, message, maintenance, now, kind)
+
+
+def maintenance_events(reason: str, detail: str, maintenance: Maintenance, now: datetime) -> list[Object]:
+    """The Events about a maintenance and about its node that say what became of the maintenance (NMO-27).
+
+    `detail` is said beside the reason's own text; a failure is a Warning.
+    """
+    metadata = maintenance["metadata"]
+    message = f"{TEXTS[reason]}: {detail}" if detail else TEXTS[reason]
+    kind = "Warning" if reason == FAIL else "Normal"
+    itself = {"kind": "NodeMaintenance", **{key: metadata[key] for key in ("name", "uid")}}
+    told = [_event({"apiVersion": maintenance["apiVersion"], **itself}, reason, message, maintenance, now, kind)]
+    node = node_name(maintenance)
+    return [*told, node_event(node, reason, message, maintenance, now, kind=kind)] if node else told
+
+
+def _event(
+    involved: Mapping[str, str], reason: str, message: str, maintenance: Maintenance, now: datetime, kind: str
+) -> Object:
+    """An Event named by maintenance, object and reason: told again, it is counted, and there is still one."""
+    moment = timestamp(now)
+    identity = f"{maintenance['metadata']['uid']}|{involved['kind']}|{reason}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{involved['name']}.{digest}", "namespace": NAMESPACE},
+        "involvedObject": dict(involved),
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "source": {"component": "node-maintenance"},
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
+
+
+def told_again(told: Mapping[str, Any], event: Mapping[str, Any]) -> Object:
+    """Merge patch that counts the Event that was told before once more."""
+    newest = {key: event[key] for key in ("message", "lastTimestamp")}
+    return {**newest, "count": (told.get("count") or 1) + 1}
+
+
+def told_since(found: Iterable[Any], since: str) -> bool:
+    """Whether one of the Events is not older than `since` (RFC 3339)."""
+    return any((item.get("lastTimestamp") or item.get("eventTime") or "") >= since for item in found)

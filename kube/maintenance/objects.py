@@ -1,0 +1,119 @@
+"""NodeMaintenance objects: what they ask for, who asked, what begins and releases them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from kube.door.api import Object
+from kube.maintenance.groups import GROUPS, Group
+from kube.nodes import Node
+
+Maintenance = Mapping[str, Any]
+FINALIZER = "nodemaintenance.dev/restore"
+LEGACY_FINALIZERS = ("foregroundDeleteNodeMaintenance",)
+"""Left on objects by the old operator; taken off with ours, so that those objects can be deleted (NMO-16)."""
+OURS = (FINALIZER, *LEGACY_FINALIZERS)
+"""All that we take off once the node is restored."""
+SNAPSHOT = "nodemaintenance.dev/snapshot"
+"""Annotation with the counts taken before anything was evicted; written with the finalizer, in one patch (NMO-11)."""
+REQUESTER = "nodemaintenance.dev/requested-by"
+"""Annotation with the user who asked, as the command line and the console know him. A claim, not a proof."""
+RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
+
+
+def group(maintenance: Maintenance) -> Group:
+    """The API group the object belongs to."""
+    return GROUPS[maintenance["apiVersion"]]
+
+
+def path(maintenance: Maintenance) -> str:
+    """Path of the object."""
+    return f"{group(maintenance).path}/{maintenance['metadata']['name']}"
+
+
+def node_name(maintenance: Maintenance) -> str:
+    """`spec.nodeName`, "" when an old schema let an object without one in."""
+    return str((maintenance.get("spec") or {}).get("nodeName") or "")
+
+
+def is_deleting(maintenance: Maintenance) -> bool:
+    """Deletion was requested."""
+    return bool(maintenance["metadata"].get("deletionTimestamp"))
+
+
+def finalizers(maintenance: Maintenance) -> list[str]:
+    """All finalizers of the object."""
+    return list(maintenance["metadata"].get("finalizers") or [])
+
+
+def is_held(maintenance: Maintenance) -> bool:
+    """One of our finalizers holds the object until its node is restored."""
+    return bool(set(OURS) & set(finalizers(maintenance)))
+
+
+def has_begun(maintenance: Maintenance) -> bool:
+    """Finalizer and snapshot are in place: the node is ours to change, and ours to give back."""
+    return FINALIZER in finalizers(maintenance) and snapshot(maintenance) is not None
+
+
+def phase(maintenance: Maintenance) -> str:
+    """`status.phase`, "" before the first status."""
+    return str((maintenance.get("status") or {}).get("phase") or "")
+
+
+def requester(maintenance: Maintenance) -> str:
+    """Who asked for it: the user who is named on it, else the program that wrote its spec; "" when neither is known."""
+    metadata = maintenance["metadata"]
+    user = (metadata.get("annotations") or {}).get(REQUESTER)
+    programs = [item.get("manager") for item in metadata.get("managedFields") or [] if "f:spec" in item["fieldsV1"]]
+    return str(user or next((f"the program {name}" for name in programs if name), ""))
+
+
+def snapshot(maintenance: Maintenance) -> Object | None:
+    """`{totalpods, evictionPods}` as counted when the maintenance began; None before."""
+    annotations = maintenance["metadata"].get("annotations") or {}
+    try:
+        counts = json.loads(annotations.get(SNAPSHOT, "null"))
+        return {"totalpods": int(counts["totalpods"]), "evictionPods": int(counts["evictionPods"])}
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:
+    """Merge patch that begins: finalizer, owner reference (NMO-20) and snapshot, if nobody wrote meanwhile."""
+    metadata = maintenance["metadata"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
+    others = [item for item in metadata.get("ownerReferences") or [] if item["uid"] != owner["uid"]]
+    return {
+        "metadata": {
+            "resourceVersion": metadata["resourceVersion"],
+            "finalizers": [*(f for f in finalizers(maintenance) if f != FINALIZER), FINALIZER],
+            "ownerReferences": [*others, owner],
+            "annotations": {SNAPSHOT: json.dumps(dict(counts), sort_keys=True)},
+        }
+    }
+
+
+def release_patch(maintenance: Maintenance) -> Object:
+    """Merge patch that takes our finalizer off, and the old operator's."""
+    kept = [name for name in finalizers(maintenance) if name not in OURS]
+    return {"metadata": {"resourceVersion": maintenance["metadata"]["resourceVersion"], "finalizers": kept}}
+
+
+def condition(maintenance: Maintenance, kind: str) -> Object:
+    """The condition of that type, {} when there is none."""
+    conditions = (maintenance.get("status") or {}).get("conditions") or []
+    return next((dict(item) for item in conditions if item.get("type") == kind), {})
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC with seconds, as Kubernetes writes times."""
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(timestamp: str) -> datetime:
+    """The moment that a time of Kubernetes' names."""
+    return datetime.strptime(timestamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)

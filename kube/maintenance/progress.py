@@ -1,0 +1,173 @@
+"""The status of a NodeMaintenance: how far it is, what is left and what is in the way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kube import pods as podrules
+from kube.door.api import Object
+from kube.maintenance.objects import (
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    Maintenance,
+    condition,
+    group,
+    has_begun,
+    is_deleting,
+    snapshot,
+    timestamp,
+)
+from kube.nodes import Node, in_maintenance
+from kube.pods import Pod
+from kube.words import counted
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an event tells the status beside what can be read from the cluster.
+
+    Attributes:
+        error: latest error; "" after a clean step, which clears `lastError` (NMO-13).
+        blocked: pods that may not go now, as in `pods.evicted`; None when the event says nothing of them.
+        drained: a fresh list showed nothing left to evict.
+        restoring: the error is of giving the node back, and so the one that matters while the object is deleted.
+    """
+
+    error: str = ""
+    blocked: list[Object] | None = None
+    drained: bool = False
+    restoring: bool = False
+
+
+def progress(eviction_pods: int, pending: int, before: int = 0) -> int:
+    """Percent done, 0 to 100: `(evictionPods - pending) * 100 // evictionPods`; never less than `before` (NMO-10)."""
+    if eviction_pods <= 0:
+        return 100
+    return max(before, min(100, max(0, (eviction_pods - pending) * 100 // eviction_pods)))
+
+
+def status_patch(
+    maintenance: Maintenance, node: Node | None, pods: Iterable[Pod], report: Report, now: datetime
+) -> Object | None:
+    """Merge patch for the status subresource; None when nothing but the time would change (NMO-12).
+
+    `pods` are those of the node, read after `maintenance` was. The patch holds only if nobody wrote since.
+    """
+    before = dict(maintenance.get("status") or {})
+    if is_deleting(maintenance):
+        after = {"lastError": report.error} if report.restoring else {}
+    elif has_begun(maintenance):
+        after = _status_begun(maintenance, node, list(pods), report, now)
+    elif report.error:
+        after = _status_failed(maintenance, report, now)
+    else:
+        return None
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    if not changed:
+        return None
+    changed["lastUpdate"] = timestamp(now)
+    return {"metadata": {"resourceVersion": maintenance["metadata"]["resourceVersion"]}, "status": changed}
+
+
+def _status_failed(maintenance: Maintenance, report: Report, now: datetime) -> Object:
+    """Never begun: unknown node, or another maintenance holds it (NMO-19, NMO-22)."""
+    conditions = [_condition(maintenance, "Drained", False, FAILED, report.error, now)]
+    return {"phase": FAILED, "lastError": report.error, "conditions": conditions}
+
+
+def _status_begun(
+    maintenance: Maintenance, node: Node | None, pods: list[Pod], report: Report, now: datetime
+) -> Object:
+    before = maintenance.get("status") or {}
+    counts = snapshot(maintenance) or {}
+    pending = podrules.sort(pods).leaving
+    done = not pending and (report.drained or before.get("phase") == SUCCEEDED)
+    blocked = _blocked(before.get("blockedPods") or [], pending, report, now)
+    return {
+        "phase": SUCCEEDED if done else RUNNING,
+        "drainProgress": 100
+        if done
+        else progress(counts["evictionPods"], len(pending), before.get("drainProgress") or 0),
+        "evictionPods": counts["evictionPods"],
+        "totalpods": counts["totalpods"],
+        "totalPods": counts["totalpods"],  # both spellings (C1)
+        "pendingPods": [pod["metadata"]["name"] for pod in pending],
+        "pendingPodsRefs": [podrules.name_of(pod) for pod in pending],
+        "pendingCount": len(pending),
+        "blockedPods": blocked,
+        "lastError": None if done else report.error or _still_true(before, report, blocked),
+        "conditions": _conditions(maintenance, node, done, len(pending), blocked, now),
+    }
+
+
+def _still_true(before: Mapping[str, Any], report: Report, blocked: list[Object]) -> str | None:
+    """The error of before, where a clean step said nothing of the pods that are blocked: it would come back at once."""
+    return before.get("lastError") if report.blocked is None and blocked else None
+
+
+def _blocked(before: list[Object], pending: list[Pod], report: Report, now: datetime) -> list[Object]:
+    """Blocked pods that are still there, each with the time since when it is blocked for this reason."""
+    said = before if report.blocked is None else report.blocked
+    waiting = {podrules.key(pod) for pod in pending if not podrules.is_terminating(pod)}
+    items = [{k: v for k, v in item.items() if k != "uid"} for item in said]
+    items = [item for item in items if f"{item['namespace']}/{item['name']}" in waiting]
+    items += [stuck for stuck in (_stuck(pod, now) for pod in pending) if stuck]
+    since = {why_blocked(item): item.get("since") for item in before}
+    dated = [{**item, "since": since.get(why_blocked(item)) or timestamp(now)} for item in items]
+    return sorted(dated, key=lambda item: (item["namespace"], item["name"]))
+
+
+def why_blocked(item: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes a blocked pod the same as before: it, and the reason for which it waits."""
+    return tuple(item.get(key) for key in ("namespace", "name", "reason", "budget"))
+
+
+def _stuck(pod: Pod, now: datetime) -> Object | None:
+    """A pod whose grace period is over and that is still there (the API server puts the end into deletionTimestamp)."""
+    metadata = pod["metadata"]
+    if not metadata.get("deletionTimestamp") or timestamp(now) <= metadata["deletionTimestamp"]:
+        return None
+    held = metadata.get("finalizers") or []
+    reason = "Finalizers" if held else "Terminating"
+    message = (
+        f"finalizers {', '.join(held)} hold the deleted pod: their owner must take them off"
+        if held
+        else "its grace period is over and the kubelet has not ended it: look at the node"
+    )
+    return {**podrules.name_of(pod), "reason": reason, "message": message, "budget": ""}
+
+
+def _conditions(
+    maintenance: Maintenance, node: Node | None, done: bool, pending: int, blocked: list[Object], now: datetime
+) -> list[Object]:
+    ready = node is not None and in_maintenance(node, group(maintenance).drain_taint)
+    cordoned = ("Cordoned", "the node takes no new pods") if ready else ("NotCordoned", "cordon or taints are missing")
+    if done:
+        drained = ("Drained", "no pod is left to evict")
+    elif blocked:
+        drained = ("Blocked", f"{counted(pending, 'pod')} left, {len(blocked)} of them blocked")
+    else:
+        drained = ("Draining", f"{counted(pending, 'pod')} left")
+    return [
+        _condition(maintenance, "Cordoned", ready, *cordoned, now),
+        _condition(maintenance, "Drained", done, *drained, now),
+    ]
+
+
+def _condition(maintenance: Maintenance, kind: str, true: bool, reason: str, message: str, now: datetime) -> Object:
+    """A condition of the Kubernetes kind; its transition time moves with its status only."""
+    status = "True" if true else "False"
+    before = condition(maintenance, kind)
+    moved = before.get("lastTransitionTime") if before.get("status") == status else None
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "observedGeneration": maintenance["metadata"].get("generation", 0),
+        "lastTransitionTime": moved or timestamp(now),
+    }

@@ -1,0 +1,116 @@
+"""Manners that all commands share: help with an example, exit statuses, one-line errors, kubectl as the door."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from console.cli import commands
+from console.terminal.options import Duration
+from tests.console.conftest import ROOT, Run
+
+NAMES = ["start", "stop", "status", "drain", "uncordon", "must-gather", "replay", "redrive"]
+OF_THE_JOURNAL = ["events", "deadletters"]
+"""These need no cluster."""
+SERVING = ["console"]
+"""What it shows is pages."""
+
+
+def test_the_commands_are_these() -> None:
+    assert sorted(commands.commands) == sorted(NAMES + OF_THE_JOURNAL + SERVING)
+
+
+@pytest.mark.parametrize("name", NAMES + OF_THE_JOURNAL + SERVING)
+def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
+    result = CliRunner().invoke(commands, [name, "--help"], prog_name="kubectl maintenance")
+
+    assert result.exit_code == 0
+    assert f"Usage: kubectl maintenance {name}" in result.stdout
+    assert f"Example:\n    kubectl maintenance {name}" in result.stdout
+    shared = ("--journal",) if name in OF_THE_JOURNAL else ("--kubeconfig", "--context")
+    output = () if name in SERVING else ("--output [table|",)
+    for option in (*output, *shared):
+        assert option in result.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["no-such-command"],
+        ["start"],
+        ["start", "node-1", "--group=openshift"],
+        ["stop", "node-1", "--timeout=soon"],
+        ["status", "-o", "yaml"],
+        ["drain", "node-1", "--force=maybe"],
+        ["status", "--kubeconfig=/no/such/file"],
+        ["console", "--listen=8090"],
+        ["console", "--listen=nowhere:8090"],
+        ["console", "--groups-header=X-Groups"],
+        ["console", "--user-header=X-User", "--proxy=nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
+    result = CliRunner().invoke(commands, words)
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_context_that_is_not_there_is_one_line_and_exit_1(run: Run) -> None:
+    result = run("status", "--context", "elsewhere")
+
+    assert result.exit_code == 1
+    assert "elsewhere" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_server_that_does_not_answer_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    """Port 9 (discard) of this machine: nobody listens."""
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    user = {"name": "u", "user": {"token": "t"}}
+    config = {"current-context": "c", "clusters": [cluster], "contexts": [context], "users": [user]}
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(config))
+
+    result = CliRunner().invoke(commands, ["status", f"--kubeconfig={file}"])
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: no answer from the API server: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [b"hello", b"garbage: [", bytes(range(128, 256)), b"[]", b"", b"users: 1"])
+def test_a_file_that_is_no_kubeconfig_is_one_line_and_exit_1(tmp_path: Path, content: bytes) -> None:
+    """X-6: whatever the file holds."""
+    file = tmp_path / "kubeconfig"
+    file.write_bytes(content)
+
+    result = CliRunner().invoke(commands, ["status", f"--kubeconfig={file}"])
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: no usable kubeconfig at {file}: ")
+
+
+def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
+    """OSV-10: `kubectl maintenance`, from the script that pyproject.toml names."""
+    assert 'kubectl-maintenance = "console.cli:main"' in (ROOT / "pyproject.toml").read_text()
+
+    words = ["kubectl", "maintenance", "status", "-o", "json"]
+    done = subprocess.run(words, env=plugin, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)) == ["maintenances"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("15", 15), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("200ms", 0.2), ("1.5s", 1.5)],
+)
+def test_a_duration_is_read_as_kubectl_writes_it(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds

@@ -1,0 +1,226 @@
+"""`drain` beside the real `kubectl drain` on twin nodes, and what it says of pods that cannot go."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from localcluster.cluster import LocalCluster
+from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
+from tests.console.conftest import Nodes, Run
+
+LAUNCHER = {"kubevirt.io": "virt-launcher"}
+MODERN = ["--delete-emptydir-data", "--ignore-daemonsets", "--force"]
+SPELLED_AS_THEN = ["--delete-local-data", "--ignore-daemonsets=true", "--force"]
+
+
+def furnish(cluster: LocalCluster, node: str, *kinds: str) -> None:
+    """Put pods of these kinds on the node."""
+    made = {
+        "managed": controlled("ReplicaSet", node),
+        "daemon": controlled("DaemonSet", node),
+        "bare": pod(f"bare-{node}", node),
+        "launcher": pod(f"launcher-{node}", node, labels=LAUNCHER),
+        "local": pod(f"local-{node}", node, volumes=[{"name": "scratch", "emptyDir": {}}]),
+        "mirror": pod(f"mirror-{node}", node, annotations={"kubernetes.io/config.mirror": "here"}),
+    }
+    apply(cluster, *(made[kind] for kind in kinds))
+
+
+def outcome(cluster: LocalCluster, node: str) -> tuple[bool, list[str]]:
+    """Whether the node is cordoned, and which kinds of pods are left there."""
+    return is_cordoned(cluster, node), sorted(item["metadata"]["name"].split("-")[0] for item in pods_on(cluster, node))
+
+
+EVERYTHING = ("managed", "daemon", "bare", "launcher", "local", "mirror")
+TWINS = {
+    "DRN-1: all flags": (EVERYTHING, MODERN, SPELLED_AS_THEN, ["daemonset", "mirror"]),
+    "DRN-2: emptyDir without its flag": (("managed", "local"), ["--force"], ["--force"], ["local", "replicaset"]),
+    "DRN-2: emptyDir with false": (("local",), ["--force"], ["--force", "--delete-local-data=false"], ["local"]),
+    "DRN-3: a DaemonSet without its flag": (("managed", "daemon"), [], [], ["daemonset", "replicaset"]),
+    "DRN-3: a DaemonSet with false": (
+        ("managed", "daemon"),
+        ["--ignore-daemonsets=false"],
+        ["--ignore-daemonsets=false"],
+        ["daemonset", "replicaset"],
+    ),
+    "DRN-4: a bare pod without force": (("managed", "bare"), [], [], ["bare", "replicaset"]),
+    "DRN-4: a bare pod with force": (("managed", "bare"), ["--force"], ["--force=true"], []),
+    "DRN-5: only the pods with a label": (
+        ("launcher", "bare", "managed", "daemon"),
+        ["--force", "--pod-selector=kubevirt.io=virt-launcher"],
+        ["--force", "--pod-selector=kubevirt.io=virt-launcher"],
+        ["bare", "daemonset", "replicaset"],
+    ),
+    "only managed pods": (("managed",), [], [], []),
+}
+
+
+@pytest.mark.parametrize(("kinds", "theirs", "ours", "left"), TWINS.values(), ids=TWINS.keys())
+def test_a_drain_ends_as_that_of_kubectl_does(
+    installed: LocalCluster,
+    run: Run,
+    new_node: Nodes,
+    kinds: tuple[str, ...],
+    theirs: list[str],
+    ours: list[str],
+    left: list[str],
+) -> None:
+    """DRN-1 to DRN-5, OSV-1, OSV-10, KNM-6: same pods left, same cordon, same exit status."""
+    twin, node = new_node(), new_node()
+    furnish(installed, twin, *kinds)
+    furnish(installed, node, *kinds)
+
+    expected = installed.kubectl("drain", twin, *theirs, check=False)
+    result = run("drain", node, *ours)
+
+    assert outcome(installed, node) == outcome(installed, twin) == (True, left)
+    assert result.exit_code == expected.returncode, result.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("local", "cannot delete Pods with local storage (use --delete-emptydir-data to override): default/local-"),
+        ("daemon", "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore): default/daemonset-"),
+        ("bare", "cannot delete Pods that declare no controller (use --force to override): default/bare-"),
+    ],
+)
+def test_a_refusal_names_pods_and_flag_in_one_line(
+    installed: LocalCluster, run: Run, node: str, kind: str, said: str
+) -> None:
+    """DRN-2 to DRN-4: nothing is evicted, the node stays cordoned, the error says so."""
+    furnish(installed, node, kind)
+
+    result = run("drain", node, *(["--force"] if kind == "local" else []))
+
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith(f"Error: nothing was evicted from {node}, which stays cordoned: ")
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize("selector", ["!!", "a=b=c", "a in (b"])
+def test_a_selector_that_cannot_be_read_is_a_usage_error_before_any_cordon(
+    installed: LocalCluster, run: Run, node: str, selector: str
+) -> None:
+    """DRN-5."""
+    result = run("drain", node, f"--pod-selector={selector}")
+
+    assert result.exit_code == 2
+    assert not is_cordoned(installed, node)
+
+
+def test_a_dry_run_tells_and_changes_nothing(installed: LocalCluster, run: Run, node: str) -> None:
+    """DRN-1: the same pods would go."""
+    furnish(installed, node, "bare", "managed")
+
+    result = run("drain", node, "--force", "--dry-run")
+
+    assert result.exit_code == 0
+    assert f"would evict pod default/bare-{node}" in result.stdout
+    assert outcome(installed, node) == (False, ["bare", "replicaset"])
+
+
+def test_json_is_one_object_with_the_pods_that_went(installed: LocalCluster, run: Run, node: str) -> None:
+    """DRN-1: warnings are for the other stream."""
+    furnish(installed, node, "bare", "daemon")
+
+    result = run("drain", node, "--force", "--ignore-daemonsets", "-o", "json")
+
+    told: dict[str, Any] = json.loads(result.stdout)
+    assert told["drained"] is True
+    assert told["evicted"] == [{"namespace": "default", "name": f"bare-{node}"}]
+    assert [item["name"].split("-")[0] for item in told["ignored"]] == ["daemonset"]
+    assert "ignoring DaemonSet-managed Pods" in result.stderr
+
+
+def test_a_drain_that_a_budget_stops_ends_at_its_timeout_and_says_who_waits(
+    installed: LocalCluster, run: Run, node: str
+) -> None:
+    """DRN-6: the node stays cordoned."""
+    apply(installed, controlled("ReplicaSet", node, replicas=2))
+    apply(installed, budget(f"keep-{node}", node, minAvailable=2))
+
+    result = run("drain", node, "--timeout=1s")
+
+    assert result.exit_code == 1
+    assert f"2 pods left: default/replicaset-{node}" in result.stderr
+    assert f"budget keep-{node} needs 2 healthy pods and has 2" in result.stderr
+    assert is_cordoned(installed, node)
+
+
+@pytest.fixture
+def waiting_drain(installed: LocalCluster, plugin: dict[str, str], node: str) -> Iterator[subprocess.Popen[str]]:
+    """A drain as a process of its own, waiting for a budget."""
+    apply(installed, controlled("ReplicaSet", node, replicas=2))
+    apply(installed, budget(f"keep-{node}", node, minAvailable=2))
+    words = ["kubectl", "maintenance", "drain", node]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin) as process:
+        assert process.stdout
+        assert any(line.startswith("waiting with pod ") for line in process.stdout)
+        yield process
+        process.kill()
+
+
+def test_a_blocked_pod_goes_when_its_budget_opens(
+    installed: LocalCluster, node: str, waiting_drain: subprocess.Popen[str]
+) -> None:
+    """NMO-6: by watching the budget; nothing has to be started again."""
+    installed.kubectl("delete", "poddisruptionbudget", f"keep-{node}")
+
+    out, errors = waiting_drain.communicate(timeout=10)
+
+    assert waiting_drain.returncode == 0, errors
+    assert out.endswith(f"node/{node} drained\n")
+    assert pods_on(installed, node) == []
+
+
+def test_ctrl_c_ends_a_waiting_drain_without_a_traceback(
+    installed: LocalCluster, node: str, waiting_drain: subprocess.Popen[str]
+) -> None:
+    """DRN-6: the node stays cordoned, as with kubectl."""
+    waiting_drain.send_signal(2)
+
+    _, errors = waiting_drain.communicate(timeout=10)
+
+    assert (waiting_drain.returncode, errors) == (130, "")
+    assert is_cordoned(installed, node)
+
+
+def test_a_pod_behind_two_budgets_is_named_after_the_others_went(installed: LocalCluster, run: Run, node: str) -> None:
+    """NMO-6: an eviction can honour one budget only; waiting would not help."""
+    apply(installed, controlled("ReplicaSet", node), pod(f"bare-{node}", node))
+    for name in ("first", "second"):
+        apply(installed, budget(f"{name}-{node}", node, {"by": "replicaset"}, maxUnavailable=1))
+
+    result = run("drain", node, "--force")
+
+    assert result.exit_code == 1
+    assert f"these pods cannot be evicted: default/replicaset-{node}" in result.stderr
+    assert outcome(installed, node) == (True, ["replicaset"])
+
+
+def test_a_drain_waits_until_terminating_pods_are_gone(installed: LocalCluster, run: Run, node: str) -> None:
+    """NMO-6: an accepted eviction is not the end of a pod."""
+    apply(installed, pod(f"slow-{node}", node, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
+
+    result = run("drain", node, "--force")
+
+    assert result.exit_code == 0
+    assert pods_on(installed, node) == []
+
+
+def test_a_drained_node_stays_cordoned_until_it_is_uncordoned(installed: LocalCluster, run: Run, node: str) -> None:
+    """DRN-6, OSV-10."""
+    run("drain", node)
+    assert is_cordoned(installed, node)
+
+    first, second = run("uncordon", node), run("uncordon", node)
+
+    assert [first.stdout, second.stdout] == [f"node/{node} uncordoned\n", f"node/{node} already uncordoned\n"]
+    assert not is_cordoned(installed, node)

@@ -1,0 +1,230 @@
+"""`kubectl maintenance events` on a journal made for it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from cloudevents.core.v1.event import CloudEvent
+
+from console.cli import commands
+from eventing import events
+from eventing.events import Reference, event
+from eventing.journal.store import Attempt, Journal
+
+MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+START = datetime.now(timezone.utc) - timedelta(hours=1)
+ADDED = CloudEvent(
+    {"id": "added", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": "NodeMaintenance"},
+    {"metadata": {"name": "nm", "uid": "uid-1"}, "spec": {"nodeName": "node-1"}},
+)
+BEGUN = event(events.MAINTENANCE_BEGUN, "begin", MINE, "node-1", cause=ADDED)
+CORDONED = event(events.NODE_CORDONED, "cordon", MINE, "node-1", cause=BEGUN)
+GONE = event(events.PODS_GONE, "podsource", MINE, "node-1", seed="7", more="true")
+TICK = CloudEvent({"id": "tick", "source": "/ping", "type": events.TICK}, {})
+ALL = (ADDED, BEGUN, CORDONED, GONE, TICK)
+Events = Callable[..., Result]
+
+
+def fill(book: Journal) -> None:
+    """A maintenance that waited 2 s for its cordon, whose status failed once, and whose evict was never called."""
+    arrived = (START + timedelta(seconds=seconds) for seconds in (0, 0.1, 2.2, 3, 4))
+    book.write_all(zip(ALL, arrived, strict=True))
+    runs = (
+        (ADDED, "begin", 0.09, 200, ""),
+        (BEGUN, "cordon", 2.05, 200, ""),
+        (BEGUN, "status", 0.01, 503, "the API server is away"),
+        (CORDONED, "taint", 0.02, 200, ""),
+        (TICK, "resync", 0.03, 204, ""),
+    )
+    book.note(
+        Attempt(one.get_source(), one.get_id(), name, START, took, code, error=error)
+        for one, name, took, code, error in runs
+    )
+
+
+@pytest.fixture
+def show(journal_url: str) -> Events:
+    """Run the command on that journal."""
+    with closing(Journal(journal_url)) as book:
+        fill(book)
+
+    def runs(*words: str, color: bool = False) -> Result:
+        line = ["events", "--journal", journal_url, *words]
+        return CliRunner(env={"TZ": "UTC"}).invoke(commands, line, prog_name="kubectl maintenance", color=color)
+
+    return runs
+
+
+def ids(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return [item["event"]["id"] for item in json.loads(result.stdout)]
+
+
+def test_the_tree_shows_what_was_slow_failed_or_is_missing(show: Events) -> None:
+    """Cause above effect, when and how long after it, each function with its time and status."""
+    result = show("-o", "tree")
+
+    assert result.exit_code == 0, result.output
+    heading, added, begun, cordoned, gone, _, none, tick = result.stdout.splitlines()
+    assert heading.startswith("nm (uid-1), node node-1, ")
+    assert heading.endswith("4 events in 3.000 s, 1 failed, 1 missing")
+    assert added.split() == ["+0.000", "s", "apiserver.resource.add", "begin", "90", "ms"]
+    assert begun.split()[:6] == ["+0.100", "s", "└─", "maintenance.begun", "0.100", "s"]
+    assert begun.endswith("cordon 2050 ms, status 10 ms 503 the API server is away")
+    assert cordoned.split() == ["+2.200", "s", "└─", "node.cordoned", "2.100", "s", "taint", "20", "ms"]
+    assert cordoned.index("└─") > begun.index("└─")
+    assert gone.split() == ["+3.000", "s", "pods.gone", "evict", "MISSING"]
+    assert none.startswith("Of no maintenance, ")
+    assert tick.split()[2:] == ["sources.ping", "resync", "30", "ms"]
+
+
+def test_slow_and_missing_stand_out_on_a_terminal(show: Events) -> None:
+    """Yellow from a second on, red for what went wrong."""
+    coloured = show("-o", "tree", color=True).stdout
+
+    assert "\x1b[33m\x1b[1m   2.100 s\x1b[0m" in coloured
+    assert "\x1b[33m\x1b[1mcordon 2050 ms\x1b[0m" in coloured
+    assert "\x1b[31m\x1b[1mevict MISSING\x1b[0m" in coloured
+
+
+def test_the_table_has_a_row_for_each_event(show: Events) -> None:
+    """With the id that replay wants."""
+    heading, *rows = show().stdout.splitlines()
+
+    assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "RUNS"]
+    assert len(rows) == 5
+    assert all(one.get_id() in row for one, row in zip(ALL, rows, strict=True))
+    assert rows[3].split()[2:] == ["pods.gone", "node-1", "nm", GONE.get_id(), "evict", "MISSING"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), ALL),
+        (("--node", "node-1"), ALL[:4]),
+        (("--maintenance", "nm"), ALL[:4]),
+        (("--maintenance", "uid-1", "--type", "pods.gone"), (GONE,)),
+        (("--type", "apiserver.resource.add", "--type", events.TICK), (ADDED, TICK)),
+        (("--type", "resource.add"), (ADDED,)),
+        (("--since", "2h"), ALL),
+        (("--since", "10m"), ()),
+        (("--until", "1d"), ()),
+        (("--since", (START + timedelta(seconds=2.5)).isoformat()), (GONE, TICK)),
+        (("--failed",), (BEGUN,)),
+        (("--limit", "2"), (GONE, TICK)),
+        (("--node", "elsewhere"), ()),
+    ],
+    ids=str,
+)
+def test_options_choose(show: Events, words: tuple[str, ...], found: tuple[CloudEvent, ...]) -> None:
+    """By node, maintenance, type (short or whole), time, failure."""
+    assert ids(show(*words, "-o", "json")) == [one.get_id() for one in found]
+
+
+def test_json_tells_all_that_is_known(show: Events) -> None:
+    """Event, arrival, cause, runs, what is missing."""
+    (item,) = json.loads(show("--type", "maintenance.begun", "-o", "json").stdout)
+
+    assert item["cause"] == "added"
+    assert item["event"]["data"]["maintenance"]["name"] == "nm"
+    assert [(made["function"], made["status"]) for made in item["attempts"]] == [("cordon", 200), ("status", 503)]
+    assert (item["missing"], item["deadLetter"], item["node"]) == ([], None, "node-1")
+
+
+def test_that_there_is_more_is_said(show: Events) -> None:
+    """A cut list does not look whole."""
+    cut, whole = show("--limit", "2"), show("--limit", "5")
+
+    assert "There are older ones: these are the newest 2" in cut.stderr
+    assert whole.stderr == ""
+
+
+def test_nothing_found_is_said(show: Events) -> None:
+    """In both forms for eyes; no error."""
+    for output in ("table", "tree"):
+        assert show("--node", "elsewhere", "-o", output).stdout == "No events.\n"
+
+
+def test_an_export_is_imported_elsewhere(show: Events, tmp_path: Path) -> None:
+    """X-2: into a journal that is made for it, from a pipe too; a second time changes nothing."""
+    exported = show("-o", "jsonl").stdout_bytes
+    other = str(tmp_path / "other.db")
+
+    def take() -> Result:
+        return CliRunner().invoke(commands, ["events", "--journal", other, "--import", "-"], input=exported)
+
+    assert [take().stdout, take().stdout] == ["5 new events\n", "0 new events\n"]
+    there = CliRunner().invoke(commands, ["events", "--journal", other, "-o", "tree"]).stdout
+    assert there == show("-o", "tree").stdout
+
+
+def test_a_broken_line_is_told_with_file_and_number(show: Events, tmp_path: Path) -> None:
+    """X-6: one line, no traceback."""
+    (tmp_path / "broken.jsonl").write_text("{}\n")
+
+    result = show("--import", str(tmp_path / "broken.jsonl"))
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {tmp_path}/broken.jsonl: line 1: not a CloudEvent 1.0: ")
+    assert result.stderr.endswith("nothing was imported\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--journal", "/nowhere/journal.db"), "there is no journal at /nowhere/journal.db: name it with --journal"),
+        (("--journal", "postgresql://x@127.0.0.1:9/x"), "127.0.0.1"),
+        (("--journal", "mysql://x"), "take a path, sqlite:///PATH or postgresql://"),
+        (("--since", "soon"), "'soon' is neither so long ago, such as 10m, 2h or 1d, nor a time"),
+        (("--import", "/nowhere/file"), "No such file"),
+    ],
+)
+def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], said: str) -> None:
+    """X-6: exit status 2, and what to do instead."""
+    result = CliRunner().invoke(commands, ["events", *words])
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_type_that_nobody_knows_is_told(show: Events) -> None:
+    """X-6: on stderr, with the types that there are; a filter that just found nothing is not blamed."""
+    misspelt, unused = show("--type", "pods.evict"), show("--type", "pods.evicted")
+
+    assert misspelt.stdout == unused.stdout == "No events.\n"
+    assert misspelt.stderr.startswith("No event is of type pods.evict; ours are ")
+    assert "pods.evicted" in misspelt.stderr
+    assert unused.stderr == ""
+
+
+def test_the_environment_names_the_journal(tmp_path: Path) -> None:
+    """JOURNAL; DATABASE_URL goes before it, as for `record`."""
+    with closing(Journal(tmp_path / "journal.db")) as book:
+        fill(book)
+
+    def count(**environment: str) -> int:
+        result = CliRunner(env=environment).invoke(commands, ["events", "-o", "json"])
+        return len(json.loads(result.stdout))
+
+    assert count(JOURNAL=str(tmp_path / "journal.db")) == 5
+    assert count(JOURNAL="/nowhere", DATABASE_URL=f"sqlite:///{tmp_path}/journal.db") == 5
+
+
+def test_what_is_no_journal_is_told(tmp_path: Path) -> None:
+    """X-6: another program's database stays as it is."""
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE events (something TEXT)")
+
+    result = CliRunner().invoke(commands, ["events", "--journal", str(tmp_path / "other.db")])
+
+    assert result.exit_code == 2
+    assert f"Error: journal {tmp_path}/other.db: there are no tables of a journal in it\n" in result.stderr
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("events",)]

@@ -1,0 +1,165 @@
+"""`start`, `status` and `stop` with the functions at work on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S
+from localcluster.access import UNPRIVILEGED
+from localcluster.cluster import LocalCluster
+from localcluster.product import Product
+from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
+from tests.console.conftest import Nodes, Run
+
+GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
+
+
+@pytest.fixture
+def node(product: Product, node: str, run: Run) -> Iterator[str]:
+    """A node that is out of maintenance when the test ends, and the functions that see to it."""
+    yield node
+    run("stop", node)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_node_goes_into_maintenance_and_comes_back(installed: LocalCluster, run: Run, node: str, group: str) -> None:
+    """NMO-3, NMO-6, NMO-14, KNM-1, OSV-1: start drains, stop gives back."""
+    apply(installed, pod(f"bare-{node}", node), controlled("ReplicaSet", node))
+
+    started = run("start", node, "--group", group, "--reason", "new disk", "--wait", "--timeout=30s", "-o", "json")
+    assert started.exit_code == 0, started.output
+    made = json.loads(started.stdout)
+    assert (made["apiVersion"], made["metadata"]["name"]) == (GROUPS[group].api_version, node)
+    assert made["spec"] == {"nodeName": node, "reason": "new disk"}
+    assert (made["status"]["phase"], made["status"]["drainProgress"]) == ("Succeeded", 100)
+    assert pods_on(installed, node) == []
+
+    stopped = run("stop", node, "-o", "json")
+    assert stopped.exit_code == 0, stopped.output
+    name = f"nodemaintenance.{GROUPS[group].api_version.split('/')[0]}/{node}"
+    assert json.loads(stopped.stdout) == {
+        "node": node,
+        "schedulable": True,
+        "state": "schedulable",
+        "deleted": [name],
+    }
+    assert not is_cordoned(installed, node)
+
+
+def test_start_shows_progress_by_lines_where_there_is_no_terminal(installed: LocalCluster, run: Run, node: str) -> None:
+    """NMO-10: Running, then Succeeded."""
+    apply(installed, pod(f"slow-{node}", node, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
+
+    lines = run("start", node, "--wait").stdout.splitlines()
+
+    assert lines[0] == f"nodemaintenance.nodemaintenance.medik8s.io/{node} created"
+    assert f"{node} Running 0% 1 pending, 0 blocked" in lines
+    assert lines[-1] == f"{node} Succeeded 100% 0 pending, 0 blocked"
+
+
+def test_status_says_who_is_blocked_by_what_and_what_would_unblock_it(
+    installed: LocalCluster, run: Run, node: str
+) -> None:
+    """NMO-12, OSV-13: budget with its counts, and the command that loosens it."""
+    apply(installed, controlled("ReplicaSet", node, replicas=2))
+    apply(installed, budget(f"keep-{node}", node, minAvailable=2))
+    late = run("start", node, "--wait", "--timeout=2s")
+
+    shown, told = run("status", node), json.loads(run("status", node, "-o", "json").stdout)
+
+    assert late.exit_code == 1
+    assert (
+        late.stderr == f"Error: {node} is not drained yet, its maintenance goes on: kubectl maintenance status {node}\n"
+    )
+    assert f"Node {node}: cordoned, takes no new pods" in shown.stdout
+    for words in ("2 of 2 pods left", f"keep-{node}", "2/2", f"kubectl -n default edit pdb keep-{node}"):
+        assert words in shown.stdout
+    assert told["schedulable"] is False
+    assert [item["status"]["phase"] for item in told["maintenances"]] == ["Running"]
+    assert f"{node} " in run("status").stdout
+
+
+def test_watching_follows_the_maintenance_live_and_ends_with_ctrl_c(
+    installed: LocalCluster, plugin: dict[str, str], run: Run, node: str
+) -> None:
+    """NMO-12: each change is a line; 130 is what a shell expects after Ctrl-C."""
+    words = ["kubectl", "maintenance", "status", node, "--watch"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "No maintenance.\n"
+
+        run("start", node)
+
+        assert any("Succeeded 100%" in line for line in process.stdout)
+        process.send_signal(2)
+        _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (130, "")
+
+
+def test_a_second_maintenance_for_the_node_is_refused(run: Run, node: str) -> None:
+    """NMO-22, X-7: whatever its group."""
+    run("start", node, "--wait")
+
+    second = run("start", node, "--group=kubevirt", "--name=another")
+
+    assert second.exit_code == 1
+    holder = f"nodemaintenance.nodemaintenance.medik8s.io/{node} (Succeeded)"
+    assert second.stderr == f"Error: {node} is in maintenance already by {holder}: kubectl maintenance stop {node}\n"
+
+
+def test_a_name_that_another_node_uses_is_refused(product: Product, run: Run, new_node: Nodes) -> None:
+    """NMO-22: the object that is there is left alone."""
+    first, second = new_node(), new_node()
+    run("start", first, f"--name=shared-{first}", "--wait")
+
+    refused = run("start", second, f"--name=shared-{first}")
+
+    assert refused.stderr == f"Error: the NodeMaintenance shared-{first} exists for {first}: choose another --name\n"
+    assert run("stop", first).exit_code == 0
+
+
+def test_a_node_in_maintenance_is_not_uncordoned(run: Run, node: str) -> None:
+    """DRN-6: it would be cordoned again at once; stop is the command."""
+    run("start", node, "--wait")
+
+    result = run("uncordon", node)
+
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f": kubectl maintenance stop {node}\n")
+
+
+@pytest.mark.parametrize("command", ["start", "stop", "status", "drain", "uncordon"])
+def test_an_unknown_node_is_one_line_and_exit_1(run: Run, command: str) -> None:
+    """NMO-19: nothing is created for it."""
+    result = run(command, "no-such-node")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: there is no node no-such-node")
+    assert result.stderr.count("\n") == 1
+
+
+def test_stop_tells_a_node_cordoned_by_hand_from_one_in_maintenance(
+    installed: LocalCluster, run: Run, node: str
+) -> None:
+    """DRN-6: what no NodeMaintenance asked for, `uncordon` ends."""
+    assert run("stop", node).stderr == f"Error: {node} is not in maintenance: see kubectl maintenance status\n"
+
+    installed.kubectl("cordon", node)
+
+    result = run("stop", node)
+    assert (result.exit_code, is_cordoned(installed, node)) == (1, True)
+    assert result.stderr.endswith(f"kubectl maintenance uncordon {node}\n")
+
+
+def test_what_an_account_may_not_do_is_the_servers_sentence_with_a_remedy(run: Run, node: str) -> None:
+    """OSV-14, X-6: 403 names verb and resource."""
+    result = run("start", node, user=UNPRIVILEGED)
+
+    assert result.exit_code == 1
+    assert 'User "unprivileged" cannot get resource "nodes"' in result.stderr
+    assert result.stderr.endswith(": ask an administrator for this right, or use another --context\n")
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,325 @@
+"""`must-gather` on a real cluster: what is in the archive, what never is, and what is said without rights."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import ssl
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from console.cli import commands
+from console.operations.archive import Archive
+from console.operations.gathering import without_values
+from localcluster.access import UNPRIVILEGED
+from localcluster.cluster import LocalCluster
+from localcluster.knative.kubelet import kubeconfig
+from localcluster.product import Product
+from tests.console.commands.workloads import apply, budget, controlled, pod
+from tests.console.conftest import Nodes, Run
+
+PASSWORD = "hunter-of-two-secrets"  # noqa: S105 - what must not be found
+LABELS = {"app.kubernetes.io/part-of": "node-maintenance"}
+READER = "reader"
+
+
+def contents(file: Path) -> dict[str, bytes]:
+    """The files of an archive by their names in its one folder."""
+    with tarfile.open(file) as archive:
+        found = [(entry.name, archive.extractfile(entry)) for entry in archive.getmembers()]
+        return {name.removeprefix("must-gather/"): opened.read() for name, opened in found if opened}
+
+
+def names(content: bytes) -> list[str]:
+    """Names of the objects in a list."""
+    return [item["metadata"]["name"] for item in json.loads(content)["items"]]
+
+
+@pytest.fixture
+def maintained(installed: LocalCluster, product: Product, new_node: Nodes, run: Run) -> Iterator[str]:
+    """A node whose drain is blocked by a budget, and everywhere values that no archive may hold."""
+    node = new_node()
+    bare = pod(f"bare-{node}", node)
+    bare["spec"]["containers"][0]["env"] = [{"name": "TOKEN", "value": PASSWORD}]
+    bare["metadata"]["finalizers"] = ["test.nodemaintenance.dev/stay"]
+    apply(installed, bare, controlled("ReplicaSet", node), budget("strict", node, {"by": "replicaset"}, minAvailable=1))
+    for namespace in ("default", "node-maintenance"):
+        installed.kubectl("create", "secret", "generic", f"s-{node}", "-n", namespace, f"--from-literal=p={PASSWORD}")
+    run("start", node, "--wait", "--timeout=1s")
+    yield node
+    installed.kubectl("patch", "pod", bare["metadata"]["name"], "-p", '{"metadata":{"finalizers":null}}')
+    run("stop", node)
+
+
+def test_all_that_explains_a_maintenance_is_in_the_archive(
+    run: Run, maintained: str, product: Product, tmp_path: Path
+) -> None:
+    """NMO-25: maintenances, nodes, budgets, the node's pods, Events, leases, logs; the index names every file."""
+    file = tmp_path / "case.tar.gz"
+
+    result = run(
+        "must-gather",
+        "--file",
+        str(file),
+        "--logs",
+        str(product.functions_log.parent),
+        "--journal",
+        str(product.journal),
+        "-o",
+        "json",
+    )
+
+    assert result.exit_code == 0, result.output
+    files = contents(file)
+    index = json.loads(files.pop("index.json"))
+    assert json.loads(result.stdout) == {"file": str(file), **index}
+    assert [entry["file"] for entry in index["files"]] == list(files)
+    assert maintained in names(files["maintenances/nodemaintenance.medik8s.io.json"])
+    assert maintained in names(files["nodes.json"])
+    assert "strict" in names(files["poddisruptionbudgets.json"])
+    assert f"bare-{maintained}" in names(files[f"pods/{maintained}.json"])
+    assert maintained in names(files["leases.json"])
+    assert "NodeNotSchedulable" in {item["reason"] for item in json.loads(files["events.json"])["items"]}
+    assert b"Reconciling NodeMaintenance" in files["logs/functions.log"]
+    recorded = [json.loads(line) for line in files["journal.jsonl"].splitlines()]
+    assert {"dev.nodemaintenance.maintenance.begun", "dev.nodemaintenance.attempts.made"} <= {
+        event["type"] for event in recorded if maintained in json.dumps(event)
+    }
+    assert index["missingPermissions"] == index["notRead"] == []
+    assert "list triggers.eventing.knative.dev in node-maintenance" in index["notInstalled"]
+
+
+def test_no_secret_is_in_the_archive(run: Run, maintained: str, tmp_path: Path) -> None:
+    """NMO-25: neither a Secret nor the value of an environment variable, and only its owner may read it."""
+    file = tmp_path / "case.tar.gz"
+
+    assert run("must-gather", "--file", str(file)).exit_code == 0
+
+    files = contents(file)
+    assert [name for name, content in files.items() if PASSWORD.encode() in content] == []
+    assert b'"TOKEN"' in files[f"pods/{maintained}.json"]
+    assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.fixture
+def reader(served: LocalCluster) -> Iterator[Path]:
+    """A kubeconfig of a ServiceAccount that may list nodes and the maintenances of one group, and nothing else."""
+    account = f"--serviceaccount=default:{READER}"
+    rules = ("--verb=list", "--resource=nodes,nodemaintenances.nodemaintenance.medik8s.io")
+    served.kubectl("create", "serviceaccount", READER, "-n", "default")
+    served.kubectl("create", "clusterrole", READER, *rules)
+    served.kubectl("create", "clusterrolebinding", READER, f"--clusterrole={READER}", account)
+    yield kubeconfig(served, "default", READER)
+    served.kubectl("delete", f"clusterrole/{READER}", f"clusterrolebinding/{READER}")
+    served.kubectl("delete", "serviceaccount", READER, "-n", "default")
+
+
+def gathered(identity: Path, file: Path) -> Result:
+    """What the command says to whoever the kubeconfig names."""
+    return CliRunner().invoke(commands, ["must-gather", f"--kubeconfig={identity}", "--file", str(file)])
+
+
+def test_each_missing_permission_is_named_and_what_can_be_read_is_kept(
+    reader: Path, maintained: str, tmp_path: Path
+) -> None:
+    """NMO-25: exit 1, and one line that an administrator can grant from."""
+    file = tmp_path / "case.tar.gz"
+
+    result = gathered(reader, file)
+
+    missing = [
+        "list nodemaintenances.nodemaintenance.kubevirt.io",
+        "list nodemaintenances.kubevirt.io",
+        "list poddisruptionbudgets.policy",
+        "list events",
+        "list leases.coordination.k8s.io in node-maintenance",
+        "list pods",
+        "list pods in node-maintenance",
+        "list deployments.apps in node-maintenance",
+    ]
+    files = contents(file)
+    index = json.loads(files["index.json"])
+    said = [item["permission"] for item in index["missingPermissions"]]
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert set(missing) <= set(said)
+    assert result.stderr.rstrip().endswith(f"ask an administrator for the rights to {', '.join(said)}")
+    assert all(
+        right.split()[1].partition(".")[0] in item["message"]
+        for right, item in zip(said, index["missingPermissions"], strict=True)
+    )
+    assert maintained in names(files["maintenances/nodemaintenance.medik8s.io.json"])
+    assert maintained in names(files["nodes.json"])
+
+
+def test_without_any_right_everything_is_named(served: LocalCluster, tmp_path: Path) -> None:
+    """NMO-25, OSV-14: the first thing named is the maintenances themselves."""
+    result = gathered(served.kubeconfig_for(UNPRIVILEGED), tmp_path / "case.tar.gz")
+
+    assert result.exit_code == 1
+    assert "the rights to list nodemaintenances.nodemaintenance.medik8s.io, " in result.stderr
+    assert set(contents(tmp_path / "case.tar.gz")) == {"index.json", "version.json"}
+
+
+class Kubelet(http.server.BaseHTTPRequestHandler):
+    """What the API server asks a kubelet for when somebody reads a log."""
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        text = f"{path} {'before' if 'previous=true' in query else 'now'}\n".encode()
+        self.send_response(200 if "/containerLogs/" in path else 404)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def kubelet(served: LocalCluster) -> Iterator[int]:
+    """The port of a kubelet that knows logs; it shows the API server's own certificate."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Kubelet)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    (certificate,) = served.directory.rglob("apiserver.crt")
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def function_pod(name: str, node: str) -> dict[str, Any]:
+    """A pod as the product's Deployments make them."""
+    containers = [{"name": "function", "image": "registry.invalid/main"}]
+    metadata = {"name": name, "namespace": "node-maintenance", "labels": LABELS}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"nodeName": node, "containers": containers},
+    }
+
+
+@pytest.fixture
+def function_pods(served: LocalCluster, kubelet: int) -> Iterator[None]:
+    """Pods of two functions: one on a node whose kubelet answers, restarted once, and one where nobody does."""
+    address = [{"type": "InternalIP", "address": "127.0.0.1"}]
+    ports = {"node-with-logs": kubelet, "node-without": 9}  # port 9 (discard): nobody listens
+    for number, (node, port) in enumerate(ports.items()):
+        served.kubectl(
+            "create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        )
+        status = {"addresses": address, "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+        patched("node", node, status, served)
+        served.kubectl("create", "-f", "-", input=json.dumps(function_pod(f"evict-{number}", node)))
+    restarted = {"name": "function", "restartCount": 1, "image": "i", "imageID": "i", "ready": True}
+    patched("pod/evict-0", "-n=node-maintenance", {"containerStatuses": [restarted]}, served)
+    yield
+    served.kubectl("delete", "pod", "evict-0", "evict-1", "-n=node-maintenance", "--force", "--grace-period=0")
+    served.kubectl("delete", "node", *ports)
+
+
+def patched(what: str, where: str, status: dict[str, Any], cluster: LocalCluster) -> None:
+    """Write a status, as a kubelet does."""
+    cluster.kubectl("patch", what, where, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+
+
+@pytest.mark.usefixtures("function_pods")
+def test_the_logs_of_the_functions_pods_are_read_through_the_api_server(run: Run, tmp_path: Path) -> None:
+    """NMO-25: of this run and of the one before a restart; a log that nobody can give is no missing right."""
+    result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"))
+
+    files = contents(tmp_path / "case.tar.gz")
+    index = json.loads(files["index.json"])
+    path = b"/containerLogs/node-maintenance/evict-0/function"
+    assert files["logs/evict-0/function.log"] == path + b" now\n"
+    assert files["logs/evict-0/function.previous.log"] == path + b" before\n"
+    assert [item["what"] for item in index["notRead"]] == [
+        "get pods/log in node-maintenance, of logs/evict-1/function.log"
+    ]
+    assert index["missingPermissions"] == []
+    assert result.exit_code == 1
+    assert "logs/evict-1/function.log: " in result.stderr
+
+
+@pytest.mark.usefixtures("function_pods")
+def test_logs_take_a_right_of_their_own(served: LocalCluster, reader: Path, tmp_path: Path) -> None:
+    """NMO-25: pods/log is another right than pods, and is named once for all pods."""
+    served.kubectl("create", "role", READER, "--verb=list", "--resource=pods", "-n=node-maintenance")
+    served.kubectl(
+        "create", "rolebinding", READER, f"--role={READER}", f"--serviceaccount=default:{READER}", "-n=node-maintenance"
+    )
+
+    result = gathered(reader, tmp_path / "case.tar.gz")
+
+    served.kubectl("delete", f"role/{READER}", f"rolebinding/{READER}", "-n=node-maintenance")
+    assert "list pods in node-maintenance" not in result.stderr
+    assert result.stderr.count("get pods/log in node-maintenance") == 1
+
+
+def test_a_file_that_is_there_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "case.tar.gz"
+    file.write_text("an older case")
+
+    result = run("must-gather", "--file", str(file))
+
+    assert (result.exit_code, result.stderr) == (1, f"Error: {file} is there already: name another --file\n")
+    assert file.read_text() == "an older case"
+
+
+def test_a_journal_that_is_not_there_is_one_line_and_no_archive(run: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "none.db"
+
+    result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"), "--journal", str(missing))
+
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: there is no journal at {missing}: name it with --journal or $JOURNAL\n"
+    assert not (tmp_path / "case.tar.gz").exists()
+
+
+def test_a_folder_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+    result = run("must-gather", "--file", str(tmp_path / "none" / "case.tar.gz"))
+
+    assert result.exit_code == 1
+    assert result.stderr.endswith("cannot be written: No such file or directory; name another --file\n")
+
+
+def test_the_index_is_written_whatever_happens(tmp_path: Path) -> None:
+    """Ctrl-C in the middle leaves an archive that can be opened."""
+
+    def interrupted() -> None:
+        with Archive(tmp_path / "case.tar.gz") as archive:
+            archive.add("nodes.json", b"{}", "list nodes")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert set(contents(tmp_path / "case.tar.gz")) == {"nodes.json", "index.json"}
+
+
+def test_values_of_the_environment_are_left_out_at_any_depth() -> None:
+    """Names stay, and so do references, which hold no value."""
+    reference = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    spec = {
+        "template": {"spec": {"containers": [{"env": [{"name": "URL", "value": "postgresql://u:p@h/d"}, reference]}]}}
+    }
+    whole = {
+        "metadata": {"managedFields": [], "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}
+    }
+
+    left = without_values({**whole, "spec": spec})
+
+    assert left["metadata"] == {"annotations": {}}
+    [container] = left["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "URL", "value": "(left out)"}, reference]

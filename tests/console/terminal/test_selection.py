@@ -1,0 +1,46 @@
+"""Which recorded events a command is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from console.terminal.selection import Chosen, selected
+from eventing import events
+from eventing.journal.store import Journal
+from kube.maintenance.groups import MEDIK8S
+
+FIRST, SECOND = "11111111-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000"
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Journal]:
+    """Two maintenances under one name, one after the other."""
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        for uid in (FIRST, SECOND):
+            reference = events.Reference(MEDIK8S.api_version, "node-1", uid)
+            begun = events.event(events.MAINTENANCE_BEGUN, "begin", reference, "node-1")
+            journal.write(begun)
+            journal.write(events.event(events.NODE_CORDONED, "cordon", reference, "node-1", cause=begun))
+        yield journal
+
+
+def found(book: Journal, chosen: Chosen) -> list[tuple[str, str]]:
+    return [(entry.maintenance, entry.event.get_type()) for entry in selected(book, chosen)]
+
+
+def test_a_name_is_the_newest_maintenance_that_had_it(book: Journal) -> None:
+    """From one step to another would otherwise run through the end of one and the beginning of the next."""
+    both = [events.MAINTENANCE_BEGUN, events.NODE_CORDONED]
+
+    assert found(book, Chosen(maintenance="node-1")) == [(SECOND, kind) for kind in both]
+    assert found(book, Chosen(maintenance=FIRST)) == [(FIRST, kind) for kind in both]
+
+
+def test_steps_narrow_it(book: Journal) -> None:
+    """From the first of its events of one type, up to the last of another."""
+    assert found(book, Chosen(maintenance="node-1", first="node.cordoned")) == [(SECOND, events.NODE_CORDONED)]
+    assert found(book, Chosen(maintenance=FIRST, last="maintenance.begun")) == [(FIRST, events.MAINTENANCE_BEGUN)]

@@ -1,0 +1,78 @@
+"""The picture of recorded events: who has a lane, and where what is drawn."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from console.web.lanes import LEAST, LEFT, MOST, Scale, draw, seconds
+from eventing import events
+from eventing.events import Reference, event
+from eventing.journal.entries import Attempt, Entry
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+MAINTENANCE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
+
+
+def after(value: float) -> datetime:
+    return START + timedelta(seconds=value)
+
+
+def entry(seq: int, kind: str, step: str, at: float, *functions: str, status: int = 200) -> Entry:
+    """An event that `step` said, and on which these functions ran."""
+    said = event(kind, step, MAINTENANCE, "node-1", seed=str(seq))
+    made = [Attempt(said.get_source(), said.get_id(), name, after(at + 0.01), 0.02, status) for name in functions]
+    return Entry(seq, after(at), said, tuple(made))
+
+
+def test_a_wait_is_drawn_short_and_a_burst_wide_enough() -> None:
+    """An hour takes no more room than the widest step, ten microseconds no less than the narrowest."""
+    scale = Scale([START, after(0.00001), after(3600)])
+
+    assert scale(START) == LEFT
+    assert scale(after(0.00001)) == LEFT + LEAST
+    assert scale(after(3600)) == scale.end == LEFT + LEAST + MOST
+    assert LEFT < scale(after(0.000005)) < LEFT + LEAST
+    assert scale.ticks()[-1].wait
+
+
+def test_every_function_has_a_lane_in_the_order_of_a_maintenance() -> None:
+    """Who speaks, and who runs."""
+    picture = draw(
+        [
+            entry(1, events.MAINTENANCE_BEGUN, "begin", 0, "status", "cordon"),
+            entry(2, events.NODE_CORDONED, "cordon", 1, "taint"),
+        ]
+    )
+
+    assert picture
+    assert [name for name, _ in picture.lanes] == ["begin", "cordon", "taint", "status"]
+    assert [(run.seq, run.bad) for run in picture.runs] == [(1, False), (1, False), (2, False)]
+    assert len(picture.lines) == 3
+    assert all(LEFT <= run.x <= run.x + run.width <= picture.width for run in picture.runs)
+
+
+def test_what_failed_is_marked() -> None:
+    picture = draw([entry(1, events.MAINTENANCE_FAILED, "begin", 0, "status", status=503)])
+
+    assert picture
+    assert picture.said[0].bad
+    assert picture.runs[0].bad
+
+
+def test_an_event_is_never_drawn_after_who_worked_on_it() -> None:
+    """The journal hears of an event when it hears of it."""
+    late = entry(1, events.NODE_TAINTED, "taint", 5)
+    early = Attempt("s", "e", "evict", after(1), 0.1, 200)
+
+    picture = draw([Entry(1, late.arrived, late.event, (early,))])
+
+    assert picture
+    assert picture.said[0].x <= picture.runs[0].x
+
+
+def test_of_nothing_there_is_no_picture() -> None:
+    assert draw([]) is None
+
+
+def test_a_length_of_time_is_for_the_eye() -> None:
+    assert [seconds(value) for value in (0.5, 12.3, 600)] == ["0.50 s", "12 s", "10 min"]

@@ -1,0 +1,106 @@
+"""How much a journal keeps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from eventing import events
+from eventing.events import Reference, event
+from eventing.journal.retention import Pruner, Retention
+from eventing.journal.store import Attempt, Journal, Query
+
+MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+NOW = datetime.now(timezone.utc)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def journal(journal_url: str) -> Iterator[Journal]:
+    """Give a journal with an event, and a run on it, for each of the last ten days."""
+    with closing(Journal(journal_url)) as opened:
+        made = [
+            (event(events.PODS_GONE, "podsource", MINE, "n", seed=str(day), data={"day": day}), NOW - day * DAY)
+            for day in range(10, 0, -1)
+        ]
+        opened.write_all(made)
+        opened.note(Attempt(one.get_source(), one.get_id(), "evict", at, 0.1, 204) for one, at in made)
+        yield opened
+
+
+def days(journal: Journal) -> list[int]:
+    entries = journal.select()
+    assert all(len(entry.attempts) == 1 for entry in entries)
+    return [data["day"] for entry in entries if isinstance(data := entry.event.get_data(), dict)]
+
+
+def test_without_limits_all_is_kept(journal: Journal) -> None:
+    """X-2: nothing is forgotten that nobody asked to forget."""
+    assert journal.prune() == 0
+    assert len(days(journal)) == 10
+
+
+def test_what_is_old_is_forgotten(journal: Journal) -> None:
+    """By arrival, with its runs; what comes again later is new."""
+    assert journal.prune(age=timedelta(days=4.5)) == 6
+    assert days(journal) == [4, 3, 2, 1]
+    assert journal.prune(age=timedelta(days=4.5)) == 0
+
+
+def test_the_oldest_make_room(journal: Journal) -> None:
+    """At most so many bytes are left, and not much less."""
+    whole = journal.size()
+
+    forgotten = journal.prune(size=whole // 2)
+
+    assert journal.size() <= whole // 2
+    assert forgotten in (5, 6)
+    assert days(journal) == list(range(10 - forgotten, 0, -1))
+
+
+def test_more_than_goes_at_once_is_forgotten_too(journal_url: str) -> None:
+    """Several transactions, one after another."""
+    with closing(Journal(journal_url)) as journal:
+        journal.write_all(
+            (event(events.PODS_GONE, "podsource", MINE, "n", seed=str(number)), NOW - DAY + timedelta(seconds=number))
+            for number in range(2500)
+        )
+
+        assert journal.prune(age=timedelta(hours=1)) == 2500
+        assert journal.prune(size=0) == 0
+        assert journal.select(Query(limit=1)) == []
+
+
+def test_limits_are_read_from_the_environment() -> None:
+    """Days and bytes, with Kubernetes' units; unset is no limit."""
+    found = Retention.of({"JOURNAL_DAYS": "1.5", "JOURNAL_BYTES": "500Mi"})
+
+    assert found == Retention(timedelta(hours=36), 500 * 2**20)
+    assert Retention.of({}) == Retention(None, None)
+    assert Retention.of({"JOURNAL_BYTES": "1000"}).size == 1000
+
+
+@pytest.mark.parametrize("name", ["JOURNAL_DAYS", "JOURNAL_BYTES"])
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "1e3", "nan", "5Gb", " 5", "99999999999999999999"])
+def test_a_value_that_is_none_is_named_with_its_variable(name: str, value: str) -> None:
+    """X-6: never half a retention by mistake."""
+    with pytest.raises(ValueError, match=f"{name}={value} is no number of"):
+        Retention.of({name: value})
+
+
+def test_the_pruner_works_beside_the_writer(journal: Journal) -> None:
+    """At the first event, in a thread; not again within the hour."""
+    pruner = Pruner(journal, Retention(age=timedelta(days=4.5)))
+
+    for _ in range(3):
+        pruner.event_kept()
+    threads = [thread for thread in threading.enumerate() if thread.name == "retention"]
+    for thread in threads:
+        thread.join(10)
+
+    assert len(threads) <= 1
+    assert days(journal) == [4, 3, 2, 1]

@@ -1,0 +1,278 @@
+"""The journal on a real database."""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from eventing.events import Reference, event
+from eventing.journal.store import Attempt, DeadLetter, Entry, Journal, JournalError, Query
+from tests.postgresql import PostgreSQL
+
+MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "other", "uid-2")
+NOW = datetime.now(timezone.utc)
+
+
+@pytest.fixture
+def journal(journal_url: str) -> Iterator[Journal]:
+    with closing(Journal(journal_url)) as opened:
+        yield opened
+
+
+def numbered(number: int, reference: Reference = MINE, kind: str = events.NODE_CORDONED, **more: Any) -> CloudEvent:
+    return event(kind, "cordon", reference, "node-1", seed=str(number), data={"number": number}, **more)
+
+
+def numbers(entries: list[Entry]) -> list[int]:
+    return [data["number"] for entry in entries if isinstance(data := entry.event.get_data(), dict)]
+
+
+def attempt(of: BaseCloudEvent, status: int = 204, **more: Any) -> Attempt:
+    return Attempt(of.get_source(), of.get_id(), "taint", NOW, 0.5, status, **more)
+
+
+def api_event(kind: str, item: dict[str, Any]) -> CloudEvent:
+    attributes = {"id": item["metadata"]["name"], "source": "/apis", "type": events.RESOURCE_ADDED, "kind": kind}
+    return CloudEvent({**attributes, "datacontenttype": "application/json"}, item)
+
+
+def test_each_event_is_kept_once_in_order(journal: Journal) -> None:
+    """X-2: source and id tell a duplicate; the order is that of arrival."""
+    kept = [journal.write(numbered(number)) for number in (2, 1, 2, 3, 1)]
+
+    entries = journal.select()
+
+    assert kept == [True, True, False, True, False]
+    assert numbers(entries) == [2, 1, 3]
+    assert [entry.seq for entry in entries] == sorted(entry.seq for entry in entries)
+    assert all(NOW <= entry.arrived <= datetime.now(timezone.utc) for entry in entries)
+
+
+def test_the_order_is_that_of_arrival(journal: Journal) -> None:
+    """X-2: two requests at once are written in any order; who reads sees them as they came."""
+    first, second = NOW, NOW + timedelta(seconds=1)
+    journal.write(numbered(2), second)
+    journal.write(numbered(1), first)
+
+    assert [entry.event.get_id() for entry in journal.select()] == [numbered(1).get_id(), numbered(2).get_id()]
+
+
+@pytest.mark.parametrize(
+    "data", [{"some": "ünïcode\x00 and NUL"}, ["a list"], "text that is no JSON", b"\xff\x00", None], ids=str
+)
+def test_an_event_comes_back_whole(journal: Journal, data: Any) -> None:
+    """X-2: attributes, extensions and data are as they came, so that the event can be posted again."""
+    attributes = {"id": "1", "source": "/x", "type": "x", "partitionkey": "node-1", "time": NOW}
+    if not isinstance(data, (str, bytes)):
+        attributes["datacontenttype"] = "application/json"
+    else:
+        attributes["datacontenttype"] = "text/plain"
+    sent = CloudEvent(attributes, data)
+    journal.write(sent)
+
+    (back,) = journal.select()
+
+    assert back.event.get_attributes() == sent.get_attributes()
+    assert back.event.get_data() == data
+
+
+def test_an_event_of_the_largest_size_comes_back(journal: Journal) -> None:
+    """X-2: what an ingress lets through, 2 MiB, is larger once it is written in JSON; it is kept and read."""
+    data = b"\xff" * (2 * 1024 * 1024)
+    journal.write(CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "image/png"}, data))
+
+    assert journal.select()[0].event.get_data() == data
+
+
+def test_it_survives_its_process(journal_url: str) -> None:
+    """X-2: what was written is there after the journal is opened again, and is still a duplicate."""
+    with closing(Journal(journal_url)) as first:
+        first.write(numbered(1))
+
+    with closing(Journal(journal_url)) as second:
+        assert second.write(numbered(1)) is False
+        assert len(second.select()) == 1
+
+
+def test_it_is_read_without_the_right_to_make_it(journal_url: str, postgresql: PostgreSQL) -> None:
+    """Least privilege: who may only read a journal in PostgreSQL reads it."""
+    with closing(Journal(journal_url)) as journal:
+        journal.write(numbered(1))
+    reader = postgresql.reader_of(journal_url) if "://" in journal_url else journal_url
+
+    with closing(Journal(reader, create=False)) as journal:
+        assert numbers(journal.select()) == [1]
+
+
+def test_many_writers_lose_nothing(journal_url: str) -> None:
+    """X-2: two journals on one database, several threads each: every event once."""
+    journals = [Journal(journal_url) for _ in range(2)]
+
+    def write(journal: Journal) -> None:
+        for number in range(20):
+            journal.write(numbered(number))
+
+    writers = [threading.Thread(target=write, args=(journals[number % 2],)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+    assert sorted(numbers(journals[0].select())) == list(range(20))
+    for journal in journals:
+        journal.close()
+
+
+def test_attempts_are_told_with_their_event_each_once(journal: Journal) -> None:
+    """X-6: whichever comes first, event or attempt; a duplicate is kept once, a second attempt beside the first."""
+    first, second = numbered(1), numbered(2)
+    reply = {"id": "r", "type": events.NODE_TAINTED, "data": {"deep": [1]}}
+    bad = attempt(first, 503, error="no answer")
+    good = Attempt(first.get_source(), first.get_id(), "taint", NOW + timedelta(seconds=1), 0.1, 200, (reply,))
+    journal.note([good, bad])
+    journal.write(first)
+    journal.write(second)
+    journal.note([bad])
+
+    one, two = journal.select()
+
+    assert one.attempts == (bad, good)
+    assert two.attempts == ()
+
+
+def test_an_entry_knows_cause_maintenance_node_and_dead_letter(journal: Journal) -> None:
+    """X-6: what an event speaks of is read from ours and from the API server's alike."""
+    metadata = {"name": "nm", "uid": "uid-1"}
+    came = api_event("NodeMaintenance", {"metadata": metadata, "spec": {"nodeName": "node-1"}})
+    follows = event(events.MAINTENANCE_BEGUN, "begin", MINE, "node-1", cause=came)
+    node = api_event("Node", {"metadata": {"name": "node-2", "uid": "n"}})
+    failure = {"knativeerrordest": "http://taint/", "knativeerrorcode": "503", "knativeerrordata": "bm8K"}
+    dead = CloudEvent({**follows.get_attributes(), **failure}, follows.get_data())
+    for one in (came, follows, node, dead):
+        journal.write(one)
+
+    entries = journal.select()
+
+    assert [entry.maintenance for entry in entries] == ["uid-1", "uid-1", "", "uid-1"]
+    assert [entry.node for entry in entries] == ["node-1", "node-1", "node-2", "node-1"]
+    assert [entry.cause for entry in entries] == ["", "nm", "", "nm"]
+    assert [entry.dead_letter for entry in entries] == [None, None, None, DeadLetter("http://taint/", 503, "no\n")]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (Query(), [1, 2, 3, 4, 5, 6]),
+        (Query(node="node-1"), [1, 2, 3, 4, 5]),
+        (Query(node="node-2"), [6]),
+        (Query(node="nowhere"), []),
+        (Query(maintenance="uid-1"), [1, 2, 3]),
+        (Query(maintenance="other"), [4, 5]),
+        (Query(types=(events.NODE_TAINTED, events.MAINTENANCE_FAILED)), [2, 4]),
+        (Query(types=(events.NODE_TAINTED,), maintenance="uid-2"), []),
+        (Query(failed=True), [3, 4, 5]),
+        (Query(failed=True, maintenance="nm"), [3]),
+        (Query(dead=True), [5]),
+        (Query(since=NOW - timedelta(hours=1)), [1, 2, 3, 4, 5, 6]),
+        (Query(since=NOW + timedelta(hours=1)), []),
+        (Query(until=NOW), []),
+        (Query(limit=2), [1, 2]),
+        (Query(limit=2, newest=True), [5, 6]),
+        (Query(node="node-1", limit=2, newest=True), [4, 5]),
+    ],
+    ids=str,
+)
+def test_a_query_selects(journal: Journal, query: Query, found: list[int]) -> None:
+    """X-6: by node, maintenance (uid or name), type, time, failure; together they narrow."""
+    ill = numbered(3)
+    _fill(journal, ill)
+    journal.note([attempt(ill, 500, error="boom"), attempt(numbered(1)), attempt(numbered(2), 500, replay="r1")])
+
+    assert numbers(journal.select(query)) == found
+
+
+def test_a_query_goes_on_after_what_was_seen(journal: Journal) -> None:
+    """X-6: `after` and `ids`."""
+    _fill(journal, numbered(3))
+    entries = journal.select()
+    chosen = tuple(entry.event.get_id() for entry in entries[1:3])
+
+    assert numbers(journal.select(Query(after=entries[3].seq))) == [5, 6]
+    assert numbers(journal.select(Query(ids=chosen))) == [2, 3]
+
+
+def _fill(journal: Journal, third: BaseCloudEvent) -> None:
+    dead = numbered(5, OTHER, knativeerrordest="http://x/", knativeerrorcode="400")
+    elsewhere = event(events.PODS_GONE, "podsource", Reference("", "third", "uid-3"), "node-2", data={"number": 6})
+    journal.write(numbered(1))
+    journal.write(numbered(2, kind=events.NODE_TAINTED))
+    journal.write(third)
+    journal.write(numbered(4, OTHER, events.MAINTENANCE_FAILED))
+    journal.write(dead)
+    journal.write(elsewhere)
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    """X-6: a wrong path or another file is an error that names the file."""
+    (tmp_path / "text").write_text("this is no database, and long enough to be taken for one" * 20)
+
+    with pytest.raises(JournalError, match="no-such-folder"):
+        Journal(tmp_path / "no-such-folder" / "journal.db")
+    with pytest.raises(JournalError, match="text"):
+        Journal(tmp_path / "text")
+
+
+@pytest.mark.parametrize("journal_url", ["mysql://u:secret@h/d", "http://example.com/", "nonsense://"])
+def test_another_database_is_refused_with_what_is_taken(journal_url: str) -> None:
+    """X-6: the error says which addresses there are, and keeps the password to itself."""
+    with pytest.raises(JournalError, match="take a path, sqlite:///PATH or postgresql://") as error:
+        Journal(journal_url)
+    assert "secret" not in str(error.value)
+
+
+def test_a_broken_file_is_an_error_to_try_again(tmp_path: Path) -> None:
+    """X-6: a file that cannot be written any more is a JournalError, which `record` answers with 503."""
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        with closing(sqlite3.connect(tmp_path / "journal.db")) as other:
+            other.execute("DROP TABLE events")
+
+        with pytest.raises(JournalError, match="no such table"):
+            journal.write(numbered(1))
+
+
+def median_write(journal: Journal, batches: int = 10, count: int = 100) -> float:
+    """Seconds that it takes to record one event: the lowest median of some batches.
+
+    In PostgreSQL each event waits for the disk, which other tests may keep busy; that is not the journal's time.
+    """
+    return min(_median_of(journal, range(batch * count, (batch + 1) * count)) for batch in range(batches))
+
+
+def _median_of(journal: Journal, wanted: range) -> float:
+    took = []
+    for one in [numbered(number) for number in wanted]:
+        started = time.perf_counter()
+        journal.write(one)
+        took.append(time.perf_counter() - started)
+    return statistics.median(took)
+
+
+def test_recording_takes_less_than_a_millisecond(journal: Journal) -> None:
+    """At the median, with everything on disk that a killed process must not lose."""
+    median = median_write(journal)
+
+    print(f"an event recorded in {median * 1000:.2f} ms at the median")
+    assert median < 0.001

@@ -1,0 +1,127 @@
+"""A journal as text and back."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from eventing.events import Reference, event
+from eventing.journal.store import Attempt, Journal, Query
+from eventing.journal.transfer import BrokenLine, exported, imported
+
+MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+THEN = datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc)
+
+
+@pytest.fixture
+def journals(journal_url: str, tmp_path: Path) -> Iterator[tuple[Journal, Journal]]:
+    """Where it comes from, and another, empty one."""
+    with closing(Journal(journal_url)) as one, closing(Journal(tmp_path / "other.db")) as other:
+        yield one, other
+
+
+def numbered(number: int) -> CloudEvent:
+    return event(events.NODE_CORDONED, "cordon", MINE, "node-1", seed=str(number), data={"number": number})
+
+
+def fill(journal: Journal, count: int) -> None:
+    made = [(numbered(number), THEN + timedelta(seconds=number)) for number in range(count)]
+    journal.write_all(made)
+    reply = {"id": "r", "type": events.NODE_TAINTED}
+    journal.note(Attempt(one.get_source(), one.get_id(), "taint", at, 0.1, 200, (reply,)) for one, at in made)
+
+
+def text(journal: Journal, query: Query | None = None) -> bytes:
+    return b"".join(exported(journal, query or Query()))
+
+
+def held(journal: Journal) -> list[tuple[object, ...]]:
+    """Everything in it."""
+    return [
+        (entry.arrived, entry.event.get_attributes(), entry.event.get_data(), entry.attempts)
+        for entry in journal.select()
+    ]
+
+
+def test_what_is_exported_is_the_same_when_it_is_imported(journals: tuple[Journal, Journal]) -> None:
+    """X-2: events, their arrival, attempts and dead letters; more than go in one transaction."""
+    one, other = journals
+    fill(one, 700)
+    dead = {"knativeerrordest": "http://x/", "knativeerrorcode": "400", "knativeerrordata": "bm8="}
+    one.write(CloudEvent({**numbered(1).get_attributes(), **dead}, {"number": 1}))
+    one.write(CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "image/png"}, b"\xff\x00"))
+
+    count = imported(other, io.BytesIO(text(one)))
+
+    assert count == 702
+    assert held(other) == held(one)
+
+
+def test_an_import_twice_changes_nothing(journals: tuple[Journal, Journal]) -> None:
+    """X-2: source and id tell a duplicate."""
+    one, other = journals
+    fill(one, 3)
+    imported(other, io.BytesIO(text(one)))
+    before = held(other)
+
+    assert imported(other, io.BytesIO(text(one))) == 0
+    assert held(other) == before
+
+
+def test_each_line_is_an_event_in_the_json_format(journals: tuple[Journal, Journal]) -> None:
+    """CloudEvents 1.0, JSON format: any other tool reads it; the query chooses."""
+    one, _ = journals
+    fill(one, 3)
+
+    lines = [json.loads(line) for line in text(one, Query(limit=2)).splitlines()]
+
+    assert [line["type"] for line in lines] == [events.NODE_CORDONED, events.ATTEMPTS_MADE] * 2
+    assert all(line["specversion"] == "1.0" for line in lines)
+    assert lines[0]["journaltime"] == "2026-01-02T03:04:05.678901+00:00"
+
+
+def test_what_no_journal_wrote_arrives_now(journals: tuple[Journal, Journal]) -> None:
+    """X-2: events of another tool can be imported."""
+    before = datetime.now(timezone.utc)
+    line = b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "x"}\n\n'
+
+    assert imported(journals[0], io.BytesIO(line)) == 1
+    assert before <= journals[0].select()[0].arrived <= datetime.now(timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        (b"{half a li", "line 3: not a CloudEvent 1.0"),
+        (b'"text"', "line 3: not a CloudEvent 1.0: the body is no JSON object"),
+        (b'{"specversion": "1.0", "source": "/x", "type": "x"}', "line 3: .*id missing"),
+        (
+            b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "x", "journaltime": "noon"}',
+            "line 3: 'noon' is no ISO",
+        ),
+        (
+            b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "dev.nodemaintenance.attempts.made"}',
+            "line 3: data.attempts is missing",
+        ),
+        (b"\xff\xfe", "line 3: not a CloudEvent 1.0"),
+    ],
+)
+def test_a_broken_line_is_named_and_nothing_is_imported(
+    journals: tuple[Journal, Journal], line: bytes, wrong: str
+) -> None:
+    """X-6: the number counts from 1, as an editor's does; what comes before and after it waits until it is mended."""
+    one, other = journals
+    fill(one, 2)
+    lines = text(one).splitlines()
+
+    with pytest.raises(BrokenLine, match=f"{wrong}.*nothing was imported"):
+        imported(other, io.BytesIO(b"\n".join([*lines[:2], line, *lines[2:]])))
+    assert other.select() == []

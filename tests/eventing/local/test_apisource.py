@@ -1,0 +1,158 @@
+"""ApiServerSource on a real API server: the events that Knative's source sends, and what it lacks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from localcluster import access
+from localcluster.cluster import LocalCluster
+from tests.eventing.local.cable import Cable
+from tests.eventing.local.workbench import Broker, source, trigger
+from tests.receiver import PATIENCE, Receiver
+
+Start = Callable[..., Broker]
+ADD, UPDATE, DELETE = (f"dev.knative.apiserver.resource.{change}" for change in ("add", "update", "delete"))
+CONFIG_MAPS = source(
+    "ApiServerSource",
+    "maps",
+    mode="Resource",
+    resources=[{"apiVersion": "v1", "kind": "ConfigMap", "selector": {"matchLabels": {"test": "apisource"}}}],
+    namespaceSelector={},
+)
+CRD = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: lampposts.example.com}
+spec:
+  group: example.com
+  scope: Cluster
+  names: {kind: Lamppost, plural: lampposts, singular: lamppost}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+"""
+LAMPPOST = "{apiVersion: example.com/v1, kind: Lamppost, metadata: {name: first}}"
+
+
+@pytest.fixture
+def start_synced(start: Start, cluster: LocalCluster) -> Start:
+    """Start a broker with the administrator's identity; return when its sources are at work."""
+
+    def begin(*manifests: dict[str, object], kubeconfig: str = "") -> Broker:
+        broker = start(*manifests, trigger("f"), KUBECONFIG=kubeconfig or str(cluster.kubeconfig))
+        await_ready(broker)
+        return broker
+
+    return begin
+
+
+def await_ready(broker: Broker) -> None:
+    """Readiness can only be asked for."""
+    end = time.monotonic() + PATIENCE
+    while requests.get(f"{broker.url}/health/readiness", timeout=10).status_code != 200:
+        assert time.monotonic() < end, broker.text
+        time.sleep(0.02)
+
+
+def config_map(cluster: LocalCluster, name: str, value: str) -> None:
+    metadata = {"name": name, "namespace": "default", "labels": {"test": "apisource"}}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
+
+
+def test_changes_come_as_knatives_events(cluster: LocalCluster, receiver: Receiver, start_synced: Start) -> None:
+    """Add, update and delete with Knative's types, subject and extensions and the whole object; nothing for what was
+    there before."""
+    config_map(cluster, "before", "1")
+    start_synced(CONFIG_MAPS)
+
+    config_map(cluster, "lamp", "1")
+    config_map(cluster, "lamp", "2")
+    cluster.kubectl("delete", "configmap", "lamp", "before")
+
+    got = [one for one in receiver.wait_for("/f", 4) if one.headers["ce-name"] == "lamp"]
+    assert [one.headers["ce-type"] for one in got] == [ADD, UPDATE, DELETE]
+    assert [json.loads(one.body)["data"]["value"] for one in got] == ["1", "2", "2"]
+    assert len({one.id for one in got}) == 3
+    headers = got[0].headers
+    assert headers["ce-source"] == cluster.url
+    assert headers["ce-subject"] == "/apis/v1/namespaces/default/configmaps/lamp"
+    assert (headers["ce-kind"], headers["ce-apiversion"], headers["ce-namespace"]) == ("ConfigMap", "v1", "default")
+    assert headers["content-type"] == "application/json"
+    assert json.loads(got[0].body)["kind"] == "ConfigMap"
+    before = [one.headers["ce-type"] for one in receiver.at("/f") if one.headers["ce-name"] == "before"]
+    assert before == [DELETE]
+
+
+def test_a_kind_that_appears_later_is_followed_from_its_first_object(
+    cluster: LocalCluster, receiver: Receiver, start_synced: Start
+) -> None:
+    """An absent kind does not keep the broker from being ready; its objects give `add` although they were there when
+    it was found, and a cluster-scoped one has an empty namespace in its subject."""
+    lampposts = source(
+        "ApiServerSource", "l", mode="Resource", resources=[{"apiVersion": "example.com/v1", "kind": "Lamppost"}]
+    )
+    start_synced(lampposts)
+    cluster.kubectl("apply", "-f", "-", input=CRD)
+    cluster.kubectl("wait", "--for=condition=Established", "crd/lampposts.example.com")
+    cluster.kubectl("create", "-f", "-", input=LAMPPOST)
+
+    (added,) = receiver.wait_for("/f")
+    cluster.kubectl("delete", "crd", "lampposts.example.com")
+    deleted = receiver.wait_for("/f", 2)[-1]
+    cluster.kubectl("apply", "-f", "-", input=CRD)
+    cluster.kubectl("wait", "--for=condition=Established", "crd/lampposts.example.com")
+    cluster.kubectl("create", "-f", "-", input=LAMPPOST)
+    again = receiver.wait_for("/f", 3)[-1]
+    cluster.kubectl("delete", "crd", "lampposts.example.com")
+
+    assert (added.headers["ce-type"], deleted.headers["ce-type"], again.headers["ce-type"]) == (ADD, DELETE, ADD)
+    assert added.headers["ce-subject"] == "/apis/example.com/v1/namespaces//lampposts/first"
+    assert "ce-namespace" not in added.headers
+
+
+def test_a_broken_connection_loses_no_change(cluster: LocalCluster, receiver: Receiver, start_synced: Start) -> None:
+    """What happened while the API server could not be reached comes afterwards, once."""
+    port = urlsplit(cluster.url).port
+    assert port is not None
+    cable = Cable(port)
+    kubeconfig = cluster.directory / "cut.kubeconfig"
+    kubeconfig.write_text(cluster.kubeconfig.read_text().replace(cluster.url, f"https://127.0.0.1:{cable.port}"))
+    start_synced(CONFIG_MAPS, kubeconfig=str(kubeconfig))
+    config_map(cluster, "cut", "1")
+    receiver.wait_for("/f")
+
+    cable.cut()
+    config_map(cluster, "cut", "2")
+    cluster.kubectl("delete", "configmap", "cut")
+    cable.mend()
+
+    got = receiver.wait_for("/f", 3)
+    cable.close()
+    assert [one.headers["ce-type"] for one in got] == [ADD, UPDATE, DELETE]
+
+
+def test_a_source_that_may_not_list_says_so_and_is_not_ready(
+    cluster: LocalCluster, start: Start, receiver: Receiver
+) -> None:
+    """The log names the missing right; once it is granted, the source works."""
+    kubeconfig = cluster.kubeconfig_for(access.UNPRIVILEGED)
+    broker = start(CONFIG_MAPS, trigger("f"), KUBECONFIG=str(kubeconfig))
+
+    assert "cannot list resource" in broker.wait_line(msg="source waits")["error"]
+    unready = requests.get(f"{broker.url}/health/readiness", timeout=10)
+    assert (unready.status_code, "maps" in unready.text) == (503, True)
+    role = ["--clusterrole=cluster-admin", f"--user={access.UNPRIVILEGED}"]
+    cluster.kubectl("create", "clusterrolebinding", "apisource-test", *role)
+    try:
+        await_ready(broker)
+    finally:
+        cluster.kubectl("delete", "clusterrolebinding", "apisource-test")

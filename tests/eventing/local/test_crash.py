@@ -1,0 +1,148 @@
+"""What a crash or a stop of the local delivery leaves behind: nothing lost."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import requests
+import yaml
+
+from tests.eventing.local.workbench import Broker, binary, reply, trigger
+from tests.receiver import Answer, Received, Receiver
+
+Start = Callable[..., Broker]
+
+
+def count(broker: Broker, table: str) -> int:
+    """The rows of a table of the outbox."""
+    with closing(sqlite3.connect(broker.folder / "delivery.db")) as database:
+        return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 - a name from below
+
+
+def test_a_kill_in_the_middle_loses_nothing(receiver: Receiver, start: Start) -> None:
+    """200 events are accepted and some delivered when the broker is killed; after a restart each has arrived, and the
+    reply to each too."""
+    enough = threading.Event()
+
+    def answer(request: Received) -> Answer:
+        if len(receiver.at("/f")) > 50 and not enough.is_set():
+            enough.wait(0.2)
+        return reply(id=f"reply-{request.id}", type="b")
+
+    receiver.answers["/f"] = answer
+    broker = start(trigger("f", type="a"), trigger("g", type="b"))
+    ids = {str(number) for number in range(200)}
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: broker.post(id=number, type="a", partitionkey=f"n{int(number) % 7}"), sorted(ids)))
+    receiver.wait_for("/f", 60)
+    broker.kill()
+    owed = count(broker, "delivery")
+    enough.set()
+    broker.restart()
+
+    receiver.wait(lambda: {request.id for request in receiver.at("/f")} == ids)
+    receiver.wait(lambda: {request.id for request in receiver.at("/g")} == {f"reply-{number}" for number in ids})
+    assert owed > 20
+
+
+def test_what_was_acknowledged_while_nothing_could_be_delivered_is_delivered_later_in_order(
+    receiver: Receiver, start: Start
+) -> None:
+    """The subscriber is down, the broker is killed: afterwards the events of a key come in the order of acceptance."""
+    receiver.answers["/f"] = lambda _: Answer(503)
+    broker = start(trigger("f", delivery={"retry": 100, "backoffPolicy": "exponential", "backoffDelay": "PT0.1S"}))
+    for number in range(20):
+        broker.post(id=str(number), partitionkey="n1")
+    broker.kill()
+    receiver.requests.clear()
+    receiver.answers["/f"] = lambda _: Answer()
+
+    broker.restart()
+
+    assert [request.id for request in receiver.wait_for("/f", 20)] == [str(number) for number in range(20)]
+
+
+def test_a_stop_lets_a_request_under_way_end(receiver: Receiver, start: Start) -> None:
+    """On SIGTERM the answer is still taken, so the event does not come twice; the exit status is 0."""
+    asked, go = threading.Event(), threading.Event()
+
+    def answer(_: Received) -> Answer:
+        asked.set()
+        go.wait(10)
+        return reply(id="2", type="b")
+
+    receiver.answers["/f"] = answer
+    broker = start(trigger("f", type="a"), trigger("g", type="b"))
+    broker.post(type="a")
+    assert asked.wait(10)
+
+    broker.process.terminate()
+    go.set()
+    assert broker.stop() == 0
+    broker.restart()
+
+    receiver.wait_for("/g")
+    assert len(receiver.at("/f")) == 1
+
+
+def test_deliveries_of_a_trigger_that_is_gone_are_dropped(receiver: Receiver, start: Start) -> None:
+    """After a change of the manifests the log says what is not delivered any more; the rest is."""
+    receiver.answers["/old"] = lambda _: Answer(503)
+    receiver.answers["/kept"] = lambda _: Answer(503)
+    slow = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
+    broker = start(trigger("old", delivery=slow), trigger("kept", delivery=slow))
+    broker.post()
+    broker.wait_line(msg="retrying", trigger="old")
+    broker.kill()
+    broker.manifests.write_text(yaml.safe_dump(trigger("kept")))
+    receiver.answers["/kept"] = lambda _: Answer()
+
+    broker.restart()
+
+    broker.wait_line(msg="dropped: its Trigger is gone", trigger="old")
+    broker.wait_line(msg="delivered", trigger="kept")
+    broker.stop()
+    assert count(broker, "event") == 0
+
+
+def test_an_event_that_cannot_be_kept_is_not_accepted(receiver: Receiver, start: Start) -> None:
+    """With the database locked by somebody else the sender is told 503, and may send again."""
+    broker = start(trigger("f"))
+    other = sqlite3.connect(broker.folder / "delivery.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    refused = requests.post(broker.url, data="{}", headers=binary(), timeout=20)
+    other.execute("ROLLBACK")
+    other.close()
+
+    assert refused.status_code == 503
+    assert refused.text.count("\n") == 1
+    broker.post()
+    broker.wait_line(msg="delivered")
+
+
+def test_a_broker_that_can_no_longer_write_ends_with_one_line(receiver: Receiver, start: Start) -> None:
+    """It does not go on delivering what it cannot strike off; at the next start everything owed is still there."""
+    broker = start(trigger("f"))
+    other = sqlite3.connect(broker.folder / "delivery.db", isolation_level=None, check_same_thread=False)
+
+    def lock(_: Received) -> Answer:
+        if not other.in_transaction:
+            other.execute("BEGIN IMMEDIATE")
+        return Answer()
+
+    receiver.answers["/f"] = lock
+    broker.post()
+    broker.process.wait(20)
+    assert broker.stop() == 1
+    other.close()
+    receiver.answers["/f"] = lambda _: Answer()
+    assert broker.text.splitlines()[-1] == "Error: database: database is locked"
+    broker.restart()
+
+    broker.wait_line(msg="delivered")

@@ -1,0 +1,283 @@
+"""What happens to an accepted event, seen from a real subscriber over real sockets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import requests
+
+from tests.eventing.local.workbench import Broker, binary, reply, service, trigger
+from tests.receiver import Answer, Received, Receiver
+
+Start = Callable[..., Broker]
+QUICK = {"retry": 3, "backoffPolicy": "exponential", "backoffDelay": "PT0.1S", "timeout": "PT5S"}
+
+
+def test_an_event_reaches_exactly_the_triggers_that_want_it(receiver: Receiver, start: Start) -> None:
+    """Triggers filter by attributes; the event arrives in binary mode with its bytes unchanged."""
+    broker = start(trigger("one", type="a"), trigger("two", type="b"), trigger("all"))
+
+    broker.post('{"x":  [1, "ä"]}', type="a", node="n1", subject="s p")
+    broker.wait_line(msg="delivered", trigger="one")
+    broker.wait_line(msg="delivered", trigger="all")
+
+    (one,) = receiver.at("/one")
+    assert one.body == '{"x":  [1, "ä"]}'.encode()
+    assert one.headers["ce-type"] == "a"
+    assert one.headers["ce-node"] == "n1"
+    assert one.headers["ce-subject"] == "s%20p"
+    assert one.headers["content-type"] == "application/json"
+    assert one.headers["prefer"] == "reply"
+    assert receiver.at("/two") == []
+
+
+def test_replies_make_a_chain(receiver: Receiver, start: Start) -> None:
+    """An answer that is an event goes to the Triggers that want it, and so on."""
+    receiver.answers["/begin"] = lambda _: reply(id="2", type="begun", partitionkey="n1")
+    receiver.answers["/cordon"] = lambda _: reply(id="3", type="cordoned", partitionkey="n1")
+    broker = start(trigger("begin", type="add"), trigger("cordon", type="begun"), trigger("taint", type="cordoned"))
+
+    broker.post(type="add")
+
+    (last,) = receiver.wait_for("/taint")
+    assert last.id == "3"
+    assert last.body == b'{"answered": true}'
+
+
+def test_a_structured_reply_and_a_structured_event_are_understood(receiver: Receiver, start: Start) -> None:
+    """Both content modes come in; binary goes out."""
+    event = {"specversion": "1.0", "id": "2", "source": "/f", "type": "b", "data": {"n": 1}}
+    structured = {"content-type": "application/cloudevents+json; charset=utf-8"}
+    receiver.answers["/one"] = lambda _: Answer(200, structured, json.dumps(event).encode())
+    broker = start(trigger("one", type="a"), trigger("two", type="b"))
+
+    accepted = requests.post(broker.url, json={**event, "type": "a"}, headers=structured, timeout=5)
+
+    (two,) = receiver.wait_for("/two")
+    assert accepted.status_code == 202
+    assert json.loads(two.body) == {"n": 1}
+    assert two.headers["ce-type"] == "b"
+
+
+def test_a_trace_goes_along_as_header_and_as_extension(receiver: Receiver, start: Start) -> None:
+    """A traceparent header becomes the extension, and both reach the subscriber."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    broker = start(trigger("one"))
+
+    requests.post(broker.url, data="{}", headers={**binary(), "traceparent": trace}, timeout=5)
+
+    (one,) = receiver.wait_for("/one")
+    assert one.headers["traceparent"] == one.headers["ce-traceparent"] == trace
+
+
+def test_one_key_is_in_order_and_never_twice_at_once(receiver: Receiver, start: Start) -> None:
+    """Events of one partition key reach one function one after another, even through two Triggers."""
+    broker = start(
+        trigger("one", subscriber="f", type="a"),
+        trigger("two", subscriber="f", type="b"),
+    )
+
+    for number in range(40):
+        broker.post(id=str(number), type="ab"[number % 2], partitionkey="n1")
+
+    got = receiver.wait_for("/f", 40)
+    assert [request.id for request in got] == [str(number) for number in range(40)]
+    assert receiver.most_at_once["/f"] == 1
+
+
+def test_keys_run_side_by_side_up_to_the_triggers_parallelism(receiver: Receiver, start: Start) -> None:
+    """Different keys do not wait for each other; the annotation bounds how many run at once."""
+    manifest = trigger("f")
+    manifest["metadata"]["annotations"] = {"rabbitmq.eventing.knative.dev/parallelism": "3"}
+    everybody = threading.Barrier(3)
+
+    def together(_: Received) -> Answer:
+        everybody.wait(timeout=10)
+        return Answer()
+
+    receiver.answers["/f"] = together
+    broker = start(manifest)
+
+    for number in range(9):
+        broker.post(id=str(number), partitionkey=f"n{number}")
+
+    receiver.wait_for("/f", 9)
+    assert receiver.most_at_once["/f"] == 3
+
+
+def test_a_retried_event_holds_back_only_its_own_key(receiver: Receiver, start: Start) -> None:
+    """While one key's event is retried, later events of that key wait and other keys go on."""
+    refused = threading.Event()
+
+    def answer(request: Received) -> Answer:
+        if request.id == "bad" and not refused.is_set():
+            return Answer(503)
+        return Answer()
+
+    receiver.answers["/f"] = answer
+    broker = start(trigger("f", delivery={**QUICK, "retry": 50, "backoffPolicy": "linear", "backoffDelay": "PT0.01S"}))
+
+    broker.post(id="bad", partitionkey="n1")
+    broker.post(id="later", partitionkey="n1")
+    broker.post(id="other", partitionkey="n2")
+    broker.wait_line(msg="delivered", id="other")
+    assert "later" not in [request.id for request in receiver.requests]
+    refused.set()
+    broker.wait_line(msg="delivered", id="later")
+
+    ids = [request.id for request in receiver.requests]
+    assert ids.index("later") > max(place for place, value in enumerate(ids) if value == "bad")
+
+
+@pytest.mark.parametrize(
+    ("policy", "pauses"), [("exponential", [0.1, 0.2, 0.4]), ("linear", [0.0, 0.1, 0.2])], ids=["exponential", "linear"]
+)
+def test_a_failing_subscriber_is_tried_again_with_the_declared_backoff(
+    receiver: Receiver, start: Start, policy: str, pauses: list[float]
+) -> None:
+    """A 503 is tried `retry` times more; the pauses are Knative's."""
+    receiver.answers["/f"] = lambda _: Answer(503)
+    broker = start(trigger("f", delivery={**QUICK, "backoffPolicy": policy}))
+
+    broker.post()
+    broker.wait_line(msg="dropped")
+
+    times = [request.at for request in receiver.at("/f")]
+    waited = [later - sooner for sooner, later in pairwise(times)]
+    assert len(waited) == 3
+    for got, wanted in zip(waited, pauses, strict=True):
+        assert wanted <= got + 0.005
+        assert got < wanted + 0.3
+
+
+@pytest.mark.parametrize("status", [404, 408, 409, 429, 500, 503])
+def test_these_statuses_are_tried_again(receiver: Receiver, start: Start, status: int) -> None:
+    """What may pass is retried, and delivered once it has passed."""
+    answers = iter([Answer(status), Answer(status)])
+    receiver.answers["/f"] = lambda _: next(answers, Answer())
+    broker = start(trigger("f", delivery={**QUICK, "backoffDelay": "PT0.01S"}))
+
+    broker.post()
+    broker.wait_line(msg="delivered")
+
+    assert len(receiver.at("/f")) == 3
+
+
+@pytest.mark.parametrize("status", [301, 400, 403, 415, 422])
+def test_these_statuses_go_straight_to_the_dead_letter_sink(receiver: Receiver, start: Start, status: int) -> None:
+    """What will not pass is not tried again; the dead letter says where, what and why, as on Knative."""
+    receiver.answers["/f"] = lambda _: Answer(status, body=b"no such thing")
+    broker = start(trigger("f", delivery={**QUICK, "deadLetterSink": service("record")}))
+
+    broker.post('{"n": 1}', id="7", node="n1")
+    broker.wait_line(msg="dead letter taken")
+
+    (letter,) = receiver.at("/record")
+    assert len(receiver.at("/f")) == 1
+    assert letter.id == "7"
+    assert letter.body == b'{"n": 1}'
+    assert letter.headers["ce-node"] == "n1"
+    assert letter.headers["ce-knativeerrordest"] == f"{receiver.url}/f"
+    assert letter.headers["ce-knativeerrorcode"] == str(status)
+    assert base64.b64decode(letter.headers["ce-knativeerrordata"]) == b"no such thing"
+
+
+def test_a_hung_subscriber_is_given_up_after_the_timeout(receiver: Receiver, start: Start) -> None:
+    """No answer within `timeout` counts as a failed attempt, and ends as a dead letter with code 500."""
+    done = threading.Event()
+
+    def hang(_: Received) -> Answer:
+        done.wait(10)
+        return Answer()
+
+    receiver.answers["/f"] = hang
+    delivery = {"retry": 1, "timeout": "PT1S", "deadLetterSink": service("record")}
+    start(trigger("f", delivery=delivery)).post()
+
+    (letter,) = receiver.wait_for("/record")
+    done.set()
+    assert len(receiver.at("/f")) == 2
+    assert letter.headers["ce-knativeerrorcode"] == "500"
+    assert b"1 s" in base64.b64decode(letter.headers["ce-knativeerrordata"])
+
+
+def test_an_answer_that_is_no_event_is_a_failed_delivery(receiver: Receiver, start: Start) -> None:
+    """Knative's broker makes a 502 of a body that is not a CloudEvent; so do we."""
+    receiver.answers["/f"] = lambda _: Answer(200, {"content-type": "text/html"}, b"<p>hello")
+    broker = start(trigger("f", delivery={"retry": 1, "deadLetterSink": service("record")}))
+
+    broker.post()
+
+    (letter,) = receiver.wait_for("/record")
+    assert len(receiver.at("/f")) == 2
+    assert letter.headers["ce-knativeerrorcode"] == "502"
+
+
+def test_without_a_dead_letter_sink_an_undeliverable_event_is_dropped_aloud(receiver: Receiver, start: Start) -> None:
+    """The log has an error line, and the next event of the same key goes on."""
+    receiver.answers["/f"] = lambda request: Answer(400 if request.id == "1" else 202)
+    broker = start(trigger("f", delivery={"retry": 0}))
+
+    broker.post(id="1", partitionkey="n1")
+    broker.post(id="2", partitionkey="n1")
+
+    assert broker.wait_line(msg="dropped", id="1")["level"] == "error"
+    broker.wait_line(msg="delivered", id="2")
+
+
+def test_a_dead_letter_waits_for_its_sink_also_across_a_restart(receiver: Receiver, start: Start) -> None:
+    """While the sink is down the letter is kept and tried again; the subscriber is not asked again."""
+    receiver.answers["/f"] = lambda _: Answer(400)
+    receiver.answers["/record"] = lambda _: Answer(503)
+    broker = start(trigger("f", delivery={"retry": 0, "deadLetterSink": service("record")}))
+
+    broker.post(id="1", partitionkey="n1")
+    broker.wait_line(msg="dead letter not taken")
+    broker.kill()
+    receiver.answers["/record"] = lambda _: Answer(202)
+    broker.restart()
+    broker.wait_line(msg="dead letter taken", id="1")
+
+    assert len(receiver.at("/f")) == 1
+
+
+def test_what_a_dead_letter_sink_answers_does_not_matter(receiver: Receiver, start: Start) -> None:
+    """2xx is taken, with whatever body, and an event in it is not passed on."""
+    receiver.answers["/f"] = lambda _: Answer(400)
+    receiver.answers["/record"] = lambda request: Answer(200, body=b"ok") if request.id == "1" else reply(type="b")
+    broker = start(trigger("f", type="a", delivery={"deadLetterSink": service("record")}), trigger("g", type="b"))
+
+    broker.post(id="1", type="a")
+    broker.post(id="2", type="a")
+    broker.wait_line(msg="dead letter taken", id="1")
+    broker.wait_line(msg="dead letter taken", id="2")
+
+    assert len(receiver.at("/record")) == 2
+    assert receiver.at("/g") == []
+
+
+def test_the_log_tells_the_flow(receiver: Receiver, start: Start) -> None:
+    """One JSON line per event accepted and per delivery, with what a reader needs to follow a node."""
+    broker = start(trigger("f"))
+
+    broker.post(id="5", type="a", node="n1")
+    delivered = broker.wait_line(msg="delivered")
+
+    accepted = broker.wait_line(msg="accepted")
+    for line in (accepted, delivered):
+        assert {
+            "level": "info",
+            "logger": "delivery",
+            "id": "5",
+            "type": "a",
+            "source": "/test",
+            "node": "n1",
+        }.items() <= (line.items())
+    assert delivered["trigger"] == "f"
+    assert delivered["status"] == 202
+    assert delivered["ms"] > 0

@@ -1,0 +1,115 @@
+"""Ticks and children, with real clocks and processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from eventing.local.pingsource import Schedule
+from tests.eventing.local.workbench import Broker, source, trigger
+from tests.receiver import Receiver
+
+Start = Callable[..., Broker]
+
+CHILD = """
+import os, sys, time, urllib.request
+headers = {"ce-specversion": "1.0", "ce-id": str(os.getpid()), "ce-source": "/child", "ce-type": "child.alive",
+           "ce-greeting": os.environ["GREETING"], "ce-identity": os.environ["KUBECONFIG"]}
+urllib.request.urlopen(urllib.request.Request(os.environ["K_SINK"], b"", headers, method="POST")).close()
+if os.environ["STAY"] == "yes":
+    time.sleep(600)
+"""
+
+
+def container(stay: str) -> dict[str, Any]:
+    env = [{"name": "GREETING", "value": "hello"}, {"name": "STAY", "value": stay}, {"name": "X", "valueFrom": {}}]
+    child = {"name": "child", "image": "x", "command": ["python", "-c"], "args": [CHILD], "env": env}
+    return source("ContainerSource", "child", template={"spec": {"containers": [child]}})
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("*/15 * * * * *", "2026-03-01T12:00:15"),
+        ("*/5 * * * *", "2026-03-01T12:05:00"),
+        ("30 0 12 * * *", "2026-03-01T12:00:30"),
+        ("0 0 1 1 *", "2027-01-01T00:00:00"),
+    ],
+)
+def test_a_schedule_has_five_fields_or_six_with_seconds_first(expression: str, expected: str) -> None:
+    """As PingSource reads them."""
+    noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
+
+    assert Schedule(expression, timezone.utc).after(noon).isoformat().startswith(expected)
+
+
+def test_a_ping_source_ticks_on_its_schedule(receiver: Receiver, start: Start) -> None:
+    """Each second one event, with the type, source and data that Knative's has, and an id of its own."""
+    ping = source("PingSource", "tick", schedule="* * * * * *", contentType="application/json", data='{"n":1}')
+    start(ping, trigger("f", type="dev.knative.sources.ping"))
+
+    ticks = receiver.wait_for("/f", 3)
+
+    assert {tick.headers["ce-source"] for tick in ticks} == {"/apis/v1/namespaces/test/pingsources/tick"}
+    assert {tick.body for tick in ticks} == {b'{"n":1}'}
+    assert {tick.headers["content-type"] for tick in ticks} == {"application/json"}
+    assert len({tick.id for tick in ticks}) == len(ticks)
+    assert 1.0 < ticks[2].at - ticks[0].at < 3.0
+
+
+def test_a_container_source_is_a_child_that_posts_to_us(receiver: Receiver, start: Start) -> None:
+    """It gets K_SINK, its own environment, and the identity meant for it."""
+    start(container("yes"), trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity")
+
+    (alive,) = receiver.wait_for("/f")
+
+    assert alive.headers["ce-greeting"] == "hello"
+    assert alive.headers["ce-identity"] == "/identity"
+
+
+def test_a_child_that_ends_is_started_again(receiver: Receiver, start: Start) -> None:
+    """With a pause in between, and a line in the log."""
+    broker = start(container("no"), trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity")
+
+    first, second = receiver.wait_for("/f", 2)[:2]
+
+    assert first.id != second.id
+    assert second.at - first.at >= 0.5
+    assert broker.wait_line(msg="source ended")["status"] == "exit 0"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_child_ends_with_the_broker(receiver: Receiver, start: Start, end: str) -> None:
+    """Also when the broker is killed."""
+    broker = start(container("yes"), trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity")
+    (alive,) = receiver.wait_for("/f")
+    child = os.pidfd_open(int(alive.id))
+
+    getattr(broker, end)()
+
+    assert wait_end(child)
+
+
+def wait_end(child: int) -> bool:
+    """Whether the process behind a pidfd ends in time; a pidfd is readable from then on."""
+    try:
+        return bool(select.select([child], [], [], 10)[0])
+    finally:
+        os.close(child)
+
+
+def test_a_program_that_is_not_there_is_reported_and_the_rest_goes_on(receiver: Receiver, start: Start) -> None:
+    """The broker is not ready then, and says for whom it waits."""
+    missing = {"name": "x", "image": "x", "command": ["/no/such/program"]}
+    broker = start(source("ContainerSource", "gone", template={"spec": {"containers": [missing]}}), trigger("f"))
+
+    assert "not started" in broker.wait_line(msg="source ended", source="gone")["status"]
+    broker.post()
+    receiver.wait_for("/f")

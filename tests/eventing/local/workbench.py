@@ -1,0 +1,143 @@
+"""A real broker process, for the tests of the local delivery."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from tests.receiver import PATIENCE, Answer
+
+ROOT = Path(__file__).parents[3]
+
+
+class Broker:
+    """`python -m eventing.local.broker` as a process of its own; `lines` are its log lines so far."""
+
+    def __init__(
+        self, folder: Path, manifests: Iterable[Mapping[str, Any]], functions: str, **environment: str
+    ) -> None:
+        self.folder = folder
+        self.manifests = folder / "manifests.yaml"
+        self.manifests.write_text(yaml.safe_dump_all(manifests))
+        self.functions = functions
+        self.environment = environment
+        self.lines: list[dict[str, Any]] = []
+        self.text = ""
+        self._changed = threading.Condition()
+        self.start()
+        self.url = self.wait_line(msg="listening")["url"]
+
+    def start(self, listen: str = "127.0.0.1:0") -> None:
+        where = ["--functions", self.functions, "--database", str(self.folder / "delivery.db"), "--listen", listen]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "eventing.local.broker", "--manifests", str(self.manifests), *where],
+            env={**os.environ, **self.environment},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+
+    def restart(self) -> None:
+        """Start again, on the same port and database."""
+        self.lines.clear()
+        self.start(self.url.removeprefix("http://"))
+        self.wait_line(msg="listening")
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            with self._changed:
+                self.text += line
+                if line.startswith("{"):
+                    self.lines.append(json.loads(line))
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def find(self, **fields: Any) -> list[dict[str, Any]]:
+        return [line for line in self.lines if fields.items() <= line.items()]
+
+    def wait_line(self, **fields: Any) -> dict[str, Any]:
+        """The first log line with these fields."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: bool(self.find(**fields)), PATIENCE), self.text
+            return self.find(**fields)[0]
+
+    def post(self, body: bytes | str = b"{}", path: str = "/", **attributes: str) -> requests.Response:
+        """Post an event in binary mode and check that it was accepted."""
+        response = requests.post(self.url + path, data=body, headers=binary(**attributes), timeout=10)
+        assert response.status_code == 202, response.text
+        return response
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self._join()
+
+    def stop(self) -> int:
+        """Stop in good order; the exit status."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self._join()
+
+    def _join(self) -> int:
+        status = self.process.wait(timeout=15)
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+def binary(**attributes: str) -> dict[str, str]:
+    """Headers of an event in binary mode."""
+    given = {"specversion": "1.0", "id": "1", "source": "/test", "type": "test.event", **attributes}
+    content_type = given.pop("datacontenttype", "application/json")
+    return {"content-type": content_type, **{f"ce-{name}": value for name, value in given.items()}}
+
+
+def trigger(
+    name: str, *, subscriber: str = "", delivery: Mapping[str, Any] | None = None, **attributes: str
+) -> dict[str, Any]:
+    """A Trigger manifest; the subscriber is the Service of the same name when not given."""
+    spec: dict[str, Any] = {"broker": "default", "subscriber": service(subscriber or name)}
+    if attributes:
+        spec["filter"] = {"attributes": attributes}
+    if delivery is not None:
+        spec["delivery"] = dict(delivery)
+    return document("eventing.knative.dev/v1", "Trigger", name, spec)
+
+
+def service(name: str) -> dict[str, Any]:
+    return {"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "namespace": "test", "name": name}}
+
+
+def source(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    """A source manifest whose sink is the Broker."""
+    ref = {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "namespace": "test", "name": "default"}
+    return document("sources.knative.dev/v1", kind, name, {**spec, "sink": {"ref": ref}})
+
+
+def document(api_version: str, kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "test"},
+        "spec": dict(spec),
+    }
+
+
+def reply(**attributes: str) -> Answer:
+    """An answer that is an event."""
+    return Answer(200, binary(**attributes), b'{"answered": true}')

@@ -1,0 +1,207 @@
+"""Hints without chatter, sent to a real HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from eventing import events
+from eventing.events import Reference
+from eventing.podsource.sender import APART, SOON, Sender
+from eventing.wire import received
+from functions.maintenance.subject import data_of
+
+MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+ENOUGH = 10.0
+
+
+class Sink:
+    """A broker's ingress that keeps what it takes, with the time; the first `refusals` posts are answered with 503."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.taken: list[tuple[float, Any]] = []
+        self.refusals = refusals
+        self.changed = asyncio.Event()
+
+    async def post(self, request: web.Request) -> web.Response:
+        if self.refusals:
+            self.refusals -= 1
+            return web.Response(status=503)
+        self.taken.append((time.monotonic(), received(dict(request.headers), await request.read())))
+        self.changed.set()
+        return web.Response(status=202)
+
+    async def until(self, count: int) -> None:
+        """Wait until that many were taken."""
+        while len(self.taken) < count:
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), ENOUGH)
+
+    def versions(self) -> list[str]:
+        return [data_of(event)["podsVersion"] for _, event in self.taken]
+
+
+def with_sender(sink: Sink, script: Callable[[Sender], Awaitable[None]]) -> None:
+    """Run the script with a sender to the sink, on a server of its own."""
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_post("/", sink.post)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            async with Sender(f"http://127.0.0.1:{runner.addresses[0][1]}/") as sender:
+                await script(sender)
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(run())
+
+
+def say(
+    sender: Sender,
+    version: str,
+    *,
+    urgent: bool = False,
+    node: str = "node-1",
+    reference: Reference = MINE,
+    flags: tuple[str, ...] = (),
+) -> None:
+    sender.say(events.PODS_GONE, reference, node, {"podsVersion": version}, urgent=urgent, flags=flags)
+
+
+@pytest.fixture(autouse=True)
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy from the environment is for the world outside."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def test_what_comes_close_together_is_told_once() -> None:
+    """NMO-12: fifty pods that go at once are one hint, with the newest state."""
+    sink = Sink()
+
+    async def script(sender: Sender) -> None:
+        for number in range(50):
+            say(sender, str(number))
+        await sink.until(1)
+
+    with_sender(sink, script)
+
+    assert sink.versions() == ["49"]
+
+
+def test_an_urgent_hint_does_not_wait() -> None:
+    """NMO-10: the last pod's hint goes at once and takes along what was waiting."""
+    sink, started = Sink(), time.monotonic()
+
+    async def script(sender: Sender) -> None:
+        say(sender, "1")
+        say(sender, "2", urgent=True)
+        await sink.until(1)
+
+    with_sender(sink, script)
+
+    assert sink.versions() == ["2"]
+    assert sink.taken[0][0] - started < SOON
+
+
+def test_the_newest_state_has_the_say_whom_it_calls() -> None:
+    """X-4: pods are gone, which the status tells; then the last one is, and `evict` has to look."""
+    sink = Sink()
+
+    async def script(sender: Sender) -> None:
+        say(sender, "1", flags=("progress",))
+        say(sender, "2", urgent=True, flags=("more",))
+        await sink.until(1)
+
+    with_sender(sink, script)
+
+    ((_, told),) = sink.taken
+    assert (told.get_extension("more"), told.get_extension("progress")) == ("true", None)
+
+
+def test_urgent_hints_keep_their_distance() -> None:
+    """NMO-6: a stream of urgent hints is thinned out, and its newest is told."""
+    sink = Sink()
+
+    async def script(sender: Sender) -> None:
+        for number in range(40):
+            say(sender, str(number), urgent=True)
+            await asyncio.sleep(0)
+        await sink.until(2)
+
+    with_sender(sink, script)
+
+    times = [moment for moment, _ in sink.taken]
+    assert sink.versions()[-1] == "39"
+    assert len(sink.taken) == 2
+    assert times[1] - times[0] > APART / 2
+
+
+def test_each_maintenance_is_told_for_itself() -> None:
+    """X-7: two maintenances on a node, and two nodes, are told each."""
+    sink = Sink()
+    other = Reference(MINE.api_version, "other", "uid-2")
+
+    async def script(sender: Sender) -> None:
+        say(sender, "1", urgent=True)
+        say(sender, "1", urgent=True, reference=other)
+        say(sender, "1", urgent=True, node="node-2")
+        await sink.until(3)
+
+    with_sender(sink, script)
+
+    told = {(event.get_extension("node"), event.get_extension("maintenance")) for _, event in sink.taken}
+    assert told == {("node-1", "uid-1"), ("node-1", "uid-2"), ("node-2", "uid-1")}
+
+
+def test_nothing_is_lost_while_the_sink_refuses() -> None:
+    """X-6: refused hints are sent again, the newest state wins."""
+    sink = Sink(refusals=3)
+
+    async def script(sender: Sender) -> None:
+        say(sender, "1", urgent=True)
+        await sink.until(1)
+
+    with_sender(sink, script)
+
+    assert sink.versions() == ["1"]
+    assert sink.refusals == 0
+
+
+def test_a_node_that_is_done_is_forgotten() -> None:
+    """NMO-10: what was not said when the drain ended is not said; what comes for others is."""
+    sink = Sink()
+
+    async def script(sender: Sender) -> None:
+        say(sender, "1")
+        sender.forget("node-1")
+        say(sender, "2", urgent=True, node="node-2")
+        await sink.until(1)
+
+    with_sender(sink, script)
+
+    assert sink.versions() == ["2"]
+
+
+def test_the_same_state_has_the_same_id() -> None:
+    """X-2: a hint that is told again after a restart of the source is recognisable as the same one."""
+    sinks = [Sink(), Sink()]
+
+    async def script(sender: Sender, sink: Sink) -> None:
+        say(sender, "7", urgent=True)
+        await sink.until(1)
+
+    for sink in sinks:
+        with_sender(sink, partial(script, sink=sink))
+
+    first, second = (sink.taken[0][1].get_id() for sink in sinks)
+    assert first == second

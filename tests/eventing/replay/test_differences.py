@@ -1,0 +1,250 @@
+"""When an answer of now is the answer of then, and what explains that it is not."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventing import events
+from eventing.journal.entries import Attempt, Structured
+from eventing.replay.again import Answer
+from eventing.replay.differences import Difference, compare
+from eventing.replay.world import MAINTENANCE, NODE, POD, UNMOVED, Fate, Named, World
+
+AT = datetime(2026, 1, 2, tzinfo=timezone.utc)
+UID, NODE_NAME = "uid-1", "node-1"
+MINE = Named(MAINTENANCE, "nm", UID, "")
+NODE_1 = Named(NODE, NODE_NAME, "", "")
+
+
+def reply(kind: str, *, uid: str = UID, data: dict[str, Any] | None = None, **more: Any) -> Structured:
+    """An answered event in structured mode."""
+    reference = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "name": "nm", "uid": uid}
+    said = {"maintenance": reference, "node": NODE_NAME, **(data or {})}
+    attributes = {"type": kind, "id": "1", "source": "s", "subject": "nm", "maintenance": uid, "node": NODE_NAME}
+    return {**attributes, **more, "data": said}
+
+
+def pod(name: str, **more: Any) -> dict[str, Any]:
+    return {"namespace": "default", "name": name, "uid": f"uid-{name}", **more}
+
+
+def named(name: str) -> Named:
+    return Named(POD, f"default/{name}", f"uid-{name}", "")
+
+
+def evicted(*names: str, blocked: tuple[dict[str, Any], ...] = (), **more: Any) -> Structured:
+    data = {"evicted": [pod(name) for name in names], "blocked": list(blocked), "error": "", **more}
+    return reply(events.PODS_EVICTED, data=data)
+
+
+def differences(
+    function: str, then: list[Structured], now: list[Structured], fates: dict[Named, Fate] | None = None
+) -> list[Difference]:
+    attempt = Attempt("s", "e-1", function, AT, 0.1, 200, tuple(then))
+    return compare(attempt, Answer(function, 200, 0.2, tuple(now)), World(fates or {}))
+
+
+def told(found: list[Difference]) -> list[tuple[str, bool]]:
+    """(field, whether it is explained)."""
+    return [(difference.field, bool(difference.explained)) for difference in found]
+
+
+BEGUN, CORDONED, DRAINED = (
+    reply(kind) for kind in (events.MAINTENANCE_BEGUN, events.NODE_CORDONED, events.NODE_DRAINED)
+)
+TAINTED, DRIFTED, RESTORED, FAILED, FOUND = (
+    reply(kind)
+    for kind in (
+        events.NODE_TAINTED,
+        events.NODE_DRIFTED,
+        events.NODE_RESTORED,
+        events.MAINTENANCE_FAILED,
+        events.MAINTENANCE_FOUND,
+    )
+)
+
+
+def test_a_difference_names_event_function_field_then_and_now() -> None:
+    """X-2: one line of a diff."""
+    (found,) = differences("cordon", [CORDONED], [reply(events.NODE_CORDONED, data={"note": "new"})])
+
+    assert found == Difference("e-1", "cordon", "data.note", None, "new")
+
+
+@pytest.mark.parametrize("name", ["id", "time", "traceparent", "replay", "dryrun"])
+def test_what_differs_each_time_is_not_compared(name: str) -> None:
+    """X-2: ids, times, traces and marks."""
+    assert differences("cordon", [CORDONED], [{**CORDONED, name: "another"}]) == []
+
+
+@pytest.mark.parametrize("name", ["podsVersion", "budgetsVersion"])
+def test_versions_are_not_compared(name: str) -> None:
+    """X-2: the versions of lists in the data."""
+    then, now = (reply(events.PODS_EVICTED, data={"evicted": [pod("a")], name: version}) for version in "12")
+
+    assert differences("evict", [then], [now]) == []
+
+
+ACTED = {
+    "begin, drained since": ("begin", [BEGUN], [], {MINE: Fate.FINISHED}, True),
+    "begin, gone": ("begin", [BEGUN], [], {MINE: Fate.GONE}, True),
+    "begin, made anew": ("begin", [BEGUN], [], {MINE: Fate.ANOTHER}, True),
+    "begin, silent": ("begin", [BEGUN], [], {}, False),
+    "begin, node gone": ("begin", [BEGUN], [FAILED], {NODE_1: Fate.GONE}, True),
+    "begin, failed": ("begin", [BEGUN], [FAILED], {}, False),
+    "cordon, gone": ("cordon", [CORDONED], [], {MINE: Fate.GONE}, True),
+    "cordon, ending": ("cordon", [CORDONED], [], {MINE: Fate.ENDING}, True),
+    "cordon, drained since": ("cordon", [CORDONED], [], {MINE: Fate.FINISHED}, False),
+    "cordon, silent": ("cordon", [CORDONED], [], {NODE_1: Fate.PREPARED}, False),
+    "cordon, another type": ("cordon", [CORDONED], [TAINTED], {MINE: Fate.GONE}, False),
+    "cordon, speaks up": ("cordon", [], [CORDONED], {MINE: Fate.GONE}, False),
+    "evict, gone": ("evict", [DRAINED], [], {MINE: Fate.GONE}, True),
+    "evict, drained since": ("evict", [DRAINED], [], {MINE: Fate.FINISHED}, True),
+    "evict, pods gone": ("evict", [evicted("a")], [DRAINED], {named("a"): Fate.GONE}, True),
+    "evict, pods going": ("evict", [evicted("a")], [], {named("a"): Fate.ENDING}, True),
+    "evict, pods there": ("evict", [evicted("a")], [DRAINED], {}, False),
+    "evict, drained no more": ("evict", [DRAINED], [evicted("a")], {}, False),
+    "evict, prepared since": ("evict", [DRIFTED], [evicted("a")], {NODE_1: Fate.PREPARED}, True),
+    "evict, drifted": ("evict", [evicted("a")], [DRIFTED], {}, False),
+    "restore, gone": ("restore", [RESTORED], [], {MINE: Fate.GONE}, True),
+    "restore, still ending": ("restore", [RESTORED], [], {MINE: Fate.ENDING}, False),
+    "guard, cordoned again": ("guard", [DRIFTED], [], {NODE_1: Fate.PREPARED}, True),
+    "guard, silent": ("guard", [DRIFTED], [], {}, False),
+    "guard, node gone": ("guard", [DRIFTED], [], {NODE_1: Fate.GONE}, True),
+    "resync, drained since": ("resync", [TAINTED], [], {MINE: Fate.FINISHED}, True),
+    "resync, another waits": ("resync", [], [reply(events.NODE_TAINTED, uid="2")], {}, True),
+    "resync, waits for another": ("resync", [FOUND], [TAINTED], {}, False),
+}
+
+
+@pytest.mark.parametrize(("function", "then", "now", "fates", "explained"), ACTED.values(), ids=ACTED)
+def test_another_answer_is_explained_by_what_became_of_its_objects(
+    function: str, then: list[Structured], now: list[Structured], fates: dict[Named, Fate], explained: bool
+) -> None:
+    """X-2: an answer of another type, or none, where an object that it speaks of is not what it was."""
+    assert told(differences(function, then, now, fates)) == [("answer", explained)]
+
+
+BLOCKED = pod("b", reason="DisruptionBudget", budget="web", healthy=3, needed=2, message="needs 2")
+LOOSER = {**BLOCKED, "healthy": 5}
+
+LISTS = {
+    "the same": (evicted("a", "b"), evicted("b", "a"), {}, []),
+    "one is gone": (
+        evicted("a", "b"),
+        evicted("b"),
+        {named("a"): Fate.GONE},
+        [("data.evicted[default/a]", True)],
+    ),
+    "one is forgotten": (evicted("a", "b"), evicted("b"), {}, [("data.evicted[default/a]", False)]),
+    "one is forgotten, another gone": (
+        evicted("a", "b"),
+        evicted(),
+        {named("a"): Fate.GONE},
+        [("data.evicted[default/a]", True), ("data.evicted[default/b]", False)],
+    ),
+    "one is new": (evicted("a"), evicted("a", "c"), {}, [("data.evicted[default/c]", False)]),
+    "a count": (
+        evicted("a", blocked=(BLOCKED,)),
+        evicted("a", blocked=(LOOSER,)),
+        {},
+        [("data.blocked[default/b].healthy", False)],
+    ),
+    "a count, a pod less": (
+        evicted("a", blocked=(BLOCKED,)),
+        evicted("a", blocked=(LOOSER,)),
+        {named("a"): Fate.GONE},
+        [("data.blocked[default/b].healthy", True)],
+    ),
+    "no longer blocked, a pod less": (
+        evicted("a", blocked=(BLOCKED,)),
+        evicted("a", "b"),
+        {named("a"): Fate.GONE},
+        [("data.evicted[default/b]", True), ("data.blocked[default/b]", True)],
+    ),
+    "the error, a pod less": (
+        evicted("a", error="a waits"),
+        evicted("a"),
+        {named("a"): Fate.GONE},
+        [("data.error", True)],
+    ),
+    "a foreign field, a pod less": (
+        evicted("a", note="1"),
+        evicted("a", note="2"),
+        {named("a"): Fate.GONE},
+        [("data.note", False)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("then", "now", "fates", "expected"), LISTS.values(), ids=LISTS)
+def test_lists_of_pods_are_compared_pod_by_pod(
+    then: Structured, now: Structured, fates: dict[Named, Fate], expected: list[tuple[str, bool]]
+) -> None:
+    """X-2: a pod that is gone explains that it is not evicted again; a pod that is there must be told of."""
+    assert told(differences("evict", [then], [now], fates)) == expected
+
+
+@pytest.mark.parametrize(("then", "now", "same"), [(204, 204, True), (204, 503, False), (503, 204, False)])
+def test_success_and_failure_are_told_apart(then: int, now: int, same: bool) -> None:
+    """X-6: a function that failed and works now, or the other way round; 200 and 204 are both success."""
+    attempt = Attempt("s", "e-1", "status", AT, 0.1, then, error="busy" if then > 400 else "")
+
+    found = compare(attempt, Answer("status", now, 0.1, error="" if now < 400 else "busy"), UNMOVED)
+
+    assert [difference.field for difference in found] == ([] if same else ["status"])
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+DATA = st.dictionaries(
+    st.text("abcxyz", min_size=1, max_size=4),
+    st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner)),
+    max_size=5,
+)
+
+
+@given(data=DATA, status=st.sampled_from([200, 204]))
+def test_the_same_answer_never_differs(data: dict[str, Any], status: int) -> None:
+    """X-2: whatever the data are."""
+    said = reply(events.NODE_CORDONED, data=data)
+
+    assert differences("cordon", [said], [dict(said)]) == []
+
+
+@given(data=DATA, name=st.text("abcxyz", min_size=1, max_size=4), value=st.integers(1, 9))
+def test_one_changed_field_is_one_difference(data: dict[str, Any], name: str, value: int) -> None:
+    """X-2: it is named, unexplained, and alone, even when everything that was spoken of is gone."""
+    then, now = reply(events.NODE_CORDONED, data={**data, name: 0}), {**data, name: value}
+    gone = {MINE: Fate.GONE, NODE_1: Fate.GONE}
+
+    assert told(differences("cordon", [then], [reply(events.NODE_CORDONED, data=now)], gone)) == [
+        (f"data.{name}", False)
+    ]
+
+
+NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
+
+
+@given(then=NAMES, order=st.randoms())
+def test_the_order_of_pods_is_chance(then: list[str], order: Any) -> None:
+    """NMO-6: evictions run side by side."""
+    now = list(then)
+    order.shuffle(now)
+
+    assert differences("evict", [evicted(*then)], [evicted(*now)]) == []
+
+
+@given(then=NAMES, gone=st.sets(st.sampled_from("abcdefgh")))
+def test_what_is_gone_is_explained_and_nothing_else(then: list[str], gone: set[str]) -> None:
+    """X-2: for each pod that is not evicted again: explained if, and only if, it is gone."""
+    fates = {named(name): Fate.GONE for name in gone}
+
+    found = differences("evict", [evicted(*then)], [evicted()], fates)
+
+    assert {difference.field[-2] for difference in found if difference.explained} == set(then) & gone
+    assert {difference.field[-2] for difference in found if not difference.explained} == set(then) - gone

@@ -1,0 +1,71 @@
+"""The vocabulary: ids that tell duplicates, extensions that Triggers filter by, and what a cause passes on."""
+
+from __future__ import annotations
+
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from eventing.events import Reference, event
+from functions.maintenance.subject import data_of
+
+MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-2")
+
+
+def cause(name: str = "1", **extensions: str) -> CloudEvent:
+    return CloudEvent({"id": name, "source": "/test", "type": events.TICK, **extensions}, None)
+
+
+def test_the_same_cause_gives_the_same_id() -> None:
+    """X-2: an event that is made twice of one cause is one event, so that a duplicate is recognisable."""
+    first, second = (event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause()) for _ in range(2))
+
+    assert first.get_id() == second.get_id()
+
+
+def test_whatever_differs_makes_another_id() -> None:
+    """X-2: step, type, maintenance, cause and seed each make it another event."""
+    made = [
+        event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause()),
+        event(events.NODE_TAINTED, "cordon", MINE, "n", cause=cause()),
+        event(events.NODE_CORDONED, "taint", MINE, "n", cause=cause()),
+        event(events.NODE_CORDONED, "cordon", OTHER, "n", cause=cause()),
+        event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause("2")),
+        event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause(), seed="s"),
+        event(events.NODE_CORDONED, "cordon", MINE, "n", seed="s"),
+        event(events.NODE_CORDONED, "cordon", MINE, "n"),
+        event(events.NODE_CORDONED, "cordon", MINE, "n"),
+    ]
+
+    assert len({item.get_id() for item in made}) == len(made)
+
+
+def test_an_event_carries_what_its_listeners_need() -> None:
+    """X-4: node, maintenance and partition as extensions, JSON as content type, the reference in the data."""
+    made = event(events.PODS_EVICTED, "evict", MINE, "node-1", cause=cause(), data={"error": ""}, flags=("more",))
+
+    extensions = {name: made.get_extension(name) for name in ("node", "maintenance", "partitionkey", "cause", "more")}
+    assert extensions == {
+        "node": "node-1",
+        "maintenance": "uid-1",
+        "partitionkey": "node-1",
+        "cause": "1",
+        "more": "true",
+    }
+    assert (made.get_datacontenttype(), made.get_subject()) == ("application/json", "nm")
+    assert data_of(made) == {"maintenance": MINE.as_data(), "node": "node-1", "error": ""}
+
+
+def test_every_type_of_ours_has_its_meaning() -> None:
+    """X-4: the one page names all types, in our own namespace; what no broker carries stands beside it."""
+    ours = {value for name, value in vars(events).items() if name.isupper() and str(value).startswith("dev.nodemaint")}
+
+    assert set(events.MEANINGS) == ours - {events.ATTEMPTS_MADE}
+    assert all(kind.startswith("dev.nodemaintenance.") for kind in events.MEANINGS)
+
+
+def test_a_reference_is_made_of_the_whole_object() -> None:
+    """X-2: apiVersion, name and uid: enough to read it again and to know that it is the same one."""
+    whole = {"apiVersion": MINE.api_version, "kind": "NodeMaintenance", "metadata": {"name": "nm", "uid": "uid-1"}}
+
+    assert Reference.of(whole) == MINE

@@ -1,0 +1,135 @@
+"""Kubernetes Events on a real API server: what `kubectl describe` shows of a maintenance and of its node."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventing import events
+from functions.maintenance import subject
+from functions.maintenance.announcing import tell
+from kube.door.api import Object
+from kube.door.cluster import Cluster
+from kube.maintenance import objects as m
+from kube.maintenance.announcements import BEGIN, EVENTS, FAIL, REMOVE, SUCCEED, UNCORDON
+from kube.maintenance.groups import GROUPS, Group
+from localcluster.access import UNPRIVILEGED
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, said, updated
+from tests.functions.maintenance.test_status import drain
+from tests.workload import Audit, Workload, written
+
+every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+
+
+def about(work: Workload, kind: str, name: str) -> dict[str, Object]:
+    """Reason → the one Event with it about an object."""
+    found = work.admin.list(EVENTS, fields=f"involvedObject.kind={kind},involvedObject.name={name}")["items"]
+    ours = [item for item in found if item["source"].get("component") == "node-maintenance"]
+    assert len({item["reason"] for item in ours}) == len(ours)
+    return {item["reason"]: item for item in ours}
+
+
+def described(work: Workload, item: Object) -> str:
+    """What kubectl describe says of a maintenance."""
+    kind = f"nodemaintenances.{m.group(item).api_version.split('/')[0]}"
+    return work.local.kubectl("describe", kind, item["metadata"]["name"]).stdout.partition("\nEvents:")[2]
+
+
+def succeeded(functions: Functions, work: Workload, node: str, group: Group) -> Object:
+    """A maintenance of an empty node, all steps done."""
+    item = drain(functions, work, work.maintenance(node, group, reason="new disk"))
+    assert item["status"]["phase"] == "Succeeded"
+    return item
+
+
+@every_group
+def test_a_maintenance_is_told_at_itself_and_at_its_node(functions: Functions, work: Workload, group: Group) -> None:
+    """NMO-27: BeginMaintenance and SucceedMaintenance are found by kubectl describe, of both, each once."""
+    node = work.node()
+    item = succeeded(functions, work, node, group)
+
+    for text in (described(work, item), work.local.kubectl("describe", "node", node).stdout):
+        assert text.count("BeginMaintenance") == text.count("SucceedMaintenance") == 1
+        assert "Begin a node maintenance: new disk" in text
+        assert "Node maintenance was succeeded" in text
+
+
+def test_a_cordoned_node_is_told_once(functions: Functions, work: Workload) -> None:
+    """OSV-12: as the kubelet would say it; told when the status first says that the node is cordoned."""
+    node = work.node()
+    item = succeeded(functions, work, node, next(iter(GROUPS.values())))
+
+    functions.answer("cordon", said(events.MAINTENANCE_BEGUN, item))
+    functions.answer("status", said(events.NODE_DRAINED, item))
+
+    described = work.local.kubectl("describe", "node", node).stdout
+    assert described.count(f"Node {node} status is now: NodeNotSchedulable") == 1
+
+
+def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> None:
+    """NMO-27, OSV-12: UncordonNode, NodeSchedulable and RemovedMaintenance; the maintenance itself is gone by then."""
+    node = work.node()
+    item = succeeded(functions, work, node, next(iter(GROUPS.values())))
+    work.delete(m.path(item))
+
+    functions.answer("restore", updated(work.again(item)))
+
+    name = item["metadata"]["name"]
+    assert {UNCORDON, REMOVE, "NodeSchedulable"} <= about(work, "Node", node).keys()
+    assert about(work, "NodeMaintenance", name)[REMOVE]["involvedObject"]["uid"] == item["metadata"]["uid"]
+    text = work.local.kubectl("describe", "node", node).stdout
+    assert text.count("Uncordon a node") == text.count("Removed a node maintenance") == 1
+
+
+def test_a_failure_is_a_warning_that_says_why(functions: Functions, work: Workload) -> None:
+    """NMO-27, NMO-19: FailedMaintenance names what is wrong; trying again and failing again tells nothing new."""
+    item = work.maintenance("no-such-node")
+    for _ in range(2):
+        failed = functions.answer("begin", added(item))
+        assert failed is not None
+        functions.answer("status", failed)
+
+    told = about(work, "NodeMaintenance", item["metadata"]["name"])
+    assert (set(told), told[FAIL]["type"], told[FAIL]["count"]) == ({FAIL}, "Warning", 1)
+    assert told[FAIL]["message"] == 'Failed a node maintenance: nodes "no-such-node" not found'
+
+
+def test_replayed_events_tell_nothing_again(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-27, OSV-12, X-2: the second delivery of each event finds all done, and writes no Event."""
+    node = work.node()
+    item = succeeded(functions, work, node, next(iter(GROUPS.values())))
+    before = len(audit.writes_by())
+
+    functions.answer("status", said(events.MAINTENANCE_BEGUN, item))
+    functions.answer("status", said(events.NODE_DRAINED, item))
+    functions.answer("cordon", said(events.MAINTENANCE_BEGUN, item))
+
+    assert written(audit.writes_by()[before:]) == []
+
+
+def test_what_happens_again_is_counted(functions: Functions, work: Workload) -> None:
+    """OSV-12: drained, then a pod comes late and goes: one Event SucceedMaintenance with count 2; begun only once."""
+    node = work.node()
+    item = succeeded(functions, work, node, next(iter(GROUPS.values())))
+    work.pods(node, "late")
+    functions.answer("status", said(events.PODS_EVICTED, item, data={"blocked": []}))
+    work.delete(f"/api/v1/namespaces/{work.namespace}/pods/late")
+    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+
+    functions.answer("status", said(events.NODE_DRAINED, item))
+
+    told = about(work, "Node", node)
+    assert (told[SUCCEED]["count"], told[BEGIN]["count"]) == (2, 1)
+
+
+def test_a_maintenance_goes_on_where_no_event_may_be_written(work: Workload, caplog: pytest.LogCaptureFixture) -> None:
+    """NMO-27: an announcement that is refused is in the log and stops nothing."""
+    item = work.maintenance("n")
+    nobody = Cluster(str(work.local.kubeconfig_for(UNPRIVILEGED)))
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        tell("n", UNCORDON, "said", item, nobody, kind="Normal")
+    nobody.close()
+
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith('the Event UncordonNode could not be written: events is forbidden: User "unprivileged"')

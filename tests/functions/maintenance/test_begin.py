@@ -1,0 +1,244 @@
+"""`begin` on a real API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventing import events
+from functions.maintenance import subject
+from functions.maintenance.subject import data_of
+from kube.maintenance import leases
+from kube.maintenance import objects as m
+from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, said
+from tests.workload import Audit, Workload, written
+
+every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+
+
+@every_group
+def test_the_node_is_held_and_counted(functions: Functions, work: Workload, group: Group) -> None:
+    """NMO-11, NMO-16, NMO-20, KNM-3, X-7: finalizer, owner, lease and counts are in place when it has begun."""
+    node = work.node()
+    work.pods(node, "bare", "second")
+    work.pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
+    work.daemonset("agent", node)
+    item = work.maintenance(node, group)
+
+    reply = functions.answer("begin", added(item))
+
+    item = work.again(item)
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_BEGUN
+    assert reply.get_data() == {
+        "maintenance": events.Reference.of(item).as_data(),
+        "node": node,
+        "totalpods": 4,
+        "evictionPods": 2,
+    }
+    assert item["metadata"]["finalizers"] == [m.FINALIZER]
+    (owner,) = item["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", node, work.read_node(node)["metadata"]["uid"])
+    assert m.snapshot(item) == {"totalpods": 4, "evictionPods": 2}
+    assert leases.is_held_for(work.admin.get(leases.lease_path(node)), item)
+
+
+def test_only_the_object_and_the_lease_are_written(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-1, NMO-11: one patch of the object and one new lease; the node and its pods are not touched."""
+    node = work.node()
+    item = work.maintenance(node)
+
+    functions.begin(item)
+
+    name = item["metadata"]["name"]
+    assert written(audit.writes_by()) == [("create", "leases", node), ("patch", "nodemaintenances", name)]
+
+
+def test_a_duplicate_writes_nothing_and_says_the_same(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: begun twice, the second time nothing is written, the counts stay and the answer is the same event."""
+    node = work.node()
+    work.pods(node, "bare")
+    item = work.maintenance(node)
+    event = added(item)
+    first = functions.answer("begin", event)
+    work.pods(node, "late")
+    before, writes = work.again(item), len(audit.writes_by())
+
+    second = functions.answer("begin", event)
+
+    assert first is not None
+    assert second is not None
+    assert (second.get_id(), second.get_data()) == (first.get_id(), first.get_data())
+    assert work.again(item) == before
+    assert len(audit.writes_by()) == writes
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+def test_both_modes_are_understood(functions: Functions, work: Workload, mode: str) -> None:
+    """X-1: an event begins a maintenance in binary mode and in structured mode."""
+    item = work.maintenance(work.node())
+
+    response = functions.post("begin", added(item), mode=mode)
+
+    assert response.status_code == 200
+    assert response.headers["ce-type"] == events.MAINTENANCE_BEGUN
+    assert response.content_type == "application/json"
+
+
+def test_an_unknown_node_is_a_failure(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-19: for a node that is not there the answer is maintenance.failed, and nothing is written."""
+    item = work.maintenance("nowhere")
+
+    reply = functions.answer("begin", added(item))
+
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_FAILED
+    assert data_of(reply)["error"] == 'nodes "nowhere" not found'
+    assert audit.writes_by() == []
+
+
+@pytest.mark.parametrize("suffix", ["/status", "/", "/..", "?x=1", "#x", ",x", "=x", " "])
+def test_an_odd_node_name_is_an_unknown_node(functions: Functions, work: Workload, audit: Audit, suffix: str) -> None:
+    """NMO-19: a name that only resembles a node's, in a path or a selector, names no node, and the status says so."""
+    name = f"{work.node()}{suffix}"
+    item = work.maintenance(name)
+
+    reply = functions.answer("begin", added(item))
+
+    assert reply is not None
+    assert data_of(reply)["error"] == f'nodes "{name}" not found'
+    assert audit.writes_by() == []
+    functions.answer("status", reply)
+    assert work.again(item)["status"]["lastError"] == f'nodes "{name}" not found'
+    work.delete(m.path(item))
+
+
+@pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
+def test_a_second_maintenance_of_the_node_is_refused(
+    functions: Functions, work: Workload, audit: Audit, second_group: Group
+) -> None:
+    """NMO-22, X-7: the second one, of whichever group, fails naming the first, and nothing is written."""
+    node = work.node()
+    first, second = work.maintenance(node), work.maintenance(node, second_group)
+    functions.begin(first)
+    writes = len(audit.writes_by())
+
+    reply = functions.answer("begin", added(second))
+
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_FAILED
+    said_why = data_of(reply)["error"]
+    assert said_why.startswith(f"invalid nodeName, a NodeMaintenance for node {node} already exists: ")
+    assert first["metadata"]["name"] in said_why
+    assert len(audit.writes_by()) == writes
+
+
+@pytest.mark.parametrize(
+    ("renewed", "begins"),
+    [("2999-01-01T00:00:00.000000Z", False), ("2020-01-01T00:00:00.000000Z", True)],
+    ids=["held", "expired"],
+)
+def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: str, begins: bool) -> None:
+    """NMO-27: a lease that somebody else holds stops the maintenance; one they let expire is taken over."""
+    node = work.node()
+    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": renewed}
+    work.admin.create(leases.LEASES, {"metadata": {"name": node}, "spec": spec})
+    item = work.maintenance(node)
+
+    reply = functions.answer("begin", added(item))
+
+    assert reply is not None
+    assert reply.get_type() == (events.MAINTENANCE_BEGUN if begins else events.MAINTENANCE_FAILED)
+    assert m.has_begun(work.again(item)) is begins
+    assert leases.is_held_for(work.admin.get(leases.lease_path(node)), item) is begins
+    if not begins:
+        assert data_of(reply)["error"] == f"the lease of node {node} is held by another-tool"
+
+
+def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functions, work: Workload) -> None:
+    """NMO-22: a lease that was left by an object that does not exist any more holds nobody up."""
+    node = work.node()
+    first, second = work.maintenance(node), work.maintenance(node, KUBEVIRT)
+    functions.begin(first)
+    work.admin.patch(m.path(first), {"metadata": {"finalizers": []}})
+    work.delete(m.path(first))
+
+    functions.begin(second)
+
+    assert leases.is_held_for(work.admin.get(leases.lease_path(node)), second)
+
+
+def test_a_lease_that_is_half_over_is_renewed(functions: Functions, work: Workload) -> None:
+    """NMO-27: as long as the maintenance lasts its lease does not expire."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.begin(item)
+    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
+
+    functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+
+    assert work.admin.get(leases.lease_path(node))["spec"]["renewTime"] > "2026"
+
+
+def test_a_failed_one_begins_when_its_turn_comes(functions: Functions, work: Workload) -> None:
+    """NMO-19: a node that is created later is maintained as soon as the maintenance is found again."""
+    item = work.maintenance(f"node-{work.local.nodes + 1}")
+    failed = functions.answer("begin", added(item))
+    assert failed is not None
+    functions.answer("status", failed)
+
+    work.node()
+    reply = functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_BEGUN
+
+
+def test_one_that_is_being_deleted_does_not_begin(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: the event comes late, the object is on its way out: nothing happens."""
+    item = work.maintenance(work.node(), finalizers=["example.com/hold"])
+    work.delete(m.path(item))
+
+    assert functions.answer("begin", added(item)) is None
+    assert audit.writes_by() == []
+
+
+def test_the_finalizers_and_owners_of_others_stay(functions: Functions, work: Workload) -> None:
+    """NMO-16: what others put on the object is kept."""
+    node = work.node()
+    namespace = work.admin.get(f"/api/v1/namespaces/{work.namespace}")
+    owner = {"apiVersion": "v1", "kind": "Namespace", "name": work.namespace, "uid": namespace["metadata"]["uid"]}
+    item = work.maintenance(node, finalizers=["example.com/hold"], ownerReferences=[owner])
+
+    functions.begin(item)
+
+    metadata = work.again(item)["metadata"]
+    assert metadata["finalizers"] == ["example.com/hold", m.FINALIZER]
+    assert [item["kind"] for item in metadata["ownerReferences"]] == ["Namespace", "Node"]
+
+
+def test_the_operators_lines_are_in_the_log(
+    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NMO-7, NMO-8, NMO-17, KNM-5: the lines an operator greps for are logged, with node and name."""
+    node = work.node()
+    work.pods(node, "bare")
+    work.daemonset("agent", node)
+    daemon = next(
+        pod["metadata"]["name"]
+        for pod in work.admin.list(f"/api/v1/namespaces/{work.namespace}/pods", labels="app=agent")["items"]
+    )
+    item = work.maintenance(node, reason="new disks")
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        functions.begin(item)
+
+    lines = [record.message for record in caplog.records if record.name == "controller_nodemaintenance"]
+    assert lines == [
+        "Reconciling NodeMaintenance",
+        "Applying maintenance mode",
+        f"Applying Maintenance mode on Node: {node} with Reason: new disks",
+        f"WARNING: ignoring DaemonSet-managed Pods: {work.namespace}/{daemon}",
+        f"WARNING: deleting Pods that declare no controller: {work.namespace}/bare",
+    ]

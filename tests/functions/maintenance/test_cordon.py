@@ -1,0 +1,134 @@
+"""`cordon` on a real API server."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from eventing import events
+from functions.maintenance.subject import data_of
+from kube.door.api import Object
+from kube.maintenance import objects as m
+from kube.maintenance.groups import MEDIK8S
+from tests.functions.conftest import Functions
+from tests.functions.hints import said
+from tests.workload import Audit, Workload, written
+
+
+def test_the_node_takes_no_new_pods(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-3, X-1, OSV-5: cordon sets spec.unschedulable and tells it; nothing else of the node changes."""
+    node = work.node()
+    item = work.maintenance(node)
+    begun = functions.begin(item)
+    before, writes = work.read_node(node), len(audit.writes_by())
+
+    reply = functions.answer("cordon", begun)
+
+    after = work.read_node(node)
+    assert reply is not None
+    assert (reply.get_type(), data_of(reply)["node"]) == (events.NODE_CORDONED, node)
+    after["spec"].pop("taints", None)  # the controller manager adds its own as soon as it sees the cordon
+    assert after["spec"] == {**before["spec"], "unschedulable": True}
+    assert after["metadata"]["labels"] == before["metadata"]["labels"]
+    ours = written(audit.writes_by()[writes:])
+    assert [(verb, kind) for verb, kind, _ in ours] == [("patch", "nodes")]
+    assert "SchedulingDisabled" in work.local.kubectl("get", "node", node).stdout
+
+
+def test_told_twice_it_is_done_once(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: the second time nothing is written, and the chain goes on."""
+    node = work.node()
+    begun = functions.begin(work.maintenance(node))
+    functions.answer("cordon", begun)
+    writes = len(audit.writes_by())
+
+    reply = functions.answer("cordon", begun)
+
+    assert reply is not None
+    assert len(audit.writes_by()) == writes
+
+
+def test_a_node_that_was_cordoned_before_is_left_as_it_is(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-3: an earlier cordon serves as well; nothing is written, nothing is told, the chain goes on."""
+    node = work.node()
+    begun = functions.begin(work.maintenance(node))
+    work.admin.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+    writes = len(audit.writes_by())
+
+    reply = functions.answer("cordon", begun)
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_CORDONED
+    assert len(audit.writes_by()) == writes
+
+
+def test_an_uncordoned_node_is_cordoned_again(functions: Functions, work: Workload) -> None:
+    """NMO-3: node.drifted cordons like maintenance.begun."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.chain(item, "begin", "cordon")
+    work.local.kubectl("uncordon", node)
+
+    functions.answer("cordon", said(events.NODE_DRIFTED, item))
+
+    assert work.read_node(node)["spec"]["unschedulable"] is True
+
+
+def test_the_node_is_gone(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-20: cordon of a node that is not there any more fails by name, without a write."""
+    node = work.node()
+    item = work.maintenance(node)
+    begun = functions.begin(item)
+    work.admin.patch(m.path(item), {"metadata": {"ownerReferences": []}})  # else its deletion would win this race
+    work.delete(f"/api/v1/nodes/{node}")
+    writes = len(audit.writes_by())
+
+    reply = functions.answer("cordon", begun)
+
+    assert reply is not None
+    assert (reply.get_type(), data_of(reply)["error"]) == (events.MAINTENANCE_FAILED, f'nodes "{node}" not found')
+    assert len(audit.writes_by()) == writes
+
+
+@pytest.mark.parametrize(
+    ("step", "what"),
+    [
+        *itertools.product(("cordon", "taint", "evict", "status"), ("gone", "made-anew", "deleting", "not-begun")),
+        *itertools.product(("cordon", "taint", "evict"), ("other-node",)),  # status reads the name from the object
+    ],
+)
+def test_an_event_that_does_not_fit_the_live_object_does_nothing(
+    functions: Functions, work: Workload, audit: Audit, step: str, what: str
+) -> None:
+    """X-2, NMO-15: the object is gone, made anew, being deleted, not begun, or names another node: no write."""
+    node = work.node()
+    item = work.maintenance(node)
+    if what != "not-begun":
+        functions.begin(item)
+    event = {
+        "cordon": said(events.MAINTENANCE_BEGUN, item),
+        "taint": said(events.NODE_CORDONED, item),
+        "evict": said(events.NODE_TAINTED, item),
+        "status": said(events.PODS_EVICTED, item),
+    }[step]
+    if what in ("gone", "made-anew"):
+        work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+        work.delete(m.path(item))
+    if what == "made-anew":
+        work.admin.create(MEDIK8S.path, {k: item[k] for k in ("apiVersion", "kind", "spec")} | _named(item))
+    if what == "deleting":
+        work.delete(m.path(item))
+    if what == "other-node":
+        other = work.node()
+        event = said(event.get_type(), {**item, "spec": {"nodeName": other}})
+    writes = len(audit.writes_by())
+
+    response = functions.post(step, event)
+
+    assert response.status_code == 204
+    assert len(audit.writes_by()) == writes
+
+
+def _named(item: Object) -> Object:
+    return {"metadata": {"name": item["metadata"]["name"]}}

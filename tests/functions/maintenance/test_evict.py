@@ -1,0 +1,336 @@
+"""`evict` on a real API server, with real controllers behind the budgets."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.maintenance import subject
+from functions.maintenance.subject import data_of
+from kube.budgets import plan
+from kube.door.api import Object
+from kube.eviction import evict_batch, pod_path
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
+from kube.pods import key
+from tests.functions.conftest import Functions
+from tests.functions.hints import said
+from tests.workload import Audit, Workload, written
+
+
+def names(pods: list[Any]) -> set[str]:
+    return {pod["name"] for pod in pods}
+
+
+def evict_again(functions: Functions, item: Object) -> BaseCloudEvent:
+    """Look at the node once more, in the newest state."""
+    reply = functions.answer("evict", said(events.PODS_GONE, item))
+    assert reply is not None
+    return reply
+
+
+def await_gone(work: Workload, *pods: str) -> None:
+    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda known: not set(pods) & set(known))
+
+
+def test_pods_leave_through_the_eviction_subresource(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-6, NMO-8, NMO-9, X-1: each pod by one eviction with its uid as precondition; no other write."""
+    node = work.node()
+    bare, scratch = work.pods(node, "bare")[0], work.pods(node, "scratch", empty_dir=True)[0]
+    (owned,) = work.deployment("web", node, 1)
+    item = work.maintenance(node)
+    tainted = functions.prepare(item)
+    writes = len(audit.writes_by())
+
+    reply = functions.answer("evict", tainted)
+
+    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in (bare, scratch, owned)}
+    assert reply is not None
+    assert reply.get_type() == events.PODS_EVICTED
+    assert {pod["name"]: pod["uid"] for pod in data_of(reply)["evicted"]} == uids
+    assert data_of(reply)["blocked"] == []
+    assert data_of(reply)["error"] == ""
+    ours = audit.writes_by()[writes:]
+    assert {(verb, kind) for verb, kind, _ in written(ours)} == {("create", "pods/eviction")}
+    sent = {entry["objectRef"]["name"]: entry["requestObject"]["deleteOptions"] for entry in ours}
+    versions = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in (bare, scratch, owned)}
+    assert sent == {name: {"preconditions": {"uid": uids[name], "resourceVersion": versions[name]}} for name in uids}
+    await_gone(work, "bare", "scratch", owned["metadata"]["name"])
+
+
+def test_an_eviction_follows_cordon_and_taint(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-5: in the audit log the last patch of the node precedes the first eviction."""
+    node = work.node()
+    work.pods(node, "bare")
+
+    functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+
+    kinds = [kind for _, kind, _ in written(audit.writes_by()) if kind in ("nodes", "pods/eviction")]
+    assert kinds[-1] == "pods/eviction"
+    assert len(kinds) >= 3  # one more where the controller manager's own taint came in between
+    assert set(kinds[:-1]) == {"nodes"}
+
+
+@pytest.mark.parametrize("missing", ["cordon", "taint"])
+def test_a_node_that_is_not_ready_for_it_is_not_drained(
+    functions: Functions, work: Workload, audit: Audit, missing: str
+) -> None:
+    """NMO-5: without the cordon or the taint the answer is node.drifted, and no pod is evicted."""
+    node = work.node()
+    work.pods(node, "bare")
+    item = work.maintenance(node)
+    functions.prepare(item)
+    if missing == "cordon":
+        work.local.kubectl("uncordon", node)
+    else:
+        work.local.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
+
+    reply = functions.answer("evict", said(events.NODE_TAINTED, item))
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_DRIFTED
+    assert data_of(reply)["message"] == f"node {node} is not cordoned and tainted any more"
+    assert audit.evictions() == []
+
+
+def test_daemons_and_static_pods_stay(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-7, NMO-9, DRN-3: with only a DaemonSet's pod and a mirror pod there the node is drained at once."""
+    node = work.node()
+    work.daemonset("agent", node)
+    work.pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
+
+    reply = functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+
+    assert reply.get_type() == events.NODE_DRAINED
+    assert audit.evictions() == []
+
+
+def test_a_daemon_without_its_daemonset_leaves(functions: Functions, work: Workload) -> None:
+    """NMO-7: a DaemonSet pod whose DaemonSet is gone is evicted like any bare pod."""
+    node = work.node()
+    pod = work.daemonset("agent", node)
+    path = f"/apis/apps/v1/namespaces/{work.namespace}/daemonsets/agent"
+    orphaning = {"propagationPolicy": "Orphan"}
+    owner = pod["metadata"]["ownerReferences"][0]
+    work.admin.run(work.admin.api.request("DELETE", path, body=orphaning))
+    work.wait_for(path, lambda found: found is None)
+    pod_path = f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}"
+    # the reference to a DaemonSet that is gone, held against the garbage collector
+    work.admin.patch(pod_path, {"metadata": {"ownerReferences": [owner], "finalizers": ["example.com/hold"]}})
+    item = work.maintenance(node)
+
+    reply = functions.chain(item, "begin", "cordon", "taint", "evict")
+
+    assert reply.get_type() == events.PODS_EVICTED
+    pending = work.admin.get(pod_path)["metadata"]
+    assert pending["deletionTimestamp"]
+    work.admin.patch(pod_path, {"metadata": {"finalizers": []}})
+
+
+def test_finished_pods_are_removed(functions: Functions, work: Workload) -> None:
+    """NMO-9: a pod that ran to its end leaves too."""
+    node = work.node()
+    (pod,) = work.pods(node, "done")
+    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/done/status", {"status": {"phase": "Succeeded"}})
+    work.wait_for(
+        f"/api/v1/namespaces/{work.namespace}/pods/done",
+        lambda found: found is not None and found["status"]["phase"] == "Succeeded",
+    )
+
+    reply = functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+
+    assert names(data_of(reply)["evicted"]) == {"done"}
+    await_gone(work, pod["metadata"]["name"])
+
+
+def test_a_drained_node_is_told_after_another_look(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-10: an empty node is drained; the answer names the state in which that is true."""
+    reply = functions.chain(work.maintenance(work.node()), "begin", "cordon", "taint", "evict")
+
+    assert reply.get_type() == events.NODE_DRAINED
+    assert int(data_of(reply)["podsVersion"]) > 0
+    assert audit.evictions() == []
+
+
+def test_what_is_on_its_way_is_waited_for_by_events(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2, NMO-6: while the evicted pod is still there, a second look sends nothing; drained comes when it is gone."""
+    node = work.node()
+    work.pods(node, "slow", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    functions.answer("evict", functions.prepare(item))
+
+    meanwhile = evict_again(functions, item)
+
+    assert meanwhile.get_type() == events.PODS_EVICTED
+    assert data_of(meanwhile)["evicted"] == []
+    assert data_of(meanwhile)["blocked"] == []
+    assert len(audit.evictions("slow")) == 1
+    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/slow", {"metadata": {"finalizers": []}})
+    await_gone(work, "slow")
+    assert evict_again(functions, item).get_type() == events.NODE_DRAINED
+
+
+def test_passes_side_by_side_evict_every_pod_once(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: several events of one node at once: of all evictions that were granted no two are for the same pod."""
+    node = work.node()
+    pods = work.pods(node, *(f"pod-{number}" for number in range(10)), finalizers=("example.com/hold",))
+    tainted = functions.prepare(work.maintenance(node))
+
+    with ThreadPoolExecutor() as passes:
+        replies = list(passes.map(lambda _: functions.answer("evict", tainted), range(4)))
+
+    granted = [entry for entry in audit.evictions() if entry["responseStatus"]["code"] < 300]
+    uids = Counter(entry["requestObject"]["deleteOptions"]["preconditions"]["uid"] for entry in granted)
+    assert uids == {pod["metadata"]["uid"]: 1 for pod in pods}
+    told = [pod["uid"] for reply in replies if reply for pod in data_of(reply)["evicted"]]
+    assert sorted(told) == sorted(uids)
+    assert [blocked for reply in replies if reply for blocked in data_of(reply)["blocked"]] == []
+    for pod in pods:
+        path = f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}"
+        work.admin.patch(path, {"metadata": {"finalizers": []}})
+
+
+def test_a_pod_that_changed_since_it_was_seen_is_evicted_all_the_same(
+    functions: Functions, work: Workload, audit: Audit
+) -> None:
+    """X-2: another version of the same pod is looked at again, not taken for another pod."""
+    node = work.node()
+    (pod,) = work.pods(node, "busy")
+    path = pod_path(pod)
+    work.admin.patch(path, {"metadata": {"labels": {"changed": "yes"}}})
+
+    batch = work.admin.run(evict_batch(work.admin.api, plan([pod], [])))
+
+    assert [item["uid"] for item in batch.evicted] == [pod["metadata"]["uid"]]
+    assert [entry["responseStatus"]["code"] for entry in audit.evictions("busy")] == [409, 201]
+
+
+def test_a_budget_lets_go_as_many_as_it_allows(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-6, X-6: of three pods behind a budget of two, one goes; the others are blocked with its name and counts."""
+    node = work.node()
+    work.pods(node, "a", "b", "c", labels={"app": "db"})
+    work.budget("keep-two", {"app": "db"}, 2, counted=3)
+
+    reply = functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+
+    data = data_of(reply)
+    gone, blocked = names(data["evicted"]), {item["name"]: item for item in data["blocked"]}
+    assert len(gone) == 1
+    assert set(blocked) == {"a", "b", "c"} - gone
+    assert len(audit.evictions()) == 1
+    for item in blocked.values():
+        assert (item["reason"], item["budget"]) == ("DisruptionBudget", "keep-two")
+        assert (item["healthy"], item["needed"]) == (2, 2)  # the one that goes is not counted any more
+    assert "keep-two needs 2 healthy pods and has 2" in data["error"]
+
+
+def test_nothing_is_sent_to_a_budget_that_allows_none(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-6, X-6: a closed budget is not asked, however often the event comes; the other pods go on."""
+    node = work.node()
+    work.pods(node, "a", labels={"app": "db"})
+    work.pods(node, "free")
+    work.budget("keep-all", {"app": "db"}, 1, counted=1)
+    item = work.maintenance(node)
+
+    first = functions.answer("evict", functions.prepare(item))
+    await_gone(work, "free")
+    second = evict_again(functions, item)
+
+    assert first is not None
+    assert names(data_of(first)["evicted"]) == {"free"}
+    for reply in (first, second):
+        assert [item["message"] for item in data_of(reply)["blocked"]] == [
+            "budget keep-all needs 1 healthy pods and has 1"
+        ]
+    assert audit.evictions("a") == []
+
+
+def test_a_pod_behind_two_budgets_is_blocked_and_the_others_go_on(
+    functions: Functions, work: Workload, audit: Audit
+) -> None:
+    """NMO-6: the server would answer 500; the pod is blocked, both budgets are named."""
+    node = work.node()
+    work.pods(node, "twice", labels={"app": "db", "tier": "x"})
+    work.pods(node, "free")
+    work.budget("one", {"app": "db"}, 0, counted=1)
+    work.budget("two", {"tier": "x"}, 0, counted=1)
+
+    reply = functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+
+    (blocked,) = data_of(reply)["blocked"]
+    assert names(data_of(reply)["evicted"]) == {"free"}
+    assert (blocked["name"], blocked["reason"], blocked["budget"]) == ("twice", "MultipleBudgets", "one, two")
+    assert len(audit.evictions()) == 1
+
+
+def test_a_pod_in_a_terminating_namespace(functions: Functions, work: Workload) -> None:
+    """NMO-6: its namespace takes the pod along; until then it is on its way or blocked with that reason, no error."""
+    node = work.node()
+    namespace = work.add_namespace()
+    work.pods(node, "doomed", namespace=namespace, finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    tainted = functions.prepare(item)
+    work.delete(f"/api/v1/namespaces/{namespace}")
+
+    reply = functions.answer("evict", tainted)
+
+    assert reply is not None
+    assert reply.get_type() == events.PODS_EVICTED
+    assert {item["reason"] for item in data_of(reply)["blocked"]} <= {"NamespaceTerminating"}
+    work.admin.patch(f"/api/v1/namespaces/{namespace}/pods/doomed", {"metadata": {"finalizers": []}})
+
+
+def test_a_pod_that_went_meanwhile_counts_as_gone(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-6: two of the same event at once: every pod is evicted, none is an error."""
+    node = work.node()
+    work.pods(node, *(f"pod-{number}" for number in range(5)))
+    item = work.maintenance(node)
+    tainted = functions.prepare(item)
+    for number in range(5):
+        work.delete(f"/api/v1/namespaces/{work.namespace}/pods/pod-{number}")
+
+    reply = functions.answer("evict", tainted)
+
+    assert reply is not None
+    if reply.get_type() == events.PODS_EVICTED:
+        assert data_of(reply)["blocked"] == []
+        assert data_of(reply)["error"] == ""
+    assert {entry["responseStatus"]["code"] for entry in audit.evictions()} <= {201, 404, 409}
+
+
+def test_thirty_free_pods_go_side_by_side(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-6: thirty pods without a budget are evicted in one batch that takes under a second."""
+    node = work.node()
+    pods = [f"pod-{number}" for number in range(30)]
+    work.pods(node, *pods)
+    tainted = functions.prepare(work.maintenance(node))
+
+    started = time.monotonic()
+    reply = functions.answer("evict", tainted)
+    seconds = time.monotonic() - started
+
+    assert reply is not None
+    assert names(data_of(reply)["evicted"]) == set(pods)
+    assert len(audit.evictions()) == 30
+    assert seconds < 1.0
+
+
+@pytest.mark.parametrize(("group", "line"), [(MEDIK8S, "evicting pod {key}"), (KUBEVIRT, 'evicting pod "bare"')])
+def test_the_operators_lines_are_in_the_log(
+    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture, group: Group, line: str
+) -> None:
+    """NMO-17, KNM-5: each eviction is logged in the words of the object's group."""
+    node = work.node()
+    (pod,) = work.pods(node, "bare")
+    tainted = functions.prepare(work.maintenance(node, group))
+    caplog.clear()
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        functions.answer("evict", tainted)
+
+    assert [record.message for record in caplog.records] == ["Evict all Pods from Node", line.format(key=key(pod))]

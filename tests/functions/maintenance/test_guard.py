@@ -1,0 +1,127 @@
+"""`guard` on a real API server."""
+
+from __future__ import annotations
+
+from eventing import events
+from functions.maintenance.subject import data_of
+from kube.door.api import Object
+from kube.maintenance import objects as m
+from kube.maintenance.groups import KUBEVIRT
+from tests.functions.conftest import Functions
+from tests.functions.hints import node_deleted, node_updated, said, updated
+from tests.workload import Audit, Workload, written
+
+
+def maintained(functions: Functions, work: Workload, node: str) -> Object:
+    """A maintenance whose node is cordoned and tainted, and whose status says so."""
+    item = work.maintenance(node)
+    functions.prepare(item)
+    functions.answer("status", said(events.PODS_EVICTED, item))
+    item = work.again(item)
+    assert m.condition(item, "Cordoned")["status"] == "True"
+    return item
+
+
+def test_an_uncordoned_node_is_told_and_warned_of(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-3, NMO-5: uncordoned by hand during its maintenance: node.drifted, and kubectl describe shows a Warning."""
+    node = work.node()
+    item = maintained(functions, work, node)
+    work.local.kubectl("uncordon", node)
+    writes = len(audit.writes_by())
+
+    reply = functions.answer("guard", node_updated(work.read_node(node)))
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_DRIFTED
+    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
+    assert [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])] == [("create", "events")]
+    described = work.local.kubectl("describe", "node", node).stdout
+    assert f"node {node} was uncordoned or untainted during maintenance {item['metadata']['name']}" in described
+    assert "Warning" in described
+
+
+def test_a_missing_taint_is_told(functions: Functions, work: Workload) -> None:
+    """NMO-4: the drain taint taken off by hand is a drift as well."""
+    node = work.node()
+    maintained(functions, work, node)
+    work.local.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
+
+    reply = functions.answer("guard", node_updated(work.read_node(node)))
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_DRIFTED
+
+
+def test_a_node_in_good_order_costs_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: heartbeats of a node as it should be, and old news of one that is right again, do nothing."""
+    node = work.node()
+    before = work.read_node(node)
+    maintained(functions, work, node)
+    writes = len(audit.writes_by())
+
+    assert functions.answer("guard", node_updated(work.read_node(node))) is None
+    assert functions.answer("guard", node_updated(before)) is None
+    assert len(audit.writes_by()) == writes
+
+
+def test_the_start_is_no_drift(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: a node whose maintenance has begun and whose cordon is still to come has not drifted."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.answer("status", functions.begin(item))
+    writes = len(audit.writes_by())
+
+    assert functions.answer("guard", node_updated(work.read_node(node))) is None
+    assert len(audit.writes_by()) == writes
+
+
+def test_a_cordon_by_hand_is_left_alone(functions: Functions, work: Workload, audit: Audit) -> None:
+    """DRN-6: cordoned and uncordoned by hand, no maintenance asked for it: nothing is written."""
+    node = work.node()
+    for command in ("cordon", "uncordon"):
+        work.local.kubectl(command, node)
+        assert functions.answer("guard", node_updated(work.read_node(node))) is None
+
+    assert audit.writes_by() == []
+
+
+def test_a_deleted_node_ends_its_maintenances(functions: Functions, work: Workload) -> None:
+    """NMO-20: the node is deleted: its maintenance is deleted, restore releases it, the name is free."""
+    node = work.node()
+    item = maintained(functions, work, node)
+    before = work.read_node(node)
+    work.delete(f"/api/v1/nodes/{node}")
+
+    assert functions.answer("guard", node_deleted(before)) is None
+
+    item = work.again(item)
+    assert m.is_deleting(item)
+    functions.answer("restore", updated(item))
+    assert work.admin.list(m.group(item).path, fields=f"metadata.name={item['metadata']['name']}")["items"] == []
+
+
+def test_old_news_of_a_deleted_node_do_not_end_the_maintenance_of_the_new_one(
+    functions: Functions, work: Workload, audit: Audit
+) -> None:
+    """X-2: a node of the same name is there again and in maintenance: the deletion of the old one is none of its."""
+    node = work.node()
+    old = {**work.read_node(node)}
+    item = maintained(functions, work, node)
+    writes = len(audit.writes_by())
+
+    functions.answer("guard", node_deleted({**old, "metadata": {**old["metadata"], "uid": "of-an-older-node"}}))
+
+    assert not m.is_deleting(work.again(item))
+    assert len(audit.writes_by()) == writes
+
+
+def test_a_maintenance_that_never_began_outlives_the_node(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-22: a refused second maintenance is not ended: it was never at work."""
+    node = work.node()
+    before = work.read_node(node)
+    item = work.maintenance(node, KUBEVIRT)
+
+    functions.answer("guard", node_deleted(before))
+
+    assert not m.is_deleting(work.again(item))
+    assert audit.writes_by() == []

@@ -1,0 +1,264 @@
+"""`restore` on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from functions.maintenance import subject
+from functions.maintenance.subject import data_of
+from kube.door.api import Object
+from kube.maintenance import leases
+from kube.maintenance import objects as m
+from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, said, updated
+from tests.workload import Audit, Workload, written
+
+every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+
+
+def in_maintenance(functions: Functions, work: Workload, node: str, group: Group = MEDIK8S) -> Object:
+    """A maintenance whose node is cordoned and tainted."""
+    item = work.maintenance(node, group)
+    functions.prepare(item)
+    return work.again(item)
+
+
+def deleting(work: Workload, item: Object) -> Object:
+    """The maintenance after its deletion was requested."""
+    work.delete(m.path(item))
+    return work.again(item)
+
+
+def is_gone(work: Workload, item: Object) -> bool:
+    listed = work.admin.list(m.group(item).path, fields=f"metadata.name={item['metadata']['name']}")
+    return not listed["items"]
+
+
+def is_given_back(node: Object | None) -> bool:
+    """No cordon, and no taint but those of others; the controller manager takes its own off a moment later."""
+    spec = (node or {}).get("spec", {})
+    return not spec.get("unschedulable") and not spec.get("taints")
+
+
+@every_group
+@pytest.mark.parametrize("told", [updated, lambda item: said(events.MAINTENANCE_ENDED, item)], ids=["hint", "resync"])
+def test_the_node_is_given_back(
+    functions: Functions, work: Workload, group: Group, told: Callable[[Object], CloudEvent]
+) -> None:
+    """NMO-14, NMO-15, X-5, OSV-5: schedulable, both taints off, lease gone, object gone, told as node.restored."""
+    node = work.node()
+    item = deleting(work, in_maintenance(functions, work, node, group))
+
+    reply = functions.answer("restore", told(item))
+
+    assert reply is not None
+    assert (reply.get_type(), data_of(reply)["node"]) == (events.NODE_RESTORED, node)
+    assert is_given_back(work.read_node(node))
+    assert is_gone(work, item)
+    assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
+
+
+def test_what_belongs_to_others_stays(functions: Functions, work: Workload) -> None:
+    """NMO-14, KNM-4: foreign taints and labels are as before; ours go whatever their value."""
+    node = work.node()
+    work.local.kubectl("taint", "node", node, "medik8s.io/drain=by-hand:NoSchedule", "example.com/theirs=1:NoSchedule")
+    work.local.kubectl("taint", "node", node, "medik8s.io/drain=other:PreferNoSchedule")
+    work.local.kubectl("label", "node", node, "example.com/theirs=1")
+    labels = work.read_node(node)["metadata"]["labels"]
+    item = deleting(work, in_maintenance(functions, work, node))
+
+    functions.answer("restore", updated(item))
+
+    after = work.read_node(node)
+    taints = {(taint["key"], taint.get("value"), taint["effect"]) for taint in after["spec"]["taints"]}
+    assert taints == {
+        ("example.com/theirs", "1", "NoSchedule"),
+        ("medik8s.io/drain", "other", "PreferNoSchedule"),
+    }
+    assert after["metadata"]["labels"] == labels
+
+
+def test_the_pods_of_others_nodes_stay_where_they_are(functions: Functions, work: Workload, audit: Audit) -> None:
+    """OSV-6, X-1: restore writes the node, the object, the lease and Events, and no pod."""
+    node = work.node()
+    work.pods(node, "stays")
+    item = deleting(work, in_maintenance(functions, work, node))
+    writes = len(audit.writes_by())
+
+    functions.answer("restore", updated(item))
+
+    kinds = [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])]
+    assert kinds == [
+        ("patch", "nodes"),
+        ("create", "events"),
+        ("create", "events"),
+        ("delete", "leases"),
+        ("patch", "nodemaintenances"),
+        ("create", "events"),
+        ("create", "events"),
+    ]
+    assert f"Node {node} status is now: NodeSchedulable" in work.local.kubectl("describe", "node", node).stdout
+
+
+def test_an_update_that_is_no_deletion_costs_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: every status write comes by; without a deletionTimestamp nothing happens."""
+    item = in_maintenance(functions, work, work.node())
+    writes = len(audit.writes_by())
+
+    assert functions.answer("restore", updated(item)) is None
+    assert functions.answer("restore", said(events.MAINTENANCE_ENDED, item)) is None
+    assert len(audit.writes_by()) == writes
+
+
+def test_a_duplicate_does_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: restored, and then maintained by another object of the same name: the old event leaves that alone."""
+    node = work.node()
+    item = deleting(work, in_maintenance(functions, work, node))
+    event = updated(item)
+    functions.answer("restore", event)
+    writes = len(audit.writes_by())
+
+    assert functions.answer("restore", event) is None
+    again = {"apiVersion": item["apiVersion"], "kind": item["kind"], "spec": item["spec"]}
+    fresh = work.admin.create(MEDIK8S.path, {**again, "metadata": {"name": item["metadata"]["name"]}})
+    work.delete(m.path(fresh))
+
+    assert functions.answer("restore", event) is None
+    assert len(audit.writes_by()) == writes
+
+
+def test_the_name_can_be_used_again_at_once(functions: Functions, work: Workload) -> None:
+    """NMO-15: right after the restore an object of the same name begins a maintenance of its own."""
+    node = work.node()
+    item = deleting(work, in_maintenance(functions, work, node))
+    functions.answer("restore", updated(item))
+    again = {"apiVersion": item["apiVersion"], "kind": item["kind"], "spec": item["spec"]}
+    fresh = work.admin.create(MEDIK8S.path, {**again, "metadata": {"name": item["metadata"]["name"]}})
+
+    reply = functions.answer("begin", added(fresh))
+
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_BEGUN
+
+
+def test_an_earlier_cordon_by_hand_is_taken_off_too(functions: Functions, work: Workload) -> None:
+    """NMO-14, C22: deleting the maintenance makes the node schedulable, whoever cordoned it first."""
+    node = work.node()
+    work.local.kubectl("cordon", node)
+    item = deleting(work, in_maintenance(functions, work, node))
+
+    functions.answer("restore", updated(item))
+
+    assert not work.read_node(node)["spec"].get("unschedulable")
+
+
+def test_the_old_operators_finalizer_goes_too(functions: Functions, work: Workload) -> None:
+    """NMO-16: an object that the old operator left can be deleted; the finalizers of others stay."""
+    node = work.node()
+    item = work.maintenance(node, finalizers=["foregroundDeleteNodeMaintenance", "example.com/hold"])
+    work.local.kubectl("cordon", node)
+    item = deleting(work, item)
+
+    functions.answer("restore", updated(item))
+
+    assert work.again(item)["metadata"]["finalizers"] == ["example.com/hold"]
+    assert not work.read_node(node)["spec"].get("unschedulable")
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+
+
+def test_a_node_that_is_gone_holds_nobody(functions: Functions, work: Workload) -> None:
+    """NMO-14, NMO-20: without its node the object is released all the same."""
+    node = work.node()
+    item = in_maintenance(functions, work, node)
+    work.delete(f"/api/v1/nodes/{node}")
+    item = deleting(work, item)
+
+    reply = functions.answer("restore", updated(item))
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_RESTORED
+    assert is_gone(work, item)
+
+
+@pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
+def test_the_node_stays_in_maintenance_until_both_are_gone(
+    functions: Functions, work: Workload, second_group: Group
+) -> None:
+    """X-7, NMO-22: the first one goes: the node stays cordoned and is handed over; the second one gives it back."""
+    node = work.node()
+    first = in_maintenance(functions, work, node)
+    second = work.maintenance(node, second_group)
+    functions.answer("begin", added(second))
+
+    reply = functions.answer("restore", updated(deleting(work, first)))
+
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_FOUND
+    assert data_of(reply)["maintenance"] == events.Reference.of(second).as_data()
+    assert is_gone(work, first)
+    assert work.read_node(node)["spec"]["unschedulable"] is True
+
+    begun = functions.answer("begin", reply)
+    assert begun is not None
+    cordoned = functions.answer("cordon", begun)
+    assert cordoned is not None
+    functions.answer("taint", cordoned)
+    last = functions.answer("restore", updated(deleting(work, second)))
+
+    assert last is not None
+    assert last.get_type() == events.NODE_RESTORED
+    assert is_given_back(work.read_node(node))
+
+
+def test_a_refused_second_one_takes_nothing_with_it(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-22: deleting the one that never began does not touch the node."""
+    node = work.node()
+    in_maintenance(functions, work, node)
+    second = work.maintenance(node, KUBEVIRT)
+    failed = functions.answer("begin", added(second))
+    assert failed is not None
+    functions.answer("status", failed)
+    second = work.again(second)
+    work.delete(m.path(second))
+    writes = len(audit.writes_by())
+
+    hint = {**second, "metadata": {**second["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    assert functions.answer("restore", updated(hint)) is None
+    assert len(audit.writes_by()) == writes
+    assert work.read_node(node)["spec"]["unschedulable"] is True
+
+
+def test_an_interrupted_restore_is_finished(functions: Functions, work: Workload) -> None:
+    """X-5: the node was given back, but the finalizer is still on: the next event takes it off."""
+    node = work.node()
+    item = deleting(work, in_maintenance(functions, work, node))
+    work.local.kubectl("uncordon", node)
+    work.local.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
+
+    functions.answer("restore", said(events.MAINTENANCE_ENDED, item))
+
+    assert is_gone(work, item)
+
+
+def test_the_operators_lines_are_in_the_log(
+    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NMO-17, KNM-5: what is undone is logged in both documents' words."""
+    node = work.node()
+    item = deleting(work, in_maintenance(functions, work, node))
+    caplog.clear()
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        functions.answer("restore", updated(item))
+
+    assert [record.message for record in caplog.records] == [
+        f"Maintenance taints will be removed from node {node}",
+        f"Applying medik8s.io/drain taint remove on Node: {node}",
+        f"uncordon Node: {node}",
+        f"NodeMaintenance Object: /{item['metadata']['name']} Deleted ",
+    ]

@@ -1,0 +1,239 @@
+"""`resync` on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from eventing.wire import received
+from functions.maintenance import resync
+from functions.maintenance.subject import data_of
+from kube.door.api import Object
+from kube.door.cluster import Cluster
+from kube.maintenance import leases
+from kube.maintenance import objects as m
+from kube.maintenance.groups import GROUPS, KUBEVIRT
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, said, tick, updated
+from tests.receiver import Receiver
+from tests.workload import Audit, Workload
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """Give the broker that K_SINK names."""
+    running = Receiver()
+    monkeypatch.setenv("K_SINK", running.url)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield running
+    running.close()
+
+
+def sent_to(sink: Receiver) -> list[BaseCloudEvent]:
+    """What was sent to it."""
+    return [received(request.headers, request.body) for request in sink.requests]
+
+
+@pytest.fixture(autouse=True)
+def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have resync take everything for at rest, however young it is."""
+    monkeypatch.setattr(resync, "MOVING_SECONDS", 0)
+
+
+@pytest.fixture
+def alone(admin: Cluster) -> None:
+    """Take away the maintenances that earlier tests left, so that a tick speaks of this test's only."""
+    for group in GROUPS.values():
+        for item in admin.list(group.path)["items"]:
+            path = f"{group.path}/{item['metadata']['name']}"
+            admin.patch(path, {"metadata": {"finalizers": []}})
+            if not item["metadata"].get("deletionTimestamp"):
+                admin.delete(path, uid=item["metadata"]["uid"])
+
+
+def told(functions: Functions, item: Object) -> list[str]:
+    """The types of what a tick says, which may speak of this maintenance only."""
+    reply = functions.answer("resync", tick())
+    if reply is None:
+        return []
+    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
+    return [reply.get_type()]
+
+
+@pytest.mark.usefixtures("alone")
+def test_each_state_is_told_what_it_waits_for_and_nothing_else(
+    functions: Functions, work: Workload, audit: Audit
+) -> None:
+    """X-3, X-5: found, drifted, tainted, nothing, ended: one event for each state, and no write by resync ever."""
+    node = work.node()
+    work.pods(node, "a")
+    item = work.maintenance(node)
+    steps = []
+
+    steps.append(told(functions, item))
+    begun = functions.answer("begin", added(item))
+    assert begun is not None
+    steps.append(told(functions, item))
+    cordoned = functions.answer("cordon", begun)
+    assert cordoned is not None
+    tainted = functions.answer("taint", cordoned)
+    assert tainted is not None
+    steps.append(told(functions, item))
+    functions.answer("evict", tainted)
+    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+    drained = functions.answer("evict", said(events.PODS_GONE, item))
+    assert drained is not None
+    functions.answer("status", drained)
+    steps.append(told(functions, item))
+    work.pods(node, "late")
+    steps.append(told(functions, item))
+    work.delete(m.path(item))
+    steps.append(told(functions, item))
+    functions.answer("restore", updated(work.again(item)))
+    steps.append(told(functions, item))
+
+    assert steps == [
+        [events.MAINTENANCE_FOUND],
+        [events.NODE_DRIFTED],
+        [events.NODE_TAINTED],
+        [],
+        [events.NODE_TAINTED],
+        [events.MAINTENANCE_ENDED],
+        [],
+    ]
+    assert audit.writes_by("system:serviceaccount:node-maintenance:resync") == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_is_on_its_way_is_left_alone(
+    functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-3: no event for a maintenance whose status moved a moment ago; one at once for a new one, however young."""
+    node = work.node()
+    work.pods(node, "pod")
+    item = work.maintenance(node)
+    monkeypatch.setattr(resync, "MOVING_SECONDS", 3600)
+    new = told(functions, item)
+    functions.prepare(item)
+    functions.answer("status", said(events.MAINTENANCE_BEGUN, item))
+
+    moving = told(functions, item)
+    monkeypatch.setattr(resync, "MOVING_SECONDS", 0)
+    resting = told(functions, item)
+
+    assert (new, moving, resting) == ([events.MAINTENANCE_FOUND], [], [events.NODE_TAINTED])
+
+
+@pytest.mark.usefixtures("alone")
+def test_pods_that_are_ending_are_waited_for(functions: Functions, work: Workload) -> None:
+    """X-3: no event while all pods have time left to end; one as soon as a pod is there that nobody evicted."""
+    node = work.node()
+    work.pods(node, "slow", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    functions.answer("evict", functions.prepare(item))
+
+    ending = told(functions, item)
+    work.pods(node, "late")
+    late = told(functions, item)
+
+    assert (ending, late) == ([], [events.NODE_TAINTED])
+    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/slow", {"metadata": {"finalizers": []}})
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_healthy_success_stays_quiet(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-3: two ticks with a finished maintenance: no event, no write; its renewal is asked for when it is due."""
+    node = work.node()
+    item = work.maintenance(node)
+    drained = functions.chain(item, "begin", "cordon", "taint", "evict")
+    functions.answer("status", drained)
+    writes = len(audit.writes_by())
+
+    assert [told(functions, item), told(functions, item)] == [[], []]
+    assert len(audit.writes_by()) == writes
+
+    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
+    assert told(functions, item) == [events.MAINTENANCE_FOUND]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_failed_one_is_found_when_its_node_comes(functions: Functions, work: Workload) -> None:
+    """NMO-19: unknown node: quiet once it is told; found again as soon as the node is there."""
+    item = work.maintenance(f"node-{work.local.nodes + 1}")
+    failed = functions.answer("begin", added(item))
+    assert failed is not None
+    functions.answer("status", failed)
+
+    before = told(functions, item)
+    work.node()
+
+    assert (before, told(functions, item)) == ([], [events.MAINTENANCE_FOUND])
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_refused_second_one_is_found_when_its_turn_comes(functions: Functions, work: Workload) -> None:
+    """NMO-22, X-7: quiet while the first one holds the node; found when that one is gone."""
+    node = work.node()
+    first, second = work.maintenance(node), work.maintenance(node, KUBEVIRT)
+    drained = functions.chain(first, "begin", "cordon", "taint", "evict")
+    functions.answer("status", drained)
+    failed = functions.answer("begin", added(second))
+    assert failed is not None
+    functions.answer("status", failed)
+    before = told(functions, second)
+
+    work.delete(m.path(first))
+    functions.answer("restore", updated(work.again(first)))
+
+    assert (before, told(functions, second)) == ([], [events.MAINTENANCE_FOUND])
+
+
+@pytest.mark.usefixtures("alone")
+def test_several_events_go_to_the_broker(functions: Functions, work: Workload, sink: Receiver) -> None:
+    """X-3: two maintenances wait: an answer can carry one event only, so both are posted to K_SINK."""
+    items = [work.maintenance(work.node()), work.maintenance(work.node(), KUBEVIRT)]
+
+    response = functions.post("resync", tick())
+
+    assert response.status_code == 204
+    assert {event.get_extension("maintenance") for event in sent_to(sink)} == {
+        item["metadata"]["uid"] for item in items
+    }
+    assert {event.get_type() for event in sent_to(sink)} == {events.MAINTENANCE_FOUND}
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_broker_that_is_away_is_tried_again(
+    functions: Functions, work: Workload, sink: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-6: several events and nobody to take them, or no address at all: 503, so that the tick comes again."""
+    for _ in range(2):
+        work.maintenance(work.node())
+    sink.close()
+
+    away = functions.post("resync", tick())
+    monkeypatch.delenv("K_SINK")
+    unset = functions.post("resync", tick())
+
+    assert (away.status_code, unset.status_code) == (503, 503)
+    assert away.text.startswith("the broker at K_SINK took no event: ")
+    assert unset.text.startswith("several events to send and K_SINK is not set")
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", ["a,b", "a=b", "a\\b", "a b", "x/y", "x?y", "..", "."])
+def test_an_odd_node_name_does_not_stop_the_others(
+    functions: Functions, work: Workload, sink: Receiver, name: str
+) -> None:
+    """X-3: an object whose nodeName is no name at all keeps resync from nobody."""
+    odd, good = work.maintenance(name), work.maintenance(work.node())
+
+    assert functions.post("resync", tick()).status_code == 204
+
+    assert {event.get_extension("maintenance") for event in sent_to(sink)} == {
+        odd["metadata"]["uid"],
+        good["metadata"]["uid"],
+    }

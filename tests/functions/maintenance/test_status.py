@@ -1,0 +1,278 @@
+"""`status` on a real API server."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.maintenance import subject
+from kube.door.api import Object
+from kube.maintenance import objects as m
+from kube.maintenance.groups import GROUPS, Group
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, said
+from tests.workload import Audit, Workload, written
+
+every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+
+
+def drain(functions: Functions, work: Workload, item: Object) -> Object:
+    """Take the maintenance through one pass, status after each step; returns the object then."""
+    event: BaseCloudEvent = added(item)
+    for step in ("begin", "cordon", "taint", "evict"):
+        reply = functions.answer(step, event)
+        assert reply is not None
+        functions.answer("status", reply)
+        event = reply
+    return work.again(item)
+
+
+def conditions(item: Object) -> dict[str, tuple[str, str]]:
+    """Type → (status, reason)."""
+    return {it["type"]: (it["status"], it["reason"]) for it in item["status"]["conditions"]}
+
+
+@every_group
+def test_the_first_status_says_what_is_to_be_done(
+    functions: Functions, work: Workload, audit: Audit, group: Group
+) -> None:
+    """NMO-10, NMO-11, KNM-2, KNM-3, OSV-13, X-1: Running, both spellings of the total, pods by name; told once."""
+    node = work.node()
+    work.pods(node, "a", "b")
+    work.pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
+    item = work.maintenance(node, group)
+    begun = functions.begin(item)
+    writes = len(audit.writes_by())
+
+    assert functions.answer("status", begun) is None
+
+    item = work.again(item)
+    status = item["status"]
+    assert (status["phase"], status["drainProgress"]) == ("Running", 0)
+    assert (status["totalpods"], status["totalPods"], status["evictionPods"]) == (3, 3, 2)
+    assert (status["pendingPods"], status["pendingCount"]) == (["a", "b"], 2)
+    assert status["pendingPodsRefs"] == [{"namespace": work.namespace, "name": name} for name in ("a", "b")]
+    assert "lastError" not in status
+    assert status["lastUpdate"].endswith("Z")
+    assert conditions(item) == {"Cordoned": ("False", "NotCordoned"), "Drained": ("False", "Draining")}
+    first, *events_told = written(audit.writes_by()[writes:])
+    assert first == ("patch", "nodemaintenances/status", item["metadata"]["name"])
+    assert [told[:2] for told in events_told] == [("create", "events")] * 2
+
+
+def test_a_drained_node_succeeds(functions: Functions, work: Workload) -> None:
+    """NMO-10, NMO-11: when nothing is left it is Succeeded at 100 with nothing pending, the counts as at first."""
+    node = work.node()
+    work.pods(node, "a", "b")
+    item = drain(functions, work, work.maintenance(node))
+    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+
+    drained = functions.answer("evict", said(events.PODS_GONE, item))
+    assert drained is not None
+    functions.answer("status", drained)
+
+    after = work.again(item)
+    status = after["status"]
+    assert (status["phase"], status["drainProgress"], status["pendingPods"]) == ("Succeeded", 100, [])
+    assert (status["totalpods"], status["evictionPods"]) == (2, 2)
+    assert conditions(after) == {"Cordoned": ("True", "Cordoned"), "Drained": ("True", "Drained")}
+    work.local.kubectl(
+        "wait", "--for=condition=Drained", "--timeout=5s", f"nodemaintenances.nodemaintenance.medik8s.io/{_name(item)}"
+    )
+
+
+def _name(item: Object) -> str:
+    return str(item["metadata"]["name"])
+
+
+def test_a_node_with_nothing_to_evict_succeeds_at_once(functions: Functions, work: Workload) -> None:
+    """NMO-10: an empty node goes to Succeeded with no pod to evict."""
+    item = drain(functions, work, work.maintenance(work.node()))
+
+    status = item["status"]
+    assert (status["phase"], status["evictionPods"], status["drainProgress"]) == ("Succeeded", 0, 100)
+
+
+def test_nothing_is_written_when_nothing_changes(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-12, X-2: the same report twice is one write; the object keeps its version and its time."""
+    node = work.node()
+    work.pods(node, "a", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    begun = functions.begin(item)
+    functions.answer("status", begun)
+    before, writes = work.again(item), len(audit.writes_by())
+
+    functions.answer("status", begun)
+
+    assert work.again(item) == before
+    assert len(audit.writes_by()) == writes
+
+
+def test_a_blocked_drain_is_quiet_between_its_events(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-3, NMO-12: while a budget blocks, resync ticks look again and write nothing."""
+    node = work.node()
+    work.pods(node, "a", labels={"app": "db"})
+    work.budget("keep-all", {"app": "db"}, 1, counted=1)
+    item = drain(functions, work, work.maintenance(node))
+    writes = len(audit.writes_by())
+
+    for _ in range(2):
+        for kind in (events.NODE_TAINTED, events.PODS_GONE):
+            reply = functions.answer("evict", said(kind, item))
+            assert reply is not None
+            functions.answer("status", reply)
+
+    assert written(audit.writes_by()[writes:]) == []
+    assert work.again(item) == item
+
+
+def test_a_blocked_pod_is_named_and_forgotten(functions: Functions, work: Workload) -> None:
+    """NMO-13, C20: what blocks stands in lastError and blockedPods; with the budget gone both are clear at the end."""
+    node = work.node()
+    work.pods(node, "a", labels={"app": "db"})
+    work.budget("keep-all", {"app": "db"}, 1, counted=1)
+    item = drain(functions, work, work.maintenance(node))
+    (blocked,) = item["status"]["blockedPods"]
+    assert (blocked["name"], blocked["reason"], blocked["budget"]) == ("a", "DisruptionBudget", "keep-all")
+    assert (blocked["healthy"], blocked["needed"]) == (1, 1)
+    assert item["status"]["lastError"] == f"{work.namespace}/a: {blocked['message']}"
+    assert conditions(item)["Drained"] == ("False", "Blocked")
+
+    work.delete(f"/apis/policy/v1/namespaces/{work.namespace}/poddisruptionbudgets/keep-all")
+    work.until(f"/apis/policy/v1/namespaces/{work.namespace}/poddisruptionbudgets", lambda budgets: not budgets)
+    functions.answer("evict", said(events.PODS_GONE, item))
+    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+    drained = functions.answer("evict", said(events.PODS_GONE, item))
+    assert drained is not None
+    functions.answer("status", drained)
+
+    status = work.again(item)["status"]
+    assert (status["phase"], status["blockedPods"]) == ("Succeeded", [])
+    assert "lastError" not in status
+
+
+def test_progress_never_goes_back(functions: Functions, work: Workload) -> None:
+    """NMO-10, NMO-12: pods go one by one and a new one comes: several states are seen, progress never decreases."""
+    node = work.node()
+    names = [f"pod-{number}" for number in range(4)]
+    work.pods(node, *names)
+    item = drain_to_begun(functions, work, node)
+    seen = []
+    for name in [*names[:2], "", *names[2:]]:
+        path = f"/api/v1/namespaces/{work.namespace}/pods"
+        if name:
+            work.delete(f"{path}/{name}")
+            work.wait_for(f"{path}/{name}", lambda pod: pod is None)
+        else:
+            work.pods(node, "late", "later")
+        functions.answer("status", said(events.PODS_EVICTED, item))
+        status = work.again(item)["status"]
+        seen.append((status["drainProgress"], len(status["pendingPods"])))
+
+    assert seen == [(25, 3), (50, 2), (50, 4), (50, 3), (50, 2)]
+
+
+def drain_to_begun(functions: Functions, work: Workload, node: str) -> Object:
+    item = work.maintenance(node)
+    functions.answer("status", functions.begin(item))
+    return work.again(item)
+
+
+def test_what_never_began_has_failed(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-19, NMO-22, C6: phase Failed with the reason; told twice it is written once."""
+    item = work.maintenance("nowhere")
+    failed = functions.answer("begin", added(item))
+    assert failed is not None
+
+    functions.answer("status", failed)
+    functions.answer("status", failed)
+
+    status = work.again(item)["status"]
+    assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "nowhere" not found')
+    assert [told[1] for told in written(audit.writes_by())] == ["nodemaintenances/status", "events", "events"]
+
+
+def test_a_failed_step_of_a_begun_one_leaves_it_running(functions: Functions, work: Workload) -> None:
+    """NMO-5, NMO-13: a refused cordon stands in lastError, phase stays Running; the next clean step clears it."""
+    node = work.node()
+    work.pods(node, "a")
+    item = drain_to_begun(functions, work, node)
+
+    functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": "cordon", "error": "no right"}))
+    refused = work.again(item)["status"]
+    functions.answer("status", said(events.PODS_EVICTED, item))
+
+    assert (refused["phase"], refused["lastError"]) == ("Running", "no right")
+    assert "lastError" not in work.again(item)["status"]
+
+
+def test_an_old_report_of_a_drained_node_does_not_succeed(functions: Functions, work: Workload) -> None:
+    """X-2: node.drained comes late, a pod is there: the pod is pending and the phase is Running."""
+    node = work.node()
+    item = drain_to_begun(functions, work, node)
+    work.pods(node, "late")
+
+    functions.answer("status", said(events.NODE_DRAINED, item))
+
+    status = work.again(item)["status"]
+    assert (status["phase"], status["pendingPods"]) == ("Running", ["late"])
+
+
+def test_one_that_is_being_deleted_gets_no_status(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: nobody reads the status of an object on its way out; nothing is written."""
+    node = work.node()
+    item = drain_to_begun(functions, work, node)
+    work.pods(node, "a")
+    work.delete(m.path(item))
+    writes = len(audit.writes_by())
+
+    functions.answer("status", said(events.PODS_EVICTED, item))
+
+    assert len(audit.writes_by()) == writes
+
+
+def test_why_a_node_is_not_given_back_is_said_while_the_object_ends(functions: Functions, work: Workload) -> None:
+    """NMO-13: whoever deleted it and waits reads the reason."""
+    item = drain_to_begun(functions, work, work.node())
+    work.delete(m.path(item))
+
+    for step, error in (("evict", "too late"), ("restore", "no right")):
+        functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": step, "error": error}))
+
+    assert work.again(item)["status"]["lastError"] == "no right"
+
+
+def test_reports_at_once_are_all_written(functions: Functions, work: Workload) -> None:
+    """X-6: several steps report at the same time: conflicts are read again, and none ends in an error but a retry."""
+    node = work.node()
+    item = drain_to_begun(functions, work, node)
+    statuses: list[int] = []
+
+    def report(number: int) -> None:
+        event = said(events.MAINTENANCE_FAILED, item, data={"step": "evict", "error": f"error {number}"})
+        statuses.append(functions.post("status", event).status_code)
+
+    reporters = [threading.Thread(target=report, args=(number,)) for number in range(6)]
+    for reporter in reporters:
+        reporter.start()
+    for reporter in reporters:
+        reporter.join()
+
+    assert set(statuses) <= {204, 503}
+    assert 204 in statuses
+    assert work.again(item)["status"]["lastError"].startswith("error ")
+
+
+def test_a_phase_is_logged(functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture) -> None:
+    """NMO-17: a new phase is in the log with the node."""
+    node = work.node()
+    begun = functions.begin(work.maintenance(node))
+    caplog.clear()
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        functions.answer("status", begun)
+
+    assert [record.message for record in caplog.records] == ["phase is Running now"]

@@ -1,0 +1,130 @@
+"""`taint` on a real API server."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from eventing import events
+from functions.maintenance import subject
+from kube.door.cluster import Cluster
+from kube.maintenance.groups import GROUPS, KUBEVIRT, Group
+from kube.nodes import UNSCHEDULABLE
+from localcluster.cluster import LocalCluster
+from tests.functions.conftest import Functions
+from tests.workload import Audit, Workload, written
+
+every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+
+
+def taints_of(work: Workload, node: str) -> list[tuple[str, str, str]]:
+    """(key, value, effect) of the node's taints, in order."""
+    taints = work.read_node(node)["spec"].get("taints") or []
+    return [(taint["key"], taint.get("value", ""), taint["effect"]) for taint in taints]
+
+
+@every_group
+def test_the_groups_taints_are_added(functions: Functions, work: Workload, audit: Audit, group: Group) -> None:
+    """NMO-4, KNM-4, DRN-13, X-1: the group's drain taint and the unschedulable taint, without value; one patch."""
+    node = work.node()
+    cordoned = functions.chain(work.maintenance(node, group), "begin", "cordon")
+    writes = len(audit.writes_by())
+
+    reply = functions.answer("taint", cordoned)
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_TAINTED
+    assert sorted(taints_of(work, node)) == sorted(
+        [(group.drain_taint, "", "NoSchedule"), (UNSCHEDULABLE, "", "NoSchedule")]
+    )
+    assert written(audit.writes_by()[writes:]) == [("patch", "nodes", node)]
+
+
+def test_tainted_twice_is_written_once(functions: Functions, work: Workload, audit: Audit) -> None:
+    """X-2: the second time nothing is sent, and the chain goes on all the same."""
+    node = work.node()
+    cordoned = functions.chain(work.maintenance(node), "begin", "cordon")
+    first = functions.answer("taint", cordoned)
+    writes = len(audit.writes_by())
+
+    second = functions.answer("taint", cordoned)
+
+    assert first is not None
+    assert second is not None
+    assert second.get_id() == first.get_id()
+    assert len(audit.writes_by()) == writes
+
+
+def test_a_drain_taint_with_a_value_is_kept(functions: Functions, work: Workload) -> None:
+    """NMO-4, KNM-4, C4: the taint is there with a value: it stays as it is."""
+    node = work.node()
+    work.local.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
+
+    functions.prepare(work.maintenance(node, KUBEVIRT))
+
+    assert sorted(taints_of(work, node)) == [
+        ("kubevirt.io/drain", "draining", "NoSchedule"),
+        (UNSCHEDULABLE, "", "NoSchedule"),
+    ]
+
+
+def test_the_taints_of_others_stay_in_place(functions: Functions, work: Workload) -> None:
+    """NMO-4: what others put there stays first and in its order, other effects of our key included."""
+    node = work.node()
+    theirs = ["example.com/b=2:NoSchedule", "example.com/a=1:PreferNoSchedule", "medik8s.io/drain:PreferNoSchedule"]
+    work.local.kubectl("taint", "node", node, *theirs)
+    before = taints_of(work, node)
+
+    functions.prepare(work.maintenance(node))
+
+    after = taints_of(work, node)
+    assert len(before) == 3
+    assert after[:3] == before
+    assert sorted(after[3:]) == [("medik8s.io/drain", "", "NoSchedule"), (UNSCHEDULABLE, "", "NoSchedule")]
+
+
+def test_a_concurrent_writer_loses_nothing(functions: Functions, work: Workload, quiet: LocalCluster) -> None:
+    """NMO-4, X-6: while others write the taints of the same node, ours and all of theirs end up on it."""
+    node = work.node()
+    cordoned = functions.chain(work.maintenance(node), "begin", "cordon")
+    door = Cluster(str(quiet.kubeconfig))
+    started = threading.Event()
+
+    def others() -> None:
+        for number in range(12):
+            work.local.kubectl("taint", "node", node, f"example.com/{number}:NoSchedule")
+            started.set()
+
+    writer = threading.Thread(target=others)
+    writer.start()
+    started.wait()
+    statuses = {functions.post("taint", cordoned).status_code for _ in range(20)}
+    writer.join()
+    functions.answer("taint", cordoned)
+    door.close()
+
+    keys = [key for key, _, _ in taints_of(work, node)]
+    assert statuses <= {200, 503}
+    assert sorted(keys) == sorted(
+        [*(f"example.com/{number}" for number in range(12)), "medik8s.io/drain", UNSCHEDULABLE]
+    )
+
+
+def test_the_operators_lines_are_in_the_log(
+    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NMO-17, DRN-13: the log says which taints go onto which node, once."""
+    node = work.node()
+    cordoned = functions.chain(work.maintenance(node), "begin", "cordon")
+    caplog.clear()
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        functions.answer("taint", cordoned)
+        functions.answer("taint", cordoned)
+
+    lines = [record.message for record in caplog.records]
+    assert lines[0] == f"Maintenance taints will be added to node {node}"
+    assert lines[1].startswith("Taints: [")
+    assert lines[1].endswith(f"] will be added to node {node}")
+    assert lines[2:] == [f"Applying medik8s.io/drain taint add on Node: {node}", f"Patching taints on Node: {node}"]

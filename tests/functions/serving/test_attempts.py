@@ -1,0 +1,229 @@
+"""What functions tell of their runs: in batches, from a thread of its own, at next to no cost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timezone
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from flask.testing import FlaskClient
+
+from eventing import events
+from eventing.journal.entries import Attempt, attempts_in, dead_letter_of
+from eventing.wire import binary, received
+from functions.app import create_app
+from functions.serving.attempts import KEPT, TOGETHER, Feed, Run
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, tick
+from tests.receiver import Answer, Received, Receiver
+from tests.workload import Workload
+
+NOBODY = "http://127.0.0.1:9"
+"""The port `discard`."""
+
+
+@pytest.fixture
+def recorder() -> Iterator[Receiver]:
+    """Give somebody who takes attempts, in the place of `record`."""
+    with closing(Receiver()) as taken:
+        yield taken
+
+
+@pytest.fixture
+def client(work: Workload, functions: Functions, recorder: Receiver, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
+    """Give all functions, told where to tell."""
+    monkeypatch.setenv("RECORD", f"{recorder.url}/record")
+    return create_app(functions.clusters["begin"]).test_client()
+
+
+def told(recorder: Receiver) -> list[Attempt]:
+    return [one for request in recorder.requests for one in attempts_in(received(request.headers, request.body))]
+
+
+def post(client: FlaskClient, step: str, event: CloudEvent) -> int:
+    message = binary(event)
+    return client.post(f"/{step}", data=message.body, headers=message.headers).status_code
+
+
+def a_run(feed: Feed, event: CloudEvent, status: int = 204) -> None:
+    with Run("cordon", event, feed) as run:
+        run.status = status
+
+
+def test_a_run_is_told_with_event_time_status_and_replies(
+    work: Workload, client: FlaskClient, recorder: Receiver
+) -> None:
+    """X-6: what `begin` did on an added object, and what it answered, whole."""
+    event = added(work.maintenance(work.node()))
+    before = datetime.now(timezone.utc)
+
+    assert post(client, "begin", event) == 200
+
+    recorder.wait_for("/record")
+    (made,) = told(recorder)
+    assert (made.source, made.event, made.function) == (event.get_source(), event.get_id(), "begin")
+    assert made.status == 200
+    assert before <= made.at <= datetime.now(timezone.utc)
+    assert 0 < made.seconds < 5
+    (reply,) = made.replies
+    assert (reply["type"], reply["cause"]) == (events.MAINTENANCE_BEGUN, event.get_id())
+    assert reply["data"]["totalpods"] == 0
+
+
+def test_a_refused_event_is_told_with_what_was_said(client: FlaskClient, recorder: Receiver) -> None:
+    """X-6: status and answer; the run of a replay says whose it is."""
+    event = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN, "replay": "r1"}, {"no": "node"})
+
+    assert post(client, "cordon", event) == 400
+
+    recorder.wait_for("/record")
+    (made,) = told(recorder)
+    assert (made.status, made.replies, made.replay) == (400, (), "r1")
+    assert "data.node is missing" in made.error
+
+
+@pytest.mark.parametrize("data", [{"no": "node"}, "no object"], ids=["another shape", "no JSON object"])
+def test_a_refused_event_is_told_as_a_dead_letter(client: FlaskClient, recorder: Receiver, data: object) -> None:
+    """X-6: whole, with who refused it and why, as Knative would say it; a broker may take 400 for an answer."""
+    event = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN}, data)  # type: ignore[arg-type]
+
+    assert post(client, "cordon", event) == 400
+
+    told = [received(request.headers, request.body, any_data=True) for request in awaited(recorder, event.get_id())]
+    assert [(letter.get_type(), letter.get_data()) for letter in told] == [(events.MAINTENANCE_BEGUN, data)]
+    said = dead_letter_of(told[0])
+    assert said is not None
+    assert (said.destination, said.code) == ("http://localhost/cordon", 400)
+    assert "data" in said.data
+
+
+def awaited(recorder: Receiver, key: str) -> list[Received]:
+    """What came with an event of that id, once it is there."""
+    recorder.wait(lambda: any(request.id == key for request in recorder.requests))
+    return [request for request in recorder.requests if request.id == key]
+
+
+def test_a_refused_replay_is_no_dead_letter(client: FlaskClient, recorder: Receiver) -> None:
+    """It was tried, and told to whoever tried it."""
+    replayed = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN, "replay": "r1"}, {"no": "node"})
+    real = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN}, {"no": "node"})
+
+    for event in (replayed, real):
+        assert post(client, "cordon", event) == 400
+
+    awaited(recorder, real.get_id())
+    assert replayed.get_id() not in {request.id for request in recorder.requests}
+
+
+def test_a_bug_is_told_with_its_name(recorder: Receiver) -> None:
+    """X-6: what ends in a 500 without a word is what a person looks for."""
+    feed = Feed(recorder.url)
+
+    with pytest.raises(TypeError, match="boom"):
+        _boom(Run("cordon", tick(), feed))
+
+    recorder.wait_for("/")
+    feed.close()
+    assert [(made.status, made.error) for made in told(recorder)] == [(500, "TypeError: boom")]
+
+
+def _boom(run: Run) -> None:
+    with run:
+        raise TypeError("boom")
+
+
+def test_record_tells_nothing_of_itself(client: FlaskClient, recorder: Receiver) -> None:
+    """Each batch would make the next one."""
+    assert post(client, "record", tick()) == 204
+    assert post(client, "cordon", tick()) == 204
+
+    recorder.wait_for("/record")
+    assert [made.function for made in told(recorder)] == ["cordon"]
+
+
+def test_runs_go_together(recorder: Receiver) -> None:
+    """No request for each event: 150 runs within half a second are two requests."""
+    feed = Feed(recorder.url)
+
+    for _ in range(TOGETHER + 50):
+        a_run(feed, tick())
+
+    recorder.wait_for("/", 2)
+    feed.close()
+    assert [len(attempts_in(received(request.headers, request.body))) for request in recorder.requests] == [100, 50]
+
+
+def test_a_recorder_that_is_away_gets_all_when_it_is_back(recorder: Receiver) -> None:
+    """X-6: 503 is tried again, with the same event, so that nothing is there twice."""
+    recorder.answers["/"] = lambda _: Answer(503 if len(recorder.requests) < 3 else 204)
+    feed = Feed(recorder.url)
+    event = tick()
+
+    a_run(feed, event)
+
+    recorder.wait_for("/", 3)
+    feed.close()
+    assert len({request.id for request in recorder.requests}) == 1
+    assert {made.event for made in told(recorder)} == {event.get_id()}
+
+
+def test_what_is_too_large_together_is_told_apart(recorder: Receiver) -> None:
+    """X-6: 413 halves the batch."""
+    recorder.answers["/"] = lambda request: Answer(413 if len(request.body) > 1000 else 204)
+    feed = Feed(recorder.url)
+    known = [tick() for _ in range(8)]
+
+    for event in known:
+        a_run(feed, event)
+
+    recorder.wait_for("/", 3)
+    feed.close()
+    taken = [request for request in recorder.requests if len(request.body) <= 1000]
+    told_of = {made.event for one in taken for made in attempts_in(received(one.headers, one.body))}
+    assert told_of == {event.get_id() for event in known}
+
+
+def test_the_queue_is_bounded_and_the_oldest_are_lost(functions: Functions) -> None:
+    """Memory is worth more than what nobody will ever read; how much is lost is in the metrics."""
+    before = lost(functions)
+    feed = Feed(NOBODY)
+
+    for _ in range(KEPT + 100 + 10):
+        a_run(feed, tick())
+
+    feed.close()
+    assert 10 <= lost(functions) - before <= 110
+
+
+def lost(functions: Functions) -> float:
+    text = functions.clients["begin"].get("/metrics").text
+    return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith("nodemaintenance_attempts_lost"))
+
+
+def test_telling_costs_a_step_next_to_nothing() -> None:
+    """A step never waits: at the median under 50 µs, with nobody there to take it."""
+    feed, event = Feed(NOBODY), tick()
+    took = []
+
+    for _ in range(1000):
+        started = time.perf_counter()
+        a_run(feed, event)
+        took.append(time.perf_counter() - started)
+
+    feed.close()
+    print(f"a run told in {statistics.median(took) * 1e6:.1f} µs at the median")
+    assert statistics.median(took) < 50e-6
+
+
+def test_the_last_runs_are_told_when_the_process_ends(recorder: Receiver) -> None:
+    """An orderly end loses nothing."""
+    feed = Feed(recorder.url)
+    a_run(feed, tick())
+
+    feed.close()
+
+    assert len(told(recorder)) == 1

@@ -1,0 +1,55 @@
+"""A server that does not answer holds nobody longer than he has time."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kube.budgets import plan
+from kube.door.cluster import Cluster
+from kube.door.deadline import within
+from kube.door.errors import Unavailable
+from kube.eviction import evict_batch
+from tests.kube.samples import pod
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[Cluster]:
+    """Give a door to a server that takes connections and says nothing."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        where = {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        known = {"clusters": [{"name": "c", "cluster": where}], "users": [{"name": "u", "user": {}}]}
+        contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+        file = tmp_path / "kubeconfig"
+        file.write_text(yaml.safe_dump({**known, "contexts": contexts, "current-context": "x"}))
+        door = Cluster(str(file))
+        yield door
+        door.close()
+
+
+def test_all_requests_of_a_block_share_its_time(silent: Cluster) -> None:
+    """Design rule 3: two readings after one another, and two at once, end when the time is up."""
+    began = time.monotonic()
+
+    with within(0.3):
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="no answer from the API server"):
+                silent.together(silent.api.get("/version"), silent.api.get("/version"))
+
+    assert 0.3 <= time.monotonic() - began < 2
+
+
+def test_an_eviction_without_an_answer_is_left_to_the_next_batch(silent: Cluster) -> None:
+    """NMO-6, X-6: nobody knows whether it was done; the next batch sees."""
+    waiting = pod("a")
+
+    with within(0.2):
+        done = silent.run(evict_batch(silent.api, plan([waiting], [])))
+
+    assert (done.evicted, done.blocked, done.unsent) == ([], [], [waiting])

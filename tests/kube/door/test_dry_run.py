@@ -1,0 +1,97 @@
+"""The door whose writes are not kept, on a real API server and its audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kube.door.api import JSON_PATCH, Object
+from kube.door.cluster import Cluster
+from kube.eviction import eviction_of, eviction_path, pod_path
+from kube.maintenance import announcements, leases
+from kube.maintenance import objects as m
+from kube.nodes import cordon_patch, node_path
+from localcluster.cluster import LocalCluster
+from tests.workload import Workload, audit, is_dry
+
+Write = Callable[[Cluster, Workload, str], tuple[str, Object]]
+
+
+def _cordon(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
+    return node_path(node), door.patch(node_path(node), cordon_patch(work.read_node(node)), JSON_PATCH)
+
+
+def _merge(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
+    return node_path(node), door.patch(node_path(node), {"metadata": {"labels": {"a": "b"}}})
+
+
+def _status(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
+    item = work.maintenance(node)
+    return m.path(item), door.patch(f"{m.path(item)}/status", {"status": {"phase": "Running"}})
+
+
+def _delete(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
+    item = work.maintenance(node)
+    return m.path(item), door.delete(m.path(item), uid=item["metadata"]["uid"])
+
+
+def _evict(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
+    (pod,) = work.pods(node, "a")
+    return pod_path(pod), door.create(eviction_path(pod), eviction_of(pod))
+
+
+WRITES = {"JSON patch": _cordon, "merge patch": _merge, "status": _status, "delete": _delete, "eviction": _evict}
+
+
+@pytest.fixture
+def work(installed: LocalCluster, admin: Cluster) -> Workload:
+    """Give a namespace of the test's own."""
+    return Workload(installed, admin)
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_is_answered_and_not_kept(work: Workload, admin: Cluster, write: Write) -> None:
+    """X-2: the object is after the write what it was before, and the audit log calls the write a dry run."""
+    node = work.node()
+    seen = audit(work.local)
+
+    path, _ = write(admin.dry_run(), work, node)
+
+    found = work.admin.get(path)
+    written = [entry for entry in seen.writes_by("admin") if entry["requestURI"].startswith(path)][-1]
+    assert is_dry(written)
+    assert written["responseStatus"]["code"] in (200, 201)
+    assert not found["metadata"].get("deletionTimestamp")
+    assert not found["spec"].get("unschedulable")
+    assert "a" not in (found["metadata"].get("labels") or {})
+    assert "status" not in found or found["kind"] != "NodeMaintenance"
+
+
+@pytest.mark.parametrize("path", [leases.LEASES, announcements.EVENTS], ids=["lease", "event"])
+def test_a_new_object_is_answered_and_not_kept(work: Workload, admin: Cluster, path: str) -> None:
+    """X-2, NMO-27, OSV-12: leases and Events, too."""
+    now, node = m.moment("2026-01-02T03:04:05Z"), work.node()
+    item = work.maintenance(node)
+    lease = leases.lease_of(node, item, now)
+    wanted = lease if path == leases.LEASES else announcements.node_event(node, "Test", "text", item, now)
+
+    made = admin.dry_run().create(path, wanted)
+
+    names = {each["metadata"]["name"] for each in admin.list(path)["items"]}
+    assert made["metadata"]["name"] == wanted["metadata"]["name"]
+    assert made["metadata"]["name"] not in names
+
+
+def test_what_would_be_refused_is_refused(work: Workload, admin: Cluster) -> None:
+    """NMO-6: a dry eviction asks the budgets as a real one does; reading is as ever."""
+    node = work.node()
+    (pod,) = work.pods(node, "held", labels={"app": "db"})
+    work.budget("keep", {"app": "db"}, 1, counted=1)
+    dry = admin.dry_run()
+
+    with pytest.raises(Exception, match="disruption budget") as refused:
+        dry.create(eviction_path(pod), eviction_of(pod))
+
+    assert getattr(refused.value, "status", 0) == 429
+    assert dry.get(pod_path(pod))["metadata"]["uid"] == pod["metadata"]["uid"]

@@ -1,0 +1,80 @@
+"""Events about nodes, on plain dicts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from kube.door.api import Object
+from kube.maintenance.announcements import FAIL, about, maintenance_events, node_event, told_again, told_since
+from kube.maintenance.objects import timestamp
+from tests.kube.samples import maintenance
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def name_of(event: Object) -> str:
+    return str(event["metadata"]["name"])
+
+
+def test_the_event_is_as_a_kubelet_writes_it() -> None:
+    """OSV-12: in namespace default, about the node by its name in place of the uid, Normal, with its times."""
+    event = node_event("node-1", "NodeNotSchedulable", "said", maintenance(), NOW)
+
+    assert event["metadata"]["namespace"] == "default"
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", "NodeNotSchedulable", "said")
+    assert event["firstTimestamp"] == event["lastTimestamp"] == timestamp(NOW)
+
+
+def test_told_twice_it_has_one_name() -> None:
+    """OSV-12, X-2: the same said again is the same Event, whenever; another reason, node or maintenance is another."""
+    first = node_event("node-1", "A", "said", maintenance(), NOW)
+
+    assert name_of(node_event("node-1", "A", "said again", maintenance(), NOW)) == name_of(first)
+    assert name_of(node_event("node-1", "B", "said", maintenance(), NOW)) != name_of(first)
+    assert name_of(node_event("node-1", "A", "said", maintenance(), NOW + timedelta(seconds=1))) == name_of(first)
+
+
+def test_told_again_it_is_counted() -> None:
+    """OSV-12: the count goes up, message and last time are the newest, and nothing else is written."""
+    later = node_event("node-1", "A", "said again", maintenance(), NOW + timedelta(seconds=1))
+
+    patch = told_again({"count": 2, "firstTimestamp": timestamp(NOW)}, later)
+
+    assert patch == {"count": 3, "message": "said again", "lastTimestamp": later["lastTimestamp"]}
+
+
+def test_a_maintenance_is_told_at_itself_by_its_uid_and_at_its_node() -> None:
+    """NMO-27: two Events with one message; a failure is a Warning; without a node there is one."""
+    item = maintenance()
+
+    itself, node = maintenance_events(FAIL, "why", item, NOW)
+
+    assert itself["involvedObject"]["uid"] == item["metadata"]["uid"]
+    assert node["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
+    assert {(event["type"], event["message"]) for event in (itself, node)} == {
+        ("Warning", "Failed a node maintenance: why")
+    }
+    assert len(maintenance_events(FAIL, "why", {**item, "spec": {}}, NOW)) == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        pytest.param([], False, id="none"),
+        pytest.param([{"lastTimestamp": "2026-01-02T03:04:05Z"}], True, id="this second"),
+        pytest.param([{"lastTimestamp": "2026-01-02T03:04:04Z"}], False, id="before"),
+        pytest.param([{"lastTimestamp": None, "eventTime": "2026-01-02T03:04:06.123456Z"}], True, id="a newer kind"),
+        pytest.param([{"lastTimestamp": None}, {}], False, id="without times"),
+    ],
+)
+def test_what_was_said_just_now_is_not_said_again(found: list[Object], told: bool) -> None:
+    """OSV-12: a kubelet that has told it already is enough."""
+    assert told_since(found, timestamp(NOW)) is told
+
+
+def test_the_selector_names_node_and_reason() -> None:
+    """OSV-12: Events are looked up by what kubectl describe looks for."""
+    assert about("n", "R") == "involvedObject.kind=Node,involvedObject.name=n,reason=R"

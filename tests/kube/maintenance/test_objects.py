@@ -1,0 +1,83 @@
+"""NodeMaintenance objects: when they have begun, what begins and releases them. Pure rules on plain dicts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from kube.door.api import Object
+from kube.maintenance import objects as m
+from kube.maintenance.groups import GROUPS
+from kube.maintenance.objects import snapshot
+from tests.kube.samples import maintenance, node
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "counts"),
+    [
+        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": 2}'}, (4, 2), id="good"),
+        pytest.param({}, None, id="none"),
+        pytest.param(None, None, id="no annotations"),
+        pytest.param({m.SNAPSHOT: ""}, None, id="empty"),
+        pytest.param({m.SNAPSHOT: "nonsense"}, None, id="no JSON"),
+        pytest.param({m.SNAPSHOT: "[]"}, None, id="a list"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": 4}'}, None, id="half"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": "x", "evictionPods": 2}'}, None, id="no number"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": null, "evictionPods": 2}'}, None, id="null"),
+    ],
+)
+def test_the_snapshot(annotations: Object | None, counts: tuple[int, int] | None) -> None:
+    """NMO-11: the counts as they were written; one that somebody spoiled counts as none, so it is taken anew."""
+    item = {"metadata": {"annotations": annotations, "finalizers": [m.FINALIZER]}}
+
+    assert snapshot(item) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
+    assert m.has_begun(item) is (counts is not None)
+
+
+def test_begin_writes_all_at_once() -> None:
+    """NMO-11, NMO-16, NMO-20: finalizer, owner and counts in one patch that holds for the version that was read."""
+    item = maintenance(counts="")
+    item["metadata"] |= {
+        "finalizers": ["example.com/hold"],
+        "ownerReferences": [{"kind": "Team", "uid": "t"}, {"kind": "Node", "name": "node-1", "uid": "node-uid"}],
+    }
+
+    metadata = m.begin_patch(item, node(), {"totalpods": 2, "evictionPods": 1})["metadata"]
+
+    assert metadata["resourceVersion"] == "7"
+    assert metadata["finalizers"] == ["example.com/hold", m.FINALIZER]
+    assert [owner["uid"] for owner in metadata["ownerReferences"]] == ["t", "node-uid"]
+    assert snapshot({"metadata": metadata}) == {"totalpods": 2, "evictionPods": 1}
+
+
+def test_release_takes_ours_and_the_old_operators() -> None:
+    """NMO-16: the finalizers of others stay."""
+    item = maintenance()
+    item["metadata"]["finalizers"] = ["a/b", m.FINALIZER, "foregroundDeleteNodeMaintenance"]
+
+    assert m.release_patch(item)["metadata"] == {"resourceVersion": "7", "finalizers": ["a/b"]}
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"nodeName": None}, {"nodeName": ""}], ids=str)
+def test_no_node_is_an_empty_name(spec: Object | None) -> None:
+    """NMO-2: an object that an old schema let in without a node names none."""
+    assert m.node_name({"metadata": {}, "spec": spec}) == ""
+
+
+@pytest.mark.parametrize("api_version", GROUPS)
+def test_the_group_selects_path_and_taint(api_version: str) -> None:
+    """X-7, C2, C3: one engine; the group gives the path and the drain taint."""
+    item = {**maintenance(), "apiVersion": api_version}
+
+    assert m.path(item) == f"/apis/{api_version}/nodemaintenances/nm"
+    assert m.group(item).drain_taint == ("medik8s.io/drain" if "medik8s" in api_version else "kubevirt.io/drain")
+
+
+def test_times_are_in_utc_with_seconds() -> None:
+    """NMO-12: lastUpdate is RFC 3339 in UTC, whatever the clock's zone."""
+    east = timezone(timedelta(hours=5))
+
+    assert m.timestamp(NOW.astimezone(east).replace(microsecond=7)) == "2026-01-02T03:04:05Z"

@@ -1,0 +1,274 @@
+"""The status of a NodeMaintenance, told truthfully: pure rules on plain dicts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube.door.api import Object
+from kube.maintenance import objects as m
+from kube.maintenance.progress import Report, progress, status_patch
+from tests.kube.samples import IN_MAINTENANCE, maintenance, node, pod
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+STAMP = "2026-01-02T03:04:05Z"
+LATER = NOW + timedelta(minutes=1)
+DRAINED = Report(drained=True)
+
+
+def written(item: Object, *pods: Object, report: Report | None = None, now: datetime = NOW) -> Object:
+    """The whole status after the patch; it must have been one."""
+    patch = status_patch(item, IN_MAINTENANCE, pods, report or Report(), now)
+    assert patch is not None
+    merged = {**(item.get("status") or {}), **patch["status"]}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def after(item: Object, *pods: Object, report: Report | None = None, now: datetime = NOW) -> Object:
+    """The object after the patch, as the API server would keep it."""
+    return {**item, "status": written(item, *pods, report=report, now=now)}
+
+
+def condition_of(item: Object, kind: str) -> tuple[str, str, str]:
+    found = m.condition(item, kind)
+    return found["status"], found["reason"], found["lastTransitionTime"]
+
+
+@pytest.mark.parametrize(
+    ("eviction_pods", "pending", "before", "percent"),
+    [
+        pytest.param(5, 3, 0, 40, id="the document's sample"),
+        pytest.param(3, 2, 0, 33, id="rounded down"),
+        pytest.param(5, 5, 0, 0, id="none gone"),
+        pytest.param(5, 0, 0, 100, id="all gone"),
+        pytest.param(5, 7, 0, 0, id="more than at first"),
+        pytest.param(5, 4, 60, 60, id="never back"),
+        pytest.param(0, 0, 0, 100, id="nothing to do"),
+    ],
+)
+def test_progress(eviction_pods: int, pending: int, before: int, percent: int) -> None:
+    """NMO-10: (evictionPods - pending) * 100 // evictionPods, never less than before."""
+    assert progress(eviction_pods, pending, before) == percent
+
+
+@given(st.integers(0, 50), st.lists(st.integers(0, 60), max_size=20))
+def test_progress_never_decreases(eviction_pods: int, pendings: list[int]) -> None:
+    """NMO-10: whatever the sequence of pending pods, progress goes up only and stays within 0 to 100."""
+    seen = [0]
+    for pending in pendings:
+        seen.append(progress(eviction_pods, pending, seen[-1]))
+
+    assert seen == sorted(seen)
+    assert 0 <= seen[-1] <= 100
+
+
+def test_the_status_of_a_running_drain() -> None:
+    """NMO-10, NMO-12, KNM-2, C1: phase, progress, both spellings, pods by name and by namespace."""
+    status = written(maintenance(), pod("a"), pod("b", namespace="other"), pod("c", owner="DaemonSet"))
+
+    assert (status["phase"], status["drainProgress"]) == ("Running", 60)
+    assert (status["evictionPods"], status["totalpods"], status["totalPods"]) == (5, 9, 9)
+    assert (status["pendingPods"], status["pendingCount"]) == (["a", "b"], 2)
+    assert status["pendingPodsRefs"] == [{"namespace": "ns", "name": "a"}, {"namespace": "other", "name": "b"}]
+    assert status["lastUpdate"] == STAMP
+    assert "lastError" not in status
+
+
+def test_the_patch_holds_for_the_version_that_was_read() -> None:
+    """X-6: somebody else's write in between makes it a conflict, not a loss."""
+    patch = status_patch(maintenance(), IN_MAINTENANCE, [], DRAINED, NOW)
+
+    assert patch is not None
+    assert patch["metadata"] == {"resourceVersion": "7"}
+
+
+@pytest.mark.parametrize("pods", [[], [pod("a")]], ids=["drained", "running"])
+def test_nothing_is_written_when_only_the_time_changes(pods: list[Object]) -> None:
+    """NMO-12, X-2: the same state a minute later is no patch, so a status write does not cause the next one."""
+    item = after(maintenance(), *pods, report=DRAINED)
+
+    assert status_patch(item, IN_MAINTENANCE, pods, DRAINED, LATER) is None
+
+
+def test_only_what_changes_is_sent() -> None:
+    """NMO-12: a pod that went changes progress and pending pods, not the counts."""
+    item = after(maintenance(), pod("a"), pod("b"))
+
+    patch = status_patch(item, IN_MAINTENANCE, [pod("a")], Report(), LATER)
+
+    assert patch is not None
+    assert set(patch["status"]) == {
+        *("drainProgress", "pendingPods", "pendingPodsRefs", "pendingCount"),
+        *("conditions", "lastUpdate"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "pods", "report", "phase"),
+    [
+        pytest.param(None, [], Report(), "Running", id="an empty list alone proves nothing"),
+        pytest.param(None, [], DRAINED, "Succeeded", id="drained"),
+        pytest.param(None, [pod("a")], DRAINED, "Running", id="drained, but a pod is there"),
+        pytest.param("Succeeded", [], Report(), "Succeeded", id="stays"),
+        pytest.param("Succeeded", [pod("a")], Report(), "Running", id="a pod came later"),
+        pytest.param("Failed", [], Report(), "Running", id="begun after a failure"),
+    ],
+)
+def test_the_phase(before: str | None, pods: list[Object], report: Report, phase: str) -> None:
+    """NMO-10: Succeeded only by a drained report on an empty node, and only as long as nothing is left."""
+    item = maintenance({"phase": before} if before else None)
+
+    assert written(item, *pods, report=report)["phase"] == phase
+
+
+def test_success_is_complete() -> None:
+    """NMO-10, NMO-13: progress 100, nothing pending or blocked, no error left."""
+    blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
+    item = after(maintenance(), pod("a"), report=Report(error="a is blocked", blocked=[blocked]))
+
+    status = written(item, report=DRAINED, now=LATER)
+
+    assert (status["phase"], status["drainProgress"]) == ("Succeeded", 100)
+    assert (status["pendingPods"], status["pendingCount"], status["blockedPods"]) == ([], 0, [])
+    assert "lastError" not in status
+
+
+def test_a_clean_step_clears_the_error() -> None:
+    """NMO-13, C20: lastError holds the latest error and is gone after a clean pass."""
+    item = after(maintenance(), pod("a"), report=Report(error="no right to cordon"))
+
+    assert item["status"]["lastError"] == "no right to cordon"
+    assert "lastError" not in written(item, pod("a"))
+
+
+def test_a_step_that_says_nothing_of_blocked_pods_leaves_their_error() -> None:
+    """NMO-12, NMO-13: it would be set again by the next look at the pods: two writes for nothing."""
+    blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
+    item = after(maintenance(), pod("a"), report=Report(error="a is blocked", blocked=[blocked]))
+
+    assert status_patch(item, IN_MAINTENANCE, [pod("a")], Report(), LATER) is None
+    assert "lastError" not in written(item, pod("a"), report=Report(blocked=[]))
+
+
+def test_since_stays_while_the_reason_does() -> None:
+    """NMO-12: a blocked pod keeps the time since when it is blocked for this reason; another reason is another time."""
+    first = {"namespace": "ns", "name": "a", "uid": "u", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
+    item = after(maintenance(), pod("a"), report=Report(blocked=[{**first, "healthy": 3}]))
+    same = after(item, pod("a"), report=Report(blocked=[{**first, "healthy": 2}]), now=LATER)
+    other = after(same, pod("a"), report=Report(blocked=[{**first, "reason": "Forbidden"}]), now=LATER)
+
+    assert [it["since"] for it in item["status"]["blockedPods"]] == [STAMP]
+    assert [it["since"] for it in same["status"]["blockedPods"]] == [STAMP]
+    assert [it["since"] for it in other["status"]["blockedPods"]] == [m.timestamp(LATER)]
+    assert "uid" not in item["status"]["blockedPods"][0]
+
+
+def test_a_blocked_pod_that_is_gone_or_on_its_way_is_not_blocked() -> None:
+    """NMO-12: what was blocked a moment ago is judged by the pods that are there now."""
+    said = [
+        {"namespace": "ns", "name": name, "reason": "DisruptionBudget", "message": "m", "budget": "b"} for name in "abc"
+    ]
+    on_its_way = pod("b", deletionTimestamp="2027-01-01T00:00:00Z")
+
+    status = written(maintenance(), pod("a"), on_its_way, report=Report(blocked=said))
+
+    assert [item["name"] for item in status["blockedPods"]] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("finalizers", "ended", "reason"),
+    [
+        pytest.param(["example.com/hold"], "2026-01-02T03:04:00Z", "Finalizers", id="held by a finalizer"),
+        pytest.param([], "2026-01-02T03:04:00Z", "Terminating", id="not ended by its kubelet"),
+        pytest.param(["example.com/hold"], "2026-01-02T03:05:00Z", "", id="still in its grace period"),
+    ],
+)
+def test_a_pod_that_is_stuck_is_named(finalizers: list[str], ended: str, reason: str) -> None:
+    """OSV-15: a pod whose grace period is over and that is still there is blocked, by whom is said."""
+    stuck = pod("a", deletionTimestamp=ended, finalizers=finalizers)
+
+    status = written(maintenance(), stuck)
+
+    assert [item["reason"] for item in status["blockedPods"]] == ([reason] if reason else [])
+    assert all(name in status["blockedPods"][0]["message"] for name in finalizers if reason)
+    assert status["pendingPods"] == ["a"]
+
+
+def test_conditions_move_with_their_status_only() -> None:
+    """NMO-10: lastTransitionTime stays while the status does, though reason and message change."""
+    blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
+    first = after(maintenance(), pod("a"))
+    second = after(first, pod("a"), report=Report(blocked=[blocked]), now=LATER)
+    third = after(second, report=DRAINED, now=LATER)
+
+    assert condition_of(first, "Drained") == ("False", "Draining", STAMP)
+    assert condition_of(second, "Drained") == ("False", "Blocked", STAMP)
+    assert condition_of(third, "Drained") == ("True", "Drained", m.timestamp(LATER))
+    assert condition_of(third, "Cordoned") == ("True", "Cordoned", STAMP)
+
+
+@pytest.mark.parametrize("where", [None, node(), node(cordoned=True)], ids=["gone", "free", "not tainted"])
+def test_a_node_that_is_not_ready_for_it_is_told(where: Object | None) -> None:
+    """NMO-5: the condition Cordoned is True with cordon and taints only."""
+    patch = status_patch(maintenance(), where, [pod("a")], Report(), NOW)
+
+    assert patch is not None
+    found = m.condition(patch, "Cordoned")
+    assert (found["status"], found["reason"]) == ("False", "NotCordoned")
+
+
+def test_what_never_began_fails_with_the_reason() -> None:
+    """NMO-19, NMO-22: no counts, no pods: phase Failed and why."""
+    status = written(maintenance(counts=""), pod("a"), report=Report(error='nodes "x" not found'))
+
+    assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "x" not found')
+    assert "evictionPods" not in status
+    assert [(item["type"], item["status"], item["reason"]) for item in status["conditions"]] == [
+        ("Drained", "False", "Failed")
+    ]
+
+
+def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
+    """X-2: no error and not begun, or being deleted: no patch."""
+    ending = maintenance()
+    ending["metadata"]["deletionTimestamp"] = STAMP
+
+    assert status_patch(maintenance(counts=""), IN_MAINTENANCE, [pod()], Report(), NOW) is None
+    assert status_patch(ending, IN_MAINTENANCE, [pod()], Report(error="x"), NOW) is None
+
+
+def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None:
+    """NMO-13: whoever deleted it and waits reads the reason, once; nothing else moves any more."""
+    ending = maintenance()
+    ending["metadata"]["deletionTimestamp"] = STAMP
+    report = Report(error="no right", restoring=True)
+
+    patch = status_patch(ending, IN_MAINTENANCE, [pod()], report, NOW)
+
+    assert patch is not None
+    assert {key: value for key, value in patch["status"].items() if key != "lastUpdate"} == {"lastError": "no right"}
+    ending["status"] = patch["status"]
+    assert status_patch(ending, IN_MAINTENANCE, [pod()], report, LATER) is None
+
+
+pending_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_size=10)
+
+
+@given(pending_sets, st.booleans())
+def test_the_status_over_any_sequence(sets: list[set[str]], drained: bool) -> None:
+    """NMO-10, NMO-11, NMO-12: progress only goes up, counts are fixed, Succeeded only when empty."""
+    item, progress_before = maintenance(), 0
+    for names in sets:
+        pods = [pod(name) for name in sorted(names)]
+        patch = status_patch(item, IN_MAINTENANCE, pods, Report(drained=drained), NOW)
+        item = {**item, "status": {**(item.get("status") or {}), **(patch["status"] if patch else {})}}
+        status = item["status"]
+        assert status["drainProgress"] >= progress_before
+        assert (status["evictionPods"], status["totalpods"]) == (5, 9)
+        assert status["pendingPods"] == sorted(names)
+        assert (status["phase"] == "Succeeded") <= (not names and drained)
+        assert status_patch(item, IN_MAINTENANCE, pods, Report(drained=drained), LATER) is None
+        progress_before = status["drainProgress"]
