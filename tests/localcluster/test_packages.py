@@ -171,7 +171,7 @@ def test_a_program_that_is_missing_says_how_to_get_it(machine: Machine) -> None:
 def python_for_all() -> str:
     """The Python of these tests or, where that is in somebody's own folder, the system's."""
     pythons = (f"{sys.base_prefix}/bin/python3", "/usr/bin/python3")
-    return next(python for python in pythons if runs(*user(), python, "-c", ""))
+    return next(python for python in pythons if runs(*user(), "sh", "-c", f"{python} -c ''"))
 
 
 def runs(*command: str) -> bool:
