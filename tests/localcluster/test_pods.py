@@ -60,6 +60,7 @@ def gone_after(api: Api, name: str) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.alone
 def test_a_pod_is_ready_at_once(api: Api) -> None:
     """A pod without annotations is Running and Ready a moment after it is bound."""
     api.post(PODS, pod("at-once"))
@@ -67,6 +68,7 @@ def test_a_pod_is_ready_at_once(api: Api) -> None:
     assert seconds_to_ready(api, "at-once") < AT_ONCE
 
 
+@pytest.mark.alone
 def test_the_ready_delay_is_honoured(api: Api) -> None:
     """A pod with the ready annotation is Ready after that time and not before."""
     api.post(PODS, pod("late", {"pod-ready.stage.kwok.x-k8s.io/delay": "1s"}))
@@ -85,6 +87,7 @@ def test_a_deleted_pod_goes_at_once(api: Api) -> None:
     assert times[ROUNDS // 2] < AT_ONCE / 2
 
 
+@pytest.mark.alone
 def test_the_delete_delay_is_honoured_without_jitter(api: Api) -> None:
     """A deleted pod with the delete annotation goes after that time, not spread over its grace period."""
     api.post(PODS, pod("slow", {"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
@@ -122,6 +125,7 @@ def test_a_job_pod_completes_after_its_time(cluster: LocalCluster, api: Api) -> 
     cluster.kubectl("wait", "--for=condition=Complete", "job/work", "--namespace=pods-test", "--timeout=20s")
 
 
+@pytest.mark.alone
 def test_new_nodes_take_pods(cluster: LocalCluster, api: Api) -> None:
     """A node that is added later is Ready and runs the pods that are bound to it."""
     (name,) = cluster.add_nodes(1)

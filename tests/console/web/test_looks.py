@@ -101,6 +101,7 @@ def test_a_page_is_accessible_and_fits(browser: Browser, rack: list[str], page: 
         browser.driver.save_screenshot(f"{folder}/{page}-{look}.png")
 
 
+@pytest.mark.alone
 def test_500_nodes_are_painted_within_a_second_and_follow(browser: Browser, site: Site, rack: list[str]) -> None:
     """The first paint by the browser's own clock; a change of one of them shows by itself."""
     scene = site.scene
