@@ -10,7 +10,8 @@ from console.terminal.connection import with_api, within
 from console.terminal.flags import KubectlFlags, switch
 from console.terminal.options import cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
-from kube.door.api import Api, Object
+from kube.door.api import Api
+from kube.paths import Object
 from kube.pods import DrainOptions, Sorted, key, name_of, warnings
 
 

@@ -13,10 +13,11 @@ from console.operations.watching import watched
 from console.terminal.connection import with_api, within
 from console.terminal.options import cluster_options, output_option, timeout_option
 from console.terminal.screen import live, note, show_json
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.reviews import whoami
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.objects import FAILED, condition, is_deleting, node_name
+from kube.paths import Object
 
 GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 

@@ -14,9 +14,10 @@ from console.operations.watching import watched
 from console.terminal.connection import with_api
 from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import live, show, show_json
-from kube.door.api import Api, Object, absent_ok
+from kube.door.api import Api, absent_ok
 from kube.maintenance.lookup import maintenances
 from kube.nodes import node_path
+from kube.paths import Object
 
 
 @click.command

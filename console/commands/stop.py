@@ -12,8 +12,9 @@ from console.operations.watching import watched
 from console.terminal.connection import with_api, within
 from console.terminal.options import cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
-from kube.door.api import Api, Object, absent_ok
+from kube.door.api import Api, absent_ok
 from kube.nodes import node_path
+from kube.paths import Object
 
 
 @click.command

@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kube.door.api import Object
 from kube.maintenance.objects import Maintenance, is_deleting, node_name, phase
 from kube.nodes import is_cordoned
+from kube.paths import Object
 from kube.words import counted
 
 BAR_WIDTH = 20

@@ -13,10 +13,11 @@ from console.operations.watching import merged
 from kube.budgets import BUDGETS, Blocked, Budget, budget_key, plan
 from kube.door.api import JSON_PATCH, Api
 from kube.door.errors import Rejected
+from kube.door.evicting import evict_batch, orphans
 from kube.door.following import Change, follow
-from kube.eviction import evict_batch, orphans, summary
-from kube.maintenance.lookup import pods_on
+from kube.evictions import summary
 from kube.nodes import cordon_patch, node_path
+from kube.paths import pods_on
 from kube.pods import DrainOptions, Pod, Sorted, key, sort, uid
 from kube.words import counted
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from console.operations.archive import Archive, Missing
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.errors import ApiError, Denied, NotFound
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.leases import NAMESPACE
-from kube.maintenance.lookup import pods_on
 from kube.maintenance.objects import node_name
+from kube.paths import Object, pods_on
 
 PART_OF = "app.kubernetes.io/part-of=node-maintenance"
 """Label of the product's own pods."""

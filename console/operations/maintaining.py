@@ -8,12 +8,13 @@ from http import HTTPStatus
 import click
 
 from console.operations.display import full_name, phase_word
-from kube.door.api import Api, Object, absent_ok
+from kube.door.api import Api, absent_ok
 from kube.door.errors import Conflict, NotFound
 from kube.maintenance.groups import Group
 from kube.maintenance.lookup import maintenances
 from kube.maintenance.objects import REQUESTER, is_deleting, node_name, path
 from kube.nodes import is_cordoned, node_path
+from kube.paths import Object
 
 
 class Refusal(click.ClickException):

@@ -8,10 +8,10 @@ from contextlib import aclosing
 
 import click
 
-from kube.door.api import Api, Object, absent_ok
+from kube.door.api import Api, absent_ok
 from kube.door.following import Change, follow
 from kube.maintenance.groups import GROUPS, Group
-from kube.maintenance.lookup import pods_on
+from kube.paths import Object, pods_on
 
 
 async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:

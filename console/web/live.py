@@ -14,12 +14,12 @@ import click
 
 from console.operations.watching import merged, served_groups
 from console.web.rows import NodeFacts
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Unavailable
 from kube.door.following import Change, follow
 from kube.maintenance.groups import Group
 from kube.nodes import NODES
+from kube.paths import Object
 
 FIRST_SECONDS = 10.0
 """How long the first viewer waits for the first lists."""

@@ -15,8 +15,8 @@ from console.web.desk import Desk
 from console.web.live import State
 from console.web.protection import token
 from console.web.rows import STATE_FILTERS, Row, Wanted, leading, row, rows, steps
-from kube.door.api import Object
 from kube.maintenance.objects import Maintenance, is_deleting, node_name, requester
+from kube.paths import Object
 
 STREAMS = 48
 """Viewers at a time: each holds a thread, and enough must be left for pages (console/web/serving.py)."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from console.operations.display import full_name, phase_word
-from kube.door.api import Object
 from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED, Maintenance, is_deleting, node_name
 from kube.nodes import is_cordoned
+from kube.paths import Object
 from kube.pods import is_ready
 
 START, STOP = "start", "stop"

@@ -9,11 +9,12 @@ import asyncio
 from datetime import datetime, timezone
 
 from functions.maintenance.subject import say
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Conflict
 from kube.maintenance import announcements
 from kube.maintenance.objects import Maintenance, timestamp
+from kube.paths import Object
 
 
 def announce(node: str, reason: str, maintenance: Maintenance, cluster: Cluster) -> None:

@@ -14,15 +14,15 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.failures import Failed, Retry
 from functions.maintenance.subject import live, say
-from kube.door.api import Object, absent_ok
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict
-from kube.eviction import orphans
+from kube.door.evicting import orphans
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import pods_on
 from kube.nodes import Node, node_path
+from kube.paths import Object, pods_on
 from kube.pods import sort, warnings
 
 TAKES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)

@@ -16,13 +16,14 @@ from eventing import events, marks
 from functions.maintenance.subject import data_of, maintained, reference_of, say
 from functions.serving.metrics import EVICTIONS
 from kube.budgets import BUDGETS, plan
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.cluster import Cluster
-from kube.eviction import Batch, evict_batch, orphans, summary
+from kube.door.evicting import evict_batch, orphans
+from kube.evictions import Batch, summary
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.lookup import pods_on
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import in_maintenance
+from kube.paths import Object, pods_on
 from kube.pods import Pod, sort
 from kube.words import counted
 

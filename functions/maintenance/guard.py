@@ -12,13 +12,14 @@ from eventing import events
 from eventing.wire import BadEvent
 from functions.maintenance.announcing import tell
 from functions.maintenance.subject import active, data_of, metadata_of, say
-from kube.door.api import Object, absent_ok
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import holders
 from kube.nodes import Node, in_maintenance, node_path
+from kube.paths import Object
 
 TAKES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
 GIVES = (events.NODE_DRIFTED,)

@@ -14,7 +14,7 @@ from functions.failures import Retry
 from functions.maintenance.announcing import announce, report, tell
 from functions.maintenance.subject import live, metadata_of, say
 from functions.patching import patch_node
-from kube.door.api import Object, absent_ok
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.maintenance import leases
@@ -22,6 +22,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.announcements import REMOVE, TEXTS, UNCORDON
 from kube.maintenance.lookup import holders
 from kube.nodes import Node, node_path, restore_patch
+from kube.paths import Object
 
 TAKES = (events.RESOURCE_UPDATED, events.MAINTENANCE_ENDED)
 GIVES = (events.NODE_RESTORED, events.MAINTENANCE_FOUND)

@@ -14,13 +14,14 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events, marks
 from functions.maintenance.subject import say
 from functions.serving.metrics import FLEET, SAID_AGAIN
-from kube.door.api import Api, Object, absent_ok
+from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Denied, Rejected
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.lookup import maintenances, pods_on
+from kube.maintenance.lookup import maintenances
 from kube.nodes import Node, in_maintenance, node_path
+from kube.paths import Object, pods_on
 from kube.pods import Pod, is_terminating, sort
 
 MOVING_SECONDS = 5.0

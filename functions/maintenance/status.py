@@ -17,14 +17,14 @@ from functions.failures import Retry
 from functions.maintenance.announcing import announce, report
 from functions.maintenance.subject import data_of, live, say
 from functions.serving import metrics
-from kube.door.api import Object, absent_ok
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, FAIL, SUCCEED
-from kube.maintenance.lookup import pods_on
 from kube.maintenance.progress import Report, status_patch
 from kube.nodes import node_path
+from kube.paths import Object, pods_on
 
 TAKES = events.FLAGS["progress"]
 GIVES = ()

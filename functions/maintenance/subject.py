@@ -11,11 +11,12 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing.events import Reference
 from eventing.wire import BadEvent
 from functions.failures import Failed
-from kube.door.api import Object, absent_ok, segment
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import Maintenance, has_begun, is_deleting, node_name
 from kube.nodes import Node, node_path
+from kube.paths import Object, segment
 
 log = logging.getLogger("controller_nodemaintenance")
 

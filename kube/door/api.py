@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import aiohttp
 import yaml
@@ -23,8 +23,8 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kube.door.deadline import REQUEST_SECONDS, seconds_left
 from kube.door.errors import NotFound, Unavailable, error_of
 from kube.door.reading import decoded, dropped, lines
+from kube.paths import Object
 
-Object = dict[str, Any]
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
@@ -220,13 +220,6 @@ def _rehearsed(method: str, query: Mapping[str, str] | None, body: Any) -> tuple
     """Query and body of a write that must not be kept. A DELETE with a body takes its options from there alone."""
     said = {**(body or {}), "dryRun": ["All"]} if method == "DELETE" else body
     return {**(query or {}), "dryRun": "All"}, said
-
-
-def segment(name: str) -> str:
-    """A name as one segment of a path. Free text may stand where a name should; it must not lead to another resource:
-    what no object's name can hold becomes a name that no object has."""
-    harmless = name.replace("/", ":").replace("%", ":") if name.strip(".") else ":"
-    return quote(harmless, safe="")
 
 
 async def absent_ok(call: Any) -> Object | None:

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
-from kube.door.api import MERGE_PATCH, Api, Object
+from kube.door.api import MERGE_PATCH, Api
+from kube.paths import Object
 
 T = TypeVar("T")
 

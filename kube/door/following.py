@@ -11,8 +11,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.errors import ApiError, NotFound, Unavailable
+from kube.paths import Object
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between attempts to connect, doubling."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.errors import Denied
+from kube.paths import Object
 
 REVIEWS = "/apis/authorization.k8s.io/v1"
 AUTHORIZATION, AUTHENTICATION = "authorization.k8s.io/v1", "authentication.k8s.io/v1"

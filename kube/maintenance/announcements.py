@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from kube.door.api import Object
 from kube.maintenance.objects import Maintenance, node_name, timestamp
+from kube.paths import Object
 
 NAMESPACE = "default"
 """Events of cluster-scoped objects live here."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from kube.door.api import Object, segment
 from kube.maintenance.objects import Maintenance
+from kube.paths import Object, segment
 
 Lease = Mapping[str, Any]
 HOLDER = "node-maintenance"

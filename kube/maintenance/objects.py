@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from kube.door.api import Object
 from kube.maintenance.groups import GROUPS, Group
 from kube.nodes import Node
+from kube.paths import Object
 
 Maintenance = Mapping[str, Any]
 FINALIZER = "nodemaintenance.dev/restore"

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from kube import pods as podrules
-from kube.door.api import Object
 from kube.maintenance.objects import (
     FAILED,
     RUNNING,
@@ -22,6 +21,7 @@ from kube.maintenance.objects import (
     timestamp,
 )
 from kube.nodes import Node, in_maintenance
+from kube.paths import Object
 from kube.pods import Pod
 from kube.words import counted
 

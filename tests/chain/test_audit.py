@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventing.events import TICK
-from kube.door.api import Object
+from kube.paths import Object
 from localcluster.flow import Flow
 from tests.chain.scene import Scene
 from tests.workload import OURS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from kube.door.api import Object
+from kube.paths import Object
 from tests.chain.scene import Scene, finished
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kube.door.api import Object
+from kube.paths import Object
 from localcluster.product import Product
 from tests.chain.scene import Scene, finished
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from kube.budgets import Blocked, admitted, budget_key, covers, plan, refused_by
-from kube.door.api import Object
+from kube.paths import Object
 from kube.pods import Pod, is_ready, is_terminating, key, sort
 from tests.kube import samples
 from tests.kube.samples import budget, pod

@@ -7,11 +7,11 @@ import pytest
 from eventing import events
 from functions.maintenance import subject
 from functions.maintenance.announcing import tell
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, EVENTS, FAIL, REMOVE, SUCCEED, UNCORDON
 from kube.maintenance.groups import GROUPS, Group
+from kube.paths import Object
 from localcluster.access import UNPRIVILEGED
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated

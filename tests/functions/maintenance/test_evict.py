@@ -14,9 +14,10 @@ from eventing import events
 from functions.maintenance import subject
 from functions.maintenance.subject import data_of
 from kube.budgets import plan
-from kube.door.api import Object
-from kube.eviction import evict_batch, pod_path
+from kube.door.evicting import evict_batch
+from kube.evictions import pod_path
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
+from kube.paths import Object
 from kube.pods import key
 from tests.functions.conftest import Functions
 from tests.functions.hints import said

@@ -11,11 +11,11 @@ from eventing import events
 from eventing.wire import received
 from functions.maintenance import resync
 from functions.maintenance.subject import data_of
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
 from tests.receiver import Receiver

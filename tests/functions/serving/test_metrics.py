@@ -12,8 +12,8 @@ from prometheus_client import REGISTRY
 from eventing import events, marks
 from functions.serving import metrics
 from functions.serving.metrics import FRESH_SECONDS, Fleet
-from kube.door.api import Object
 from kube.maintenance.objects import timestamp
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said, tick
 from tests.functions.maintenance.test_status import drain

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from kube.door.api import Object
 from kube.maintenance.announcements import FAIL, about, maintenance_events, node_event, told_again, told_since
 from kube.maintenance.objects import timestamp
+from kube.paths import Object
 from tests.kube.samples import maintenance
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)

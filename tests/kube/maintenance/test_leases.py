@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from kube.door.api import Object
 from kube.maintenance import leases
+from kube.paths import Object
 from tests.kube.samples import maintenance
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone.utc)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube.door.api import Object
 from kube.maintenance import objects as m
 from kube.maintenance.progress import Report, progress, status_patch
+from kube.paths import Object
 from tests.kube.samples import IN_MAINTENANCE, maintenance, node, pod
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
