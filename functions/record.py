@@ -26,9 +26,9 @@ from kube.door.cluster import Cluster
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-TAKES = ()
+CONSUMES = ()
 """Every type."""
-GIVES = ()
+EMITS = ()
 OPENING = threading.Lock()
 """Two journals in one process would number events side by side."""
 

@@ -38,9 +38,9 @@ class Blocked:
 
     def as_data(self) -> dict[str, Any]:
         """The form that travels in event data; absent counts are left out."""
-        said = {"reason": self.reason, "message": self.message, "budget": self.budget}
+        fields = {"reason": self.reason, "message": self.message, "budget": self.budget}
         counts = {"healthy": self.healthy, "needed": self.needed}
-        return {**self.pod, **said, **{name: count for name, count in counts.items() if count is not None}}
+        return {**self.pod, **fields, **{name: count for name, count in counts.items() if count is not None}}
 
 
 @dataclass(frozen=True)

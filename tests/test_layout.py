@@ -56,7 +56,7 @@ def test_a_step_has_one_name_everywhere(name: str) -> None:
     triggers = list(yaml.safe_load_all((ROOT / "manifests/base/eventing/triggers.yaml").read_text()))
 
     assert any(isinstance(node, ast.FunctionDef) and node.name == name for node in source.body)
-    assert FUNCTIONS[name].run.__name__ == name
+    assert FUNCTIONS[name].step.__name__ == name
     assert any(item["kind"] == "ServiceAccount" and item["metadata"]["name"] == name for item in rights)
     assert any(item["spec"]["subscriber"]["ref"]["name"] == name for item in triggers)
     assert mirror_of(name).exists()

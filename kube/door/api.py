@@ -42,7 +42,7 @@ SERVER_SETTINGS = (
     *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
     *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
 )
-"""What a configuration says of the server alone, and nothing of who asks."""
+"""The settings of a configuration that concern the server, and none that concern who asks."""
 
 
 class Api:
@@ -75,8 +75,9 @@ class Api:
                     config_file=wanted, context=context, client_configuration=configuration, persist_config=False
                 )
         except (config.ConfigException, *NO_KUBECONFIG) as error:
-            said = " ".join(str(error).split())
-            raise Unavailable(0, f"no usable kubeconfig at {os.pathsep.join(files)}: {said}; set KUBECONFIG") from None
+            reason = " ".join(str(error).split())
+            where = os.pathsep.join(files)
+            raise Unavailable(0, f"no usable kubeconfig at {where}: {reason}; set KUBECONFIG") from None
         return cls(configuration)
 
     async def nameless(self) -> Api:
@@ -218,8 +219,8 @@ class Api:
 
 def _rehearsed(method: str, query: Mapping[str, str] | None, body: Any) -> tuple[Mapping[str, str], Any]:
     """Query and body of a write that must not be kept. A DELETE with a body takes its options from there alone."""
-    said = {**(body or {}), "dryRun": ["All"]} if method == "DELETE" else body
-    return {**(query or {}), "dryRun": "All"}, said
+    options = {**(body or {}), "dryRun": ["All"]} if method == "DELETE" else body
+    return {**(query or {}), "dryRun": "All"}, options
 
 
 async def absent_ok(call: Any) -> Object | None:

@@ -19,7 +19,7 @@ async def maintenances(api: Api, node: str = "", version: str | None = None) -> 
     return sorted((item for items in found for item in items), key=_age)
 
 
-async def holders(api: Api, node: str, version: str | None = None) -> list[Object]:
+async def undeleted(api: Api, node: str, version: str | None = None) -> list[Object]:
     """Those that name `node` and are not being deleted, oldest first."""
     return [item for item in await maintenances(api, node, version) if not is_deleting(item)]
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from eventing import events
-from functions.maintenance.subject import data_of
+from functions.data import data_of
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object

@@ -11,8 +11,8 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.data import data_of
 from functions.maintenance import subject
-from functions.maintenance.subject import data_of
 from kube.budgets import plan
 from kube.door.evicting import evict_batch
 from kube.evictions import pod_path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventing import events
-from functions.maintenance.subject import data_of
+from functions.data import data_of
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT
 from kube.paths import Object
