@@ -1,4 +1,4 @@
-"""Read a node, decide, patch it, and decide again when somebody wrote in between."""
+"""Patches a node: read, decide, send, and decide again when somebody wrote in between."""
 
 from __future__ import annotations
 

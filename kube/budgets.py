@@ -1,4 +1,4 @@
-"""What disruption budgets let go now: the eviction subresource's rules, so that no eviction is sent in vain."""
+"""Disruption budgets: which pods one pass may evict, by the eviction subresource's own rules. Pure."""
 
 from __future__ import annotations
 

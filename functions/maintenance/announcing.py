@@ -1,4 +1,4 @@
-"""Writes Kubernetes Events about nodes and maintenances, for `kubectl describe`; one that is there already is counted.
+"""Writes Kubernetes Events about nodes and maintenances; an Event that is there already is counted.
 
 A maintenance is worth more than its announcement: an API error is logged, not raised.
 """

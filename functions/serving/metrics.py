@@ -10,8 +10,6 @@ SECONDS = Histogram(
     "nodemaintenance_function_seconds", "Time one event took in a function", ["function"], buckets=SHORT
 )
 RESULTS = Counter("nodemaintenance_function_events_total", "Events by function and answer", ["function", "status"])
-REDELIVERED = Counter("nodemaintenance_events_redelivered_total", "Events that came once more to record")
-DEAD = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 ATTEMPTS_LOST = Counter(
     "nodemaintenance_attempts_lost_total", "Runs that the journal does not know of: it was away too long"
 )

@@ -1,4 +1,4 @@
-"""The only door to the `kubernetes` package: HTTP verbs on paths, plain dicts in and out, five errors (`errors`).
+"""A client of the API server: HTTP verbs on paths, plain dicts in and out, five errors. Alone imports `kubernetes`.
 
 Used asynchronously by the sources and the CLI, and through `cluster.Cluster` by the functions.
 """

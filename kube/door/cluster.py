@@ -1,4 +1,4 @@
-"""The same door for code that does not await: the functions. One loop thread, one warm connection pool."""
+"""The same client for code that does not await, such as the functions: one loop thread, one warm connection pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking the API server who somebody is and what he may do, before anything is done in his name."""
+"""Asks the API server who a caller is and what the caller may do, before anything is done in that name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding NodeMaintenance objects over all served groups; a group whose CRD is not installed has none (C7)."""
+"""Lists NodeMaintenance objects of all served groups; a group whose CRD is not installed has none (C7)."""
 
 from __future__ import annotations
 
