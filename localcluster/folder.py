@@ -46,7 +46,7 @@ def supervisor_pid(directory: Path) -> int:
 def supervisors(directory: Path) -> list[int]:
     """Give the process ids of the folder's supervisors by their command lines.
 
-    They know of one that has no lock yet, or whose folder was deleted. Only Linux tells them so; elsewhere there are none.
+    They tell of one that has no lock yet, or whose folder was deleted. Only Linux shows them; elsewhere there are none.
     """
     wanted = ["localcluster", "supervise", str(directory.resolve())]
     found = []

@@ -16,7 +16,7 @@ from types import TracebackType
 from localcluster.processes import Server
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds: none after the first end, then these, doubling; the kubelet's own with `ReduceDefaultCrashLoopBackOffDecay`."""
+"""Seconds: none after the first end, then these, doubling; a kubelet's with `ReduceDefaultCrashLoopBackOffDecay`."""
 LONG_LIFE = 120.0
 """Seconds after which an end counts as the first again."""
 
@@ -52,13 +52,17 @@ def description(status: int) -> str:
 
 
 class Kept:
-    """One server that is kept, and the story of its ends."""
+    """One server that is kept, and the story of its ends.
+
+    Attributes:
+        started: when it was started last, by the monotonic clock.
+    """
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self._ends = 0
         self._restarts = 0
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._ended, self._ended_at = "", 0.0
         self._due: float | None = None
 
@@ -67,9 +71,9 @@ class Kept:
         server = self.server
         return Record(server.name, server.pid, str(server.log), self._restarts, self._ended, self._ended_at, self._due)
 
-    def end(self, how: str) -> float:
-        """Note an end; gives the seconds to wait before the next start."""
-        if time.monotonic() - self._started >= LONG_LIFE:
+    def end(self, how: str, lived: float) -> float:
+        """Note an end after so many seconds; gives the seconds to wait before the next start."""
+        if lived >= LONG_LIFE:
             self._ends = 0
         pause = pause_after(self._ends)
         self._ends += 1
@@ -80,11 +84,12 @@ class Kept:
     def restarted(self) -> None:
         """Note that it runs again."""
         self._restarts += 1
-        self._started, self._due = time.monotonic(), None
+        self.started, self._due = time.monotonic(), None
 
     def forget(self) -> None:
         """Note that somebody ended it on purpose: its next end by itself is a first one."""
         self._ends, self._due = 0, None
+        self.started = time.monotonic()
 
 
 class Keeper:
@@ -135,7 +140,7 @@ class Keeper:
         """Restart it when its pause is over; tells whether it runs. A start that fails is an end, too."""
         while True:
             with self._lock:
-                pause = kept.end(how)
+                pause = kept.end(how, time.monotonic() - kept.started)
             self._note()
             self._ending.wait(pause)
             try:
