@@ -1,4 +1,7 @@
-"""`python -m localcluster up|down|status|build`: what the Makefile calls."""
+"""`python -m localcluster up|down|status|build`: what the Makefile calls.
+
+What starts a cluster is imported where it is used: it takes seconds on a busy machine, and the first line comes before.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from localcluster import build, deliveries, supervisor
+from localcluster import folder
 from localcluster.trouble import LocalClusterError
 
 directory_option = click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
-    default=supervisor.DIRECTORY,
+    default=Path(".cluster"),
     show_default=True,
     help="Where the cluster keeps its files.",
 )
@@ -20,8 +23,8 @@ delivery_option = click.option(
     "--delivery",
     default="local",
     show_default=True,
-    metavar="|".join(deliveries.DELIVERIES),
-    help="What carries the events.",
+    metavar="NAME",
+    help="What carries the events: local, knative or rabbitmq.",
 )
 
 
@@ -36,6 +39,10 @@ def main() -> None:
 @delivery_option
 def up(directory: Path, nodes: int, delivery: str) -> None:
     """Start a cluster and the product; return when both are ready."""
+    if not folder.running(directory):
+        print(f"starting a cluster: NODES={nodes} DELIVERY={delivery}", flush=True)
+    from localcluster import supervisor
+
     supervisor.up(directory, nodes, delivery)
 
 
@@ -43,20 +50,26 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
 @directory_option
 def down(directory: Path) -> None:
     """End all that `up` started."""
-    supervisor.down(directory)
+    from localcluster import down
+
+    down.down(directory)
 
 
 @main.command()
 @directory_option
 def status(directory: Path) -> None:
-    """Say whether a cluster is up, and where."""
-    supervisor.status(directory)
+    """Print whether a cluster is up and whole, and the state of each process."""
+    from localcluster import status
+
+    status.status(directory)
 
 
 @main.command("build")
 @delivery_option
 def build_command(delivery: str) -> None:
     """Build the servers, and say where those of Kubernetes are."""
+    from localcluster import build, deliveries
+
     deliveries.named(delivery).build()
     print(build.target())
 
@@ -67,6 +80,8 @@ def build_command(delivery: str) -> None:
 @click.argument("delivery")
 def supervise(directory: Path, nodes: int, delivery: str) -> None:
     """Own the servers until SIGTERM; `up` starts this."""
+    from localcluster import supervisor
+
     supervisor.supervise(directory, nodes, delivery)
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,7 +90,12 @@ THRIFT = {"GOGC": "400"}
 
 
 class Server:
-    """One server: started, watched, stopped, and started again with the same command line."""
+    """One server: started, watched, stopped, and started again with the same command line. Threads may share it.
+
+    Attributes:
+        process: the latest process.
+        wanted: set from `start` until `kill` or `stop`, whatever the process does itself meanwhile.
+    """
 
     def __init__(
         self,
@@ -105,6 +111,8 @@ class Server:
         self.env = {**os.environ, **THRIFT, **(env or {})}
         self.cwd = cwd
         self.process: subprocess.Popen[bytes] | None = None
+        self.wanted = threading.Event()
+        self._lock = threading.RLock()
 
     @property
     def pid(self) -> int:
@@ -119,8 +127,28 @@ class Server:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start it; its output is added to its log."""
+        """Start it unless it runs; its output is added to its log."""
+        with self._lock:
+            self._launch()
+            self.wanted.set()
+
+    def restart(self) -> bool:
+        """Start it if it ended by itself; tells whether it is wanted, and so runs now. Raises OSError."""
+        with self._lock:
+            if self.wanted.is_set():
+                self._launch()
+            return self.wanted.is_set()
+
+    def await_start(self) -> subprocess.Popen[bytes]:
+        """Wait until it is wanted; gives its process, which may have ended by then."""
+        self.wanted.wait()
+        if self.process is None:
+            raise LocalClusterError(f"{self.name} was not started")
+        return self.process
+
+    def _launch(self) -> None:
         if not self.alive:
+            self.signal(signal.SIGKILL)  # a worker may outlive the process that started it, and hold its port
             self.process = _forker.submit(self._fork).result()
 
     def _fork(self) -> subprocess.Popen[bytes]:
@@ -146,19 +174,23 @@ class Server:
 
     def kill(self) -> None:
         """End it as a crash would: no notice, no cleaning up."""
-        self.signal(signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait()
+        with self._lock:
+            self.wanted.clear()
+            self.signal(signal.SIGKILL)
+            if self.process is not None:
+                self.process.wait()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Ask it to end, and kill what is left of it after that time."""
-        if self.process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(seconds)
-        self.kill()
+        with self._lock:
+            self.wanted.clear()
+            if self.process is None:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+            self.kill()
 
     def tail(self, lines: int = 8) -> str:
         """Give the end of its log."""

@@ -1,52 +1,33 @@
-"""What stays after `make up`: one process that owns the servers and ends them when it is told to or when it dies.
-
-It holds a lock on its pid file, and so does every process that it starts, through the open file that they inherit:
-the lock is free when, and only when, all of them are gone. A stale pid file is therefore simply one without a lock.
-"""
+"""What stays after `make up`: one process that owns the servers, restarts what dies, and ends all when it ends."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from localcluster import build, deliveries, processes
+from localcluster import build, deliveries, folder, processes
 from localcluster.cluster import LocalCluster
 from localcluster.console import Console
+from localcluster.keeper import Keeper, Record
 from localcluster.trouble import LocalClusterError
-
-DIRECTORY = Path(".cluster")
-PID_FILE = "supervisor.pid"
-READY_FILE = "ready"
-GROUPS_FILE = "groups"
-STOP_SECONDS = 30.0
-ORPHAN_SECONDS = 1.0
-LOCK_SECONDS = 2.0  # somebody else may be looking whether it is locked
 
 
 def up(directory: Path, nodes: int, delivery: str) -> None:
     """Start the supervisor and return when all is ready; say so and return if it is up already."""
     engine = deliveries.named(delivery)
-    if running(directory):
-        if not (directory / READY_FILE).exists():
-            raise LocalClusterError(
-                f"another start in {directory} is under way; wait for it, or end it with `make down`"
-            )
-        hints = (directory / READY_FILE).read_text()
-        if not hints.startswith(_title(delivery)):
-            raise LocalClusterError("another DELIVERY is up; `make down` ends it")
-        print(f"already up; `make down` ends it\n{hints}", end="")
+    if folder.running(directory):
+        _show_running(directory, delivery)
         return
     engine.check()
     engine.build()  # here, where there may be a terminal to show the progress on
-    command = [sys.executable, "-m", "localcluster", "supervise", str(directory), str(nodes), delivery]
+    command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), str(nodes), delivery]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
     try:
@@ -56,112 +37,84 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
         child.terminate()
         child.wait()
         raise
-    if not (directory / READY_FILE).exists():
+    if not folder.hints(directory):
         child.wait()
         raise LocalClusterError("not started; the reason is above")
 
 
-def down(directory: Path) -> None:
-    """End the supervisor and wait until every process that it started is gone."""
-    if running(directory):
-        _end_all(directory)
-        print("down")
-    else:
-        print("not up: nothing to do")
-    for name in (READY_FILE, GROUPS_FILE, "kubeconfig"):
-        (directory / name).unlink(missing_ok=True)
-
-
-def _end_all(directory: Path) -> None:
-    pid = supervisor_pid(directory)
-    patience = STOP_SECONDS
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        patience = ORPHAN_SECONDS
-    if not _await_end(directory, patience):
-        # The lock is held, so what the supervisor started is still there, and these ids are still theirs.
-        for group in (*groups(directory), pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
-        if not _await_end(directory, STOP_SECONDS):
-            raise LocalClusterError(
-                f"something started from {directory} does not end: see `fuser {directory / PID_FILE}`"
-            )
-
-
-def running(directory: Path) -> bool:
-    """Tell whether a supervisor or anything that it started is alive."""
-    try:
-        with (directory / PID_FILE).open() as file:
-            return not _lock(file.fileno(), fcntl.LOCK_SH)
-    except FileNotFoundError:
-        return False
-
-
-def _lock(file: int, kind: int) -> bool:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def status(directory: Path) -> None:
-    """Say what is up."""
-    if not running(directory):
-        print("not up; `make up` starts it")
-        return
-    ready = (directory / READY_FILE).exists()
-    print(f"{'up' if ready else 'starting or ending'}, supervisor {supervisor_pid(directory)}, logs in {directory}/")
-    if ready:
-        print((directory / READY_FILE).read_text(), end="")
-
-
-def groups(directory: Path) -> list[int]:
-    """Give the process groups that the supervisor started."""
-    file = directory / GROUPS_FILE
-    return [int(line) for line in file.read_text().split()] if file.exists() else []
-
-
-def supervisor_pid(directory: Path) -> int:
-    """Give the process id of the supervisor, or of the last one if none runs."""
-    file = directory / PID_FILE
-    return int(file.read_text() or 0) if file.exists() else 0
+def _show_running(directory: Path, delivery: str) -> None:
+    hints = folder.hints(directory)
+    if not hints:
+        raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
+    if not hints.startswith(folder.title(delivery)):
+        raise LocalClusterError("another DELIVERY is up; `make down` ends it")
+    print(f"already up; `make down` ends it\n{hints}", end="")
 
 
 def supervise(directory: Path, nodes: int, delivery: str) -> None:
-    """Be the supervisor: start everything, say so, and stop it all on SIGTERM."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory):
-        signal.signal(signal.SIGTERM, _end)
-        with contextlib.suppress(_Ended):
-            _run(directory.resolve(), nodes, delivery)
+    """Be the supervisor: start everything, say so, keep it running, and stop it all on SIGTERM."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with folder.locked(directory) as lock:
+            processes.inherited.append(lock)
+            signal.signal(signal.SIGTERM, _end)
+            with contextlib.suppress(_Ended):
+                _run(directory.resolve(), nodes, delivery)
+    except PermissionError as error:
+        raise LocalClusterError(f"{directory} is another user's: {error}") from None
 
 
 def _run(directory: Path, nodes: int, delivery: str) -> None:
-    _clear(directory)
+    folder.clear(directory)
     engine = deliveries.named(delivery)
+    say = _clock()
+    cluster = engine.cluster(directory / "servers", nodes)
+    say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
+    with cluster, Keeper(_Noting(directory)) as keeper:
+        keeper.keep(cluster.servers)
+        say(f"the cluster is ready: {nodes} nodes at {cluster.url}")
+        shutil.copy(cluster.kubeconfig, directory / folder.KUBECONFIG)
+        with (
+            engine.open(cluster, directory / "product") as product,
+            _console(cluster, directory / "product", product) as console,
+        ):
+            keeper.keep([*product.servers, console.server])
+            say("functions, delivery and console are ready")
+            _announce(directory, delivery, product, console)
+            while True:
+                signal.pause()
+
+
+def _clock() -> Callable[[str], None]:
+    """Give what prints a line of progress with the seconds since now."""
     started = time.monotonic()
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:5.1f} s  {text}", flush=True)
 
-    cluster = engine.cluster(directory / "servers", nodes)
-    say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
-    with cluster:
-        _note_groups(directory, cluster.servers)
-        say(f"the cluster is ready: {nodes} nodes at {cluster.url}")
-        shutil.copy(cluster.kubeconfig, directory / "kubeconfig")
-        with (
-            engine.open(cluster, directory / "product") as product,
-            _console(cluster, directory / "product", product) as console,
-        ):
-            _note_groups(directory, [*cluster.servers, *product.servers, console.server])
-            say("functions, delivery and console are ready")
-            _announce(directory, _title(delivery), product, console)
-            while True:
-                signal.pause()
+    return say
+
+
+class _Noting:
+    """Keeps the folder's list of processes up to date, and logs each end and restart."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._known: dict[str, Record] = {}
+
+    def __call__(self, records: list[Record]) -> None:
+        """Take in what is known now."""
+        for record in records:
+            before = self._known.get(record.name, record)
+            if record.due is not None and record.ended_at != before.ended_at:
+                print(f"{time.ctime()}  {record.name}: {record.ended}, again in {record.due - record.ended_at:.0f} s")
+            if record.restarts != before.restarts:
+                print(f"{time.ctime()}  {record.name}: started again as process {record.pid}", flush=True)
+            self._known[record.name] = record
+        try:
+            folder.write_records(self._directory, records)
+        except OSError as error:  # somebody deleted the folder; the processes are not in it
+            print(f"{time.ctime()}  the list of processes is not written: {error}", flush=True)
 
 
 def _console(cluster: LocalCluster, directory: Path, product: deliveries.Running) -> Console:
@@ -178,42 +131,13 @@ def _end(number: int, frame: object) -> None:
     raise _Ended
 
 
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the pid file's lock, and have every child hold it too."""
-    with (directory / PID_FILE).open("a+") as file:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not _lock(file.fileno(), fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                raise LocalClusterError(f"{directory} is in use by another supervisor; `make down` ends it")
-            time.sleep(processes.POLL_SECONDS)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        processes.inherited.append(file.fileno())
-        yield
-
-
-def _clear(directory: Path) -> None:
-    """Take away what an earlier cluster left, and nothing that is not ours."""
-    for name in ("servers", "product"):
-        shutil.rmtree(directory / name, ignore_errors=True)
-    for name in (READY_FILE, GROUPS_FILE, "kubeconfig", "supervisor.log"):
-        (directory / name).unlink(missing_ok=True)
-
-
-def _title(delivery: str) -> str:
-    """Begin what is printed when all is ready."""
-    return f"DELIVERY={delivery}: the product is at work\n"
-
-
-def _announce(directory: Path, title: str, product: deliveries.Running, console: Console) -> None:
+def _announce(directory: Path, delivery: str, product: deliveries.Running, console: Console) -> None:
     """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`.
 
-    An empty FUNCTIONS is said, too: the shell may still have that of another delivery.
+    An empty FUNCTIONS is printed, too: the shell may still have that of another delivery.
     """
-    hints = title + (
-        f"export KUBECONFIG={directory / 'kubeconfig'}\n"
+    hints = folder.title(delivery) + (
+        f"export KUBECONFIG={directory / folder.KUBECONFIG}\n"
         f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
         f"export JOURNAL={product.journal.absolute()} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
         f"console: {console.url}\n"
@@ -223,20 +147,7 @@ def _announce(directory: Path, title: str, product: deliveries.Running, console:
         "      make down\n"
     )
     print(hints, end="", flush=True)
-    (directory / READY_FILE).write_text(hints)
-    with (directory / "supervisor.log").open("ab") as log:
+    (directory / folder.READY_FILE).write_text(hints)
+    with (directory / folder.LOG_FILE).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-
-
-def _note_groups(directory: Path, servers: list[processes.Server]) -> None:
-    (directory / GROUPS_FILE).write_text("\n".join(str(server.pid) for server in servers))
-
-
-def _await_end(directory: Path, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while running(directory):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(processes.POLL_SECONDS)
-    return True

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build, supervisor
+from localcluster import build, folder
 
 ROOT = Path(__file__).parents[2]
 SERVERS = 8  # etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery, console
@@ -60,7 +60,7 @@ def soon(holds: Callable[[], bool], seconds: float = 15.0) -> bool:
 def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     """After up the printed kubeconfig works and all is running; a second up says so; after down nothing is left."""
     up = run(directory, "up", "--nodes", "2")
-    groups = supervisor.groups(directory)
+    groups = folder.groups(directory)
     kubectl = [
         str(build.servers() / "kubectl"),
         "--kubeconfig",
@@ -83,7 +83,7 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     assert other.returncode != 0
     assert "another DELIVERY is up; `make down` ends it" in other.stdout + other.stderr
     assert (down.returncode, down.stdout) == (0, "down\n")
-    assert not supervisor.running(directory)
+    assert not folder.running(directory)
     assert soon(lambda: living(groups) == [])
 
 
@@ -91,12 +91,12 @@ def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:
     """When the supervisor is killed with SIGKILL its servers end, down agrees, and a new up is not misled."""
     assert run(directory, "up", "--nodes", "1").returncode == 0
 
-    groups = supervisor.groups(directory)
-    os.kill(supervisor.supervisor_pid(directory), signal.SIGKILL)
+    groups = folder.groups(directory)
+    os.kill(folder.supervisor_pid(directory), signal.SIGKILL)
 
     down = run(directory, "down")
     assert down.returncode == 0
-    assert not supervisor.running(directory)
+    assert not folder.running(directory)
     assert soon(lambda: living(groups) == [])
     assert run(directory, "up", "--nodes", "1").returncode == 0
 
@@ -111,7 +111,7 @@ def test_ctrl_c_while_starting_ends_what_was_started(directory: Path) -> None:
         up.stdout.read()
 
     assert up.returncode != 0
-    assert soon(lambda: not supervisor.running(directory))
+    assert soon(lambda: not folder.running(directory))
 
 
 def test_an_unknown_delivery_is_refused(directory: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_unknown_delivery_is_refused(directory: Path) -> None:
 def test_down_and_status_without_a_cluster_are_no_errors(directory: Path) -> None:
     """Where nothing is up, down and status say so and succeed, also with a stale pid file."""
     directory.mkdir()
-    (directory / supervisor.PID_FILE).write_text("1")
+    (directory / folder.PID_FILE).write_text("1")
 
     assert (run(directory, "down").stdout, run(directory, "down").returncode) == ("not up: nothing to do\n", 0)
     assert (run(directory, "status").stdout, run(directory, "status").returncode) == (
