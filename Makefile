@@ -8,12 +8,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e screenshots up down bench lint build clean
+.PHONY: help demo test e2e screenshots up down bench lint build clean needs
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
@@ -60,11 +61,14 @@ clean: ## end the cluster and remove what was made in this folder
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'the built servers stay in ~/.cache/nodemaintenance; remove that folder to have them built again'
 
-$(STAMP): requirements.txt requirements-dev.txt pyproject.toml
+$(STAMP): requirements.txt requirements-dev.txt pyproject.toml | needs
+	@echo 'setting up $(VENV): pip installs what requirements-dev.txt lists'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -r requirements-dev.txt --editable .
+	@touch $@
+
+# Comes first, whatever the targets are: programs of the distribution are installed, or all that is missing is said.
+needs:
 	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is needed: install it, or give its path: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo 'error: this Python has no venv module: install it (Debian and Ubuntu: apt install python3-venv)' >&2; exit 1; }
-	@echo 'setting up $(VENV)'
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt --editable .
-	@touch $@
+	@$(PYTHON) -m localcluster.packages --delivery $(DELIVERY) $(MAKECMDGOALS)
