@@ -38,8 +38,7 @@ screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots an
 	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/console/web/test_looks.py
 
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
-	@$(BIN)/python -m tests.proofs > docs/requirements.md.new
-	@mv docs/requirements.md.new docs/requirements.md
+	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
 
 up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, knative or rabbitmq
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)
