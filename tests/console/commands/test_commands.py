@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from console.cli import commands
 from console.terminal.options import Duration
 from tests.console.conftest import ROOT, Run
+from tests.proofs import proves
 
 NAMES = ["start", "stop", "status", "drain", "uncordon", "must-gather", "replay", "redrive"]
 OF_THE_JOURNAL = ["events", "deadletters"]
@@ -97,6 +98,7 @@ def test_a_file_that_is_no_kubeconfig_is_one_line_and_exit_1(tmp_path: Path, con
     assert result.stderr.startswith(f"Error: no usable kubeconfig at {file}: ")
 
 
+@proves("OSV-10")
 def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
     """OSV-10: `kubectl maintenance`, from the script that pyproject.toml names."""
     assert 'kubectl-maintenance = "console.cli:main"' in (ROOT / "pyproject.toml").read_text()

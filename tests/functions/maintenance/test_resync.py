@@ -18,6 +18,7 @@ from kube.maintenance.groups import GROUPS, KUBEVIRT
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
+from tests.proofs import proves
 from tests.receiver import Receiver
 from tests.workload import Audit, Workload
 
@@ -63,6 +64,7 @@ def told(functions: Functions, item: Object) -> list[str]:
     return [reply.get_type()]
 
 
+@proves("X-3")
 @pytest.mark.usefixtures("alone")
 def test_each_state_is_told_what_it_waits_for_and_nothing_else(
     functions: Functions, work: Workload, audit: Audit
