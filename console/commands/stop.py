@@ -1,4 +1,4 @@
-"""`kubectl maintenance stop NODE`: delete its NodeMaintenance and see the node come back."""
+"""`kubectl maintenance stop NODE`: delete its NodeMaintenance objects and wait until the node is restored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import click
 
-from console.operations.display import full_name, node_report
+from console.operations.describing import full_name, node_report
 from console.operations.maintaining import end
 from console.operations.watching import watched
 from console.terminal.connection import with_api, within

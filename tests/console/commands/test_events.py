@@ -98,7 +98,7 @@ def test_the_table_has_a_row_for_each_event(show: Events) -> None:
     """With the id that replay wants."""
     heading, *rows = show().stdout.splitlines()
 
-    assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "RUNS"]
+    assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
     assert len(rows) == 5
     assert all(one.get_id() in row for one, row in zip(ALL, rows, strict=True))
     assert rows[3].split()[2:] == ["pods.gone", "node-1", "nm", GONE.get_id(), "evict", "MISSING"]
