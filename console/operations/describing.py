@@ -53,7 +53,10 @@ def remedy(item: Mapping[str, Any]) -> str:
     """What would let a blocked pod go, in words."""
     budget, namespace = item.get("budget"), item["namespace"]
     if item["reason"] == "DisruptionBudget" and budget:
+        loosen = f"a looser budget: kubectl -n {namespace} edit pdb {budget}"
+        if item.get("allowsNone"):
+            return f"{loosen} (this one lets no pod go, however many are ready)"
         lacking = max(1, item.get("needed", 0) + 1 - item.get("healthy", 0))
         more = f"{lacking} more ready pod{'s' if lacking > 1 else ''} under this budget"
-        return f"{more}, or a looser budget: kubectl -n {namespace} edit pdb {budget}"
+        return f"{more}, or {loosen}"
     return str(item.get("message") or "see the events of the pod")

@@ -24,6 +24,7 @@ BLOCKED = {
     ("item", "words"),
     [
         (BLOCKED, "1 more ready pod under this budget, or a looser budget: kubectl -n shop edit pdb web"),
+        ({**BLOCKED, "allowsNone": True}, "a looser budget: kubectl -n shop edit pdb web (this one lets no pod go"),
         ({**BLOCKED, "healthy": 1, "needed": 3}, "3 more ready pods under this budget"),
         (
             {**BLOCKED, "reason": "Finalizers", "message": "their owner must take them off"},
