@@ -1,4 +1,4 @@
-"""`python -m localcluster up|down|status|build`: what the Makefile calls."""
+"""`python -m localcluster up|env|down|status|build`: what the Makefile calls."""
 
 from __future__ import annotations
 
@@ -37,6 +37,13 @@ def main() -> None:
 def up(directory: Path, nodes: int, delivery: str) -> None:
     """Start a cluster and the product; return when both are ready."""
     supervisor.up(directory, nodes, delivery)
+
+
+@main.command()
+@directory_option
+def env(directory: Path) -> None:
+    """Print the export lines of the cluster that is up, for a shell's eval."""
+    print(supervisor.exports(directory), end="")
 
 
 @main.command()

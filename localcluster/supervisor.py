@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -118,6 +119,14 @@ def status(directory: Path) -> None:
         print((directory / READY_FILE).read_text(), end="")
 
 
+def exports(directory: Path) -> str:
+    """Give the export lines of the cluster that is up. Raises `LocalClusterError` when none is, or not yet."""
+    ready = directory / READY_FILE
+    if not running(directory) or not ready.exists():
+        raise LocalClusterError("no cluster is up: `make up` starts one")
+    return "".join(line for line in ready.read_text().splitlines(keepends=True) if line.startswith("export "))
+
+
 def groups(directory: Path) -> list[int]:
     """Give the process groups that the supervisor started."""
     file = directory / GROUPS_FILE
@@ -212,10 +221,12 @@ def _announce(directory: Path, title: str, product: deliveries.Running, console:
 
     An empty FUNCTIONS is said, too: the shell may still have that of another delivery.
     """
+    programs = shlex.quote(f"{Path(sys.executable).parent}:{build.target()}")
+    journal = shlex.quote(str(product.journal.absolute()))
     hints = title + (
-        f"export KUBECONFIG={directory / 'kubeconfig'}\n"
-        f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
-        f"export JOURNAL={product.journal.absolute()} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
+        f"export KUBECONFIG={shlex.quote(str(directory / 'kubeconfig'))}\n"
+        f'export PATH={programs}:"$PATH"\n'
+        f"export JOURNAL={journal} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
         f"console: {console.url}\n"
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"

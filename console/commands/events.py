@@ -93,8 +93,11 @@ def events(output: str, file: BinaryIO | None, journal: str, **values: Any) -> N
 
 def _show(book: Journal, query: Query, output: str) -> None:
     if output == "jsonl":
+        count = 0
         for line in exported(book, query):
+            count += 1
             click.echo(line, nl=False)
+        _warn_unknown(book, query, count)
         return
     found, now = book.select(query), datetime.now(timezone.utc)
     if output == "json":
@@ -105,10 +108,22 @@ def _show(book: Journal, query: Query, output: str) -> None:
         _print(tree_lines(grow(found, causes, now)))
     else:
         _print(table_lines(found, now))
-    if not found and (strange := [kind for kind in query.types if kind not in KNOWN]):
-        click.echo(f"No event is of type {', '.join(strange)}; ours are {', '.join(map(short, KNOWN))}.", err=True)
+    _warn_unknown(book, query, len(found))
     if query.limit and len(found) == query.limit and book.select(replace(query, until=found[0].arrived, limit=1)):
         click.echo(f"There are older ones: these are the newest {query.limit}; see --limit and --until.", err=True)
+
+
+def _warn_unknown(book: Journal, query: Query, count: int) -> None:
+    """Where nothing was found: the filters that match nothing in the whole journal, such as a misspelt name."""
+    if count:
+        return
+    if query.node and not book.select(Query(node=query.node, limit=1)):
+        click.echo(f"The journal has no event of a node {query.node}: see kubectl get nodes.", err=True)
+    if query.maintenance and not book.select(Query(maintenance=query.maintenance, limit=1)):
+        message = f"The journal has no event of a NodeMaintenance {query.maintenance}, by name or uid"
+        click.echo(f"{message}: see kubectl maintenance status.", err=True)
+    if strange := [kind for kind in query.types if kind not in KNOWN]:
+        click.echo(f"No event is of type {', '.join(strange)}; ours are {', '.join(map(short, KNOWN))}.", err=True)
 
 
 def _print(lines: Iterable[str]) -> None:

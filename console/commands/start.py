@@ -12,7 +12,7 @@ from console.operations.maintaining import create
 from console.operations.watching import watched
 from console.terminal.connection import with_api, within
 from console.terminal.display import line, overview
-from console.terminal.options import cluster_options, output_option, timeout_option
+from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import live, note, show_json
 from kube.door.api import Api, Object
 from kube.door.reviews import whoami
@@ -43,6 +43,7 @@ def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: fl
       kubectl maintenance start node-1 --reason "new disk"
       kubectl maintenance start node-1 --wait --timeout 10m
     """
+    check_timeout(wait=wait, remedy="add --wait")
 
     async def work(api: Api) -> Object:
         made = await create(api, GROUPS[group], node, name or node, reason, await whoami(api))

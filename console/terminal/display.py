@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from console.operations.describing import age, full_name, phase_word, remedy
-from kube.maintenance.objects import Maintenance, node_name
+from kube.maintenance.objects import FAILED, Maintenance, node_name
 from kube.words import counted
 
 BAR_WIDTH = 20
@@ -25,15 +25,16 @@ def bar(percent: int) -> Text:
 
 
 def line(maintenance: Maintenance) -> str:
-    """One line for a pipe: node, phase, progress, what is left."""
+    """One line for a pipe: node, phase, progress, what is left, and why it failed."""
     status = maintenance.get("status") or {}
     blocked = len(status.get("blockedPods") or [])
     left = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
-    return f"{node_name(maintenance)} {phase_word(maintenance)} {status.get('drainProgress') or 0}% {left}"
+    progress = f"{phase_word(maintenance)} {status.get('drainProgress') or 0}%"
+    return f"{node_name(maintenance)} {progress} {left}{_error(maintenance)}"
 
 
 def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
-    """A row per maintenance."""
+    """A row per maintenance, and below the table a line for each that failed."""
     if not maintenances:
         return Text("No maintenance.")
     table = _table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
@@ -49,7 +50,13 @@ def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableTy
             age(item["metadata"]["creationTimestamp"], now),
             Text((item.get("spec") or {}).get("reason") or ""),
         )
-    return table
+    errors = [Text(f"{full_name(item)} failed{_error(item)}", "red") for item in maintenances if _error(item)]
+    return Group(table, *errors)
+
+
+def _error(item: Maintenance) -> str:
+    """Why it failed, after a colon; "" when it did not fail."""
+    return f": {item['status'].get('lastError')}" if phase_word(item) == FAILED else ""
 
 
 def details(name: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:

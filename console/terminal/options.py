@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from console.operations.moments import parse_moment
 from eventing.urls import is_url
@@ -143,6 +144,13 @@ def timeout_option(default: str, what: str) -> Callable[[Decorated], Decorated]:
         show_default=True,
         help=f"How long to wait until {what}, such as 90s or 5m; 0 is without limit.",
     )
+
+
+def check_timeout(*, wait: bool, remedy: str) -> None:
+    """A usage error when `--timeout` was given to a command that does not wait: it would do nothing."""
+    source = click.get_current_context().get_parameter_source("timeout")
+    if source is ParameterSource.COMMANDLINE and not wait:
+        raise click.UsageError(f"--timeout limits a wait, and this command would not wait: {remedy}")
 
 
 def target_options(command: Decorated) -> Decorated:

@@ -58,6 +58,16 @@ def test_the_table_has_a_row_per_maintenance() -> None:
     assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
 
 
+def test_why_one_failed_is_below_the_table_and_in_its_line() -> None:
+    failed = maintenance(phase="Failed", lastError="there is no node node-1")
+
+    *_, below = text(overview([RUNNING, failed], NOW)).splitlines()
+
+    assert below == "nodemaintenance.nodemaintenance.medik8s.io/disk failed: there is no node node-1"
+    assert line(failed) == "node-1 Failed 0% 0 pending, 0 blocked: there is no node node-1"
+    assert "web-1: said" not in text(overview([RUNNING], NOW))
+
+
 def test_no_maintenance_is_said() -> None:
     assert text(overview([], NOW)) == "No maintenance.\n"
 

@@ -1,4 +1,4 @@
-"""What a page looks like, in pixels: broken words, texts on each other, boxes and menus. Read by scripts in the page."""
+"""Measure a page in pixels, by scripts in it: broken words, overlapping texts, boxes and menus."""
 
 from __future__ import annotations
 
