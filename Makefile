@@ -14,7 +14,7 @@ export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e screenshots requirements up down bench lint build clean needs
+.PHONY: help demo test e2e screenshots requirements up env down bench lint build clean needs
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
@@ -43,6 +43,11 @@ requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove wha
 
 up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, knative or rabbitmq
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)
+
+# Nothing is set up first: what this prints is evaluated.
+env: ## print the variables of the cluster that is up: eval "$$(make -s env)"
+	@[ -x $(BIN)/python ] || { echo 'error: no cluster is up: make up starts one' >&2; exit 1; }
+	@$(BIN)/python -m localcluster env
 
 down: $(STAMP) ## end what `make up` started
 	@$(BIN)/python -m localcluster down

@@ -33,7 +33,7 @@ MAY_IMPORT = {
         for wing in WINGS
     },
     "console": ("console/commands", "console/terminal"),
-    "console/commands": ("console/commands", "console/terminal", "console/operations", *EVENTING, *KUBE),
+    "console/commands": ("console/terminal", "console/operations", *EVENTING, *KUBE),
     "console/terminal": ("console/terminal", "console/operations", *EVENTING, *KUBE),
     "console/web": ("console/web", "console/operations", *EVENTING, *KUBE),
     "console/operations": ("console/operations", *EVENTING, *KUBE),
@@ -111,6 +111,15 @@ def test_rules_know_no_client() -> None:
     assert impure <= {f"kube/{wing}/lookup.py" for wing in WINGS}
 
 
+def test_operations_know_neither_terminal_nor_page() -> None:
+    """Design, rooms: what commands and pages both do imports no click, no Flask, no rich."""
+    operations = [path for path in MODULES if name_of(path.parent) == "console/operations"]
+    pages = [path for path in MODULES if name_of(path.parent) == "console/web"]
+
+    assert {name_of(path) for path in operations if packages(path) & {"click", "flask", "rich"}} == set()
+    assert {name_of(path) for path in pages if packages(path) & {"click", "rich"}} == set()
+
+
 @pytest.mark.parametrize("room", ROOMS[:-1])
 def test_a_folder_holds_one_thing(room: str) -> None:
     """Design, rooms: a folder with more than about 15 modules holds two things."""
@@ -151,7 +160,7 @@ def test_a_function_names_what_comes_in_goes_out_and_is_touched(name: str) -> No
 
 
 def test_a_function_starts_without_what_only_others_need() -> None:
-    """A function that scales from zero waits for its imports: the database's and the command line's are not among them."""
+    """A function that scales from zero waits for its imports: no database and no command line is among them."""
     code = f"import sys, functions.app; print(*[name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 

@@ -1,4 +1,4 @@
-"""What a must-gather reads of the cluster, and how: lists of objects and logs, each with the right that it takes.
+"""Read what a must-gather holds of the cluster: lists of objects, and logs, each with the permission that it takes.
 
 Secrets are not read, and of every other object the values of environment variables are left out.
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from eventing.events import RESOURCE_UPDATED
-from kube.door.api import Object
 from kube.nodes import node_path
+from kube.paths import Object
 from localcluster.flow import Flow
 from tests.chain.scene import Scene
 from tests.proofs import proves
