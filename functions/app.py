@@ -17,7 +17,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import events, logs, marks
-from eventing.journal.entries import DeadLetter, given_up
+from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.retention import Retention
 from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, unread
 from functions import record
@@ -141,7 +141,7 @@ def _give_up(event: BaseCloudEvent | None, response: Response, feed: Feed) -> No
     """
     if event is not None and 400 <= response.status_code < 500:
         letter = DeadLetter(request.url, response.status_code, response.get_data(as_text=True).strip())
-        feed.give_up(given_up(event, letter))
+        feed.give_up(as_dead_letter(event, letter))
 
 
 def _counted(function: Function, response: Response, started: float) -> Response:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from eventing.journal.entries import attempts_in, dead_letter_of
+from eventing.deadletters import dead_letter_of
+from eventing.journal.entries import attempts_in
 from eventing.journal.retention import Pruner, Retention
 from functions.failures import Retry
 from functions.serving.metrics import DEAD, REDELIVERED
