@@ -14,7 +14,7 @@ import pytest
 
 from localcluster import keeper
 from localcluster.keeper import FIRST_PAUSE, LONG_LIFE, LONGEST_PAUSE, Keeper, Kept, Record, description, pause_after
-from localcluster.processes import Server, free_port, inherited, listens
+from localcluster.processes import Server, await_ready, free_port, inherited, listens
 
 SECONDS = 20.0
 LISTENING = """
@@ -153,13 +153,11 @@ def test_a_worker_left_behind_does_not_hold_the_port(watch: Watch, tmp_path: Pat
     """What the killed process had started ends before the next one starts, so that it finds its port free."""
     port = free_port()
     server = watch.start(sleeper(tmp_path, "listening", sys.executable, "-c", LISTENING, str(port)))
-    while b"serving" not in server.log.read_bytes():
-        assert server.alive
+    await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 1, [server])
     os.kill(server.pid, signal.SIGKILL)
 
     watch.until(lambda record: record.restarts == 1, server)
-    while server.log.read_bytes().count(b"serving") < 2:
-        assert server.alive, server.tail()
+    await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 2, [server])
     assert listens(port)
 
 
