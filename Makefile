@@ -8,16 +8,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e screenshots up down bench lint build clean
+.PHONY: help demo test e2e screenshots requirements up env down bench lint build clean needs
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-11s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-12s %s\n", $$1, $$2 }'
 
 demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
@@ -37,8 +38,16 @@ screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots an
 	@$(BIN)/python -m localcluster build
 	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/console/web/test_looks.py
 
+requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
+	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
+
 up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, knative or rabbitmq
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)
+
+# Nothing is set up first: what this prints is evaluated.
+env: ## print the variables of the cluster that is up: eval "$$(make -s env)"
+	@[ -x $(BIN)/python ] || { echo 'error: no cluster is up: make up starts one' >&2; exit 1; }
+	@$(BIN)/python -m localcluster env
 
 down: $(STAMP) ## end what `make up` started
 	@$(BIN)/python -m localcluster down
@@ -60,11 +69,14 @@ clean: ## end the cluster and remove what was made in this folder
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'the built servers stay in ~/.cache/nodemaintenance; remove that folder to have them built again'
 
-$(STAMP): requirements.txt requirements-dev.txt pyproject.toml
+$(STAMP): requirements.txt requirements-dev.txt pyproject.toml | needs
+	@echo 'setting up $(VENV): pip installs what requirements-dev.txt lists'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -r requirements-dev.txt --editable .
+	@touch $@
+
+# Comes first, whatever the targets are: programs of the distribution are installed, or all that is missing is said.
+needs:
 	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is needed: install it, or give its path: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo 'error: this Python has no venv module: install it (Debian and Ubuntu: apt install python3-venv)' >&2; exit 1; }
-	@echo 'setting up $(VENV)'
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt --editable .
-	@touch $@
+	@$(PYTHON) -m localcluster.packages --delivery $(DELIVERY) $(MAKECMDGOALS)

@@ -1,4 +1,4 @@
-"""`python -m localcluster up|down|status|build`: what the Makefile calls.
+"""`python -m localcluster up|env|down|status|build`: what the Makefile calls.
 
 What starts a cluster is imported where it is used: it takes seconds on a busy machine, and the first line comes before.
 """
@@ -44,6 +44,13 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
     from localcluster import supervisor
 
     supervisor.up(directory, nodes, delivery)
+
+
+@main.command()
+@directory_option
+def env(directory: Path) -> None:
+    """Print the export lines of the cluster that is up, for a shell's eval."""
+    print(folder.exports(directory), end="")
 
 
 @main.command()

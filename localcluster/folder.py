@@ -36,6 +36,14 @@ def running(directory: Path) -> bool:
     return bool(supervisors(directory))
 
 
+def exports(directory: Path) -> str:
+    """Give the export lines of the cluster that is up. Raises `LocalClusterError` when none is, or not yet."""
+    text = hints(directory) if running(directory) else ""
+    if not text:
+        raise LocalClusterError("no cluster is up: `make up` starts one")
+    return "".join(line for line in text.splitlines(keepends=True) if line.startswith("export "))
+
+
 def supervisor_pid(directory: Path) -> int:
     """Give the process id of the supervisor, or of the last one if none runs; 0 if that is not known."""
     with contextlib.suppress(FileNotFoundError, ValueError):

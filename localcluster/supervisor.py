@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -136,10 +137,12 @@ def _announce(directory: Path, delivery: str, product: deliveries.Running, conso
 
     An empty FUNCTIONS is printed, too: the shell may still have that of another delivery.
     """
+    programs = shlex.quote(f"{Path(sys.executable).parent}:{build.target()}")
+    journal = shlex.quote(str(product.journal.absolute()))
     hints = folder.title(delivery) + (
-        f"export KUBECONFIG={directory / folder.KUBECONFIG}\n"
-        f"export PATH={Path(sys.executable).parent}:{build.target()}:$PATH\n"
-        f"export JOURNAL={product.journal.absolute()} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
+        f"export KUBECONFIG={shlex.quote(str(directory / folder.KUBECONFIG))}\n"
+        f'export PATH={programs}:"$PATH"\n'
+        f"export JOURNAL={journal} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
         f"console: {console.url}\n"
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"

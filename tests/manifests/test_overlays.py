@@ -26,6 +26,7 @@ from tests.manifests.rendering import (
     rendered,
     text,
 )
+from tests.proofs import proves
 
 WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
 ONE_EACH = ("knative", "plain", "rabbitmq", "kafka")
@@ -40,6 +41,7 @@ def empty(knative: LocalCluster) -> Iterator[LocalCluster]:
     knative.kubectl("delete", "namespace", *NAMESPACES, "--ignore-not-found")
 
 
+@proves("NMO-24")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_second_apply_changes_nothing(empty: LocalCluster, folder: Path) -> None:
     """NMO-24: one command installs on a cluster with Knative, and again it is a no-op."""
@@ -60,6 +62,7 @@ def test_without_knative_the_apply_fails_and_says_what_is_missing(cluster: Local
     assert "ensure CRDs are installed first" in done.stderr
 
 
+@proves("NMO-24")
 def test_the_plain_command_installs_the_knative_overlay() -> None:
     """NMO-24: `kubectl apply -k manifests`."""
     assert text(MANIFESTS) == text(MANIFESTS / "overlays" / "knative")
@@ -299,6 +302,7 @@ def test_only_the_way_in_is_open(name: str) -> None:
     assert all(peer.keys() <= {"namespaceSelector", "podSelector"} and peer for peer in opened)
 
 
+@proves("DRN-15")
 def test_of_two_installs_only_the_last_one_may_act(empty: LocalCluster) -> None:
     """DRN-15: they share the names of their cluster-wide bindings, so the accounts of the first lose their rights."""
     asked = ("patch", "nodes"), ("watch", "nodemaintenances.nodemaintenance.medik8s.io")

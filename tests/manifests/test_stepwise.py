@@ -10,6 +10,7 @@ import yaml
 
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, identity, overlay, rendered
+from tests.proofs import proves
 
 NAME = "node-maintenance-operator"
 STEPS = (
@@ -46,6 +47,7 @@ def cleared(knative: LocalCluster) -> Iterator[LocalCluster]:
         knative.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
 
 
+@proves("DRN-14")
 def test_the_files_create_an_install_in_their_order(cleared: LocalCluster) -> None:
     """DRN-14: each `create -f` succeeds; out of order it is a normal error, and can be run again."""
     early = cleared.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
@@ -59,6 +61,7 @@ def test_the_files_create_an_install_in_their_order(cleared: LocalCluster) -> No
     assert service.split() == [f"service.serving.knative.dev/{NAME}"]
 
 
+@proves("DRN-14")
 @pytest.mark.parametrize(
     ("file", "kind"),
     [
@@ -84,6 +87,7 @@ def test_the_one_account_may_do_what_all_accounts_together_may() -> None:
     assert rights(step("role.yaml")) == rights(rendered(MANIFESTS / "base" / "rbac"))
 
 
+@proves("DRN-14")
 def test_every_object_of_the_last_file_is_where_the_earlier_files_made_room() -> None:
     """DRN-14: one namespace, one account."""
     objects = step("operator.yaml")
@@ -97,6 +101,7 @@ def test_every_object_of_the_last_file_is_where_the_earlier_files_made_room() ->
     assert accounts == {NAME}
 
 
+@proves("DRN-15")
 def test_beside_hyperconverged_the_pods_have_the_operators_name() -> None:
     """DRN-15: pods `node-maintenance-operator-*` in `kubevirt-hyperconverged`; Serving names them after the Service."""
     services = [identity(item) for item in overlay("hyperconverged") if item["kind"] == "Service"]

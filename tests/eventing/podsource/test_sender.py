@@ -15,7 +15,7 @@ from eventing import events
 from eventing.events import Reference
 from eventing.podsource.sender import APART, SOON, Sender
 from eventing.wire import received
-from functions.maintenance.subject import data_of
+from functions.data import data_of
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 ENOUGH = 10.0
