@@ -6,8 +6,8 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from localcluster import build, folder
 from localcluster.health import is_ready
 from localcluster.processes import await_ready
-from tests.localcluster.commands import command, kubectl, record_of, run
+from tests.localcluster.commands import kubectl, record_of, run
 
 BACK = 3.0
 """Seconds from a first death until the readiness page answers again."""
@@ -26,27 +26,11 @@ ADDRESS = {"functions": r"FUNCTIONS=(\S+)", "delivery": r"BROKER=(\S+)", "consol
 """Where the hints of `make up` have the address of each."""
 
 
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give the folder of a cluster of two nodes, with some pods on each."""
-    build.servers()
-    directory = tmp_path_factory.mktemp("restarts") / "up"
-    try:
-        done = run(directory, "up", "--nodes", "2")
-        assert done.returncode == 0, done.stdout + done.stderr
-        kubectl(directory, "create", "deployment", "web", "--image=any", "--replicas=8")
-        kubectl(directory, "rollout", "status", "deployment/web", "--timeout=60s")
-        yield directory
-    finally:
-        run(directory, "down")
-
-
 def start_maintenance(directory: Path) -> subprocess.Popen[str]:
     """Begin a maintenance of node-1 by `kubectl maintenance start`, and do not wait for it."""
-    words = ["python", "-m", "console.cli", "start", "node-1", "--reason", "restarts"]
+    words = [sys.executable, "-m", "console.cli", "start", "node-1", "--reason", "restarts"]
     environment = {**os.environ, "KUBECONFIG": str(directory / folder.KUBECONFIG)}
-    start = [*command(directory, "")[:1], *words[1:]]
-    return subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def end_well(directory: Path) -> None:
