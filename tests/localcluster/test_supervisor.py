@@ -73,8 +73,7 @@ def test_ctrl_c_while_starting_ends_what_was_started(directory: Path) -> None:
     """Ctrl-C in the middle of up stops the servers that had been started by then."""
     with subprocess.Popen(command(directory, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None
-        while "starting etcd" not in up.stdout.readline():
-            pass
+        assert any("starting etcd" in line for line in up.stdout)
         up.send_signal(signal.SIGINT)
         up.stdout.read()
 
