@@ -15,6 +15,7 @@ import pytest
 from localcluster import build, folder
 from localcluster.health import is_ready
 from localcluster.processes import await_ready
+from localcluster.status import condition
 from tests.localcluster.commands import kubectl, record_of, run
 
 BACK = 3.0
@@ -75,7 +76,7 @@ def test_the_cluster_itself_is_restarted_with_all_that_was_on_it(up: Path) -> No
         os.kill(pid, signal.SIGKILL)
 
     await_ready("each", lambda: all(record_of(up, name).pid != before[name] for name in names), [], PATIENCE)
-    await_ready("the cluster", lambda: "\nup, " in f"\n{run(up, 'status').stdout}", [], PATIENCE)
+    await_ready("all of them", lambda: condition(folder.records(up)) == "up", [], PATIENCE)
     await_ready("the API server", lambda: run_quietly(up, "get", "--raw", "/readyz"), [], PATIENCE)
     assert kubectl(up, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}") == uid
     with start_maintenance(up) as start:
