@@ -18,7 +18,8 @@ from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import Counter
 
 from eventing import events, marks
-from eventing.journal.entries import attempts_in, dead_letter_of
+from eventing.deadletters import dead_letter_of
+from eventing.journal.entries import attempts_in
 from eventing.journal.retention import Pruner, Retention
 from functions.failures import Retry
 from kube.door.cluster import Cluster

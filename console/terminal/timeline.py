@@ -14,7 +14,8 @@ import click
 from cloudevents.core.base import BaseCloudEvent
 
 from console.operations.event_types import short
-from eventing.journal.entries import Attempt, DeadLetter, Entry, maintenance_of
+from eventing.deadletters import DeadLetter
+from eventing.journal.entries import Attempt, Entry, maintenance_of
 from eventing.journal.tree import Branch, Tree, missing
 from eventing.wire import structured
 from kube.words import counted

@@ -24,6 +24,7 @@ from eventing import marks
 from eventing.journal.entries import Attempt, attempts_event
 from eventing.wire import binary, structured
 from functions.serving.metrics import ATTEMPTS_LOST
+from kube.backoff import pauses
 
 SOON = 0.5
 """Seconds that an attempt waits for company."""
@@ -167,12 +168,11 @@ class Publisher:
     def _post_until_answered(self, session: requests.Session, event: BaseCloudEvent) -> int:
         """Post until there is an answer: its status, 0 when the process ends before that."""
         message = binary(event)
-        pause = SOON
+        backoff = pauses(SOON, LONGEST_PAUSE)
         while (status := _post(session, self._url, message.headers, message.body)) >= 500:
             log.warning("record does not accept attempts: %s; %d more wait", status, len(self._attempts))
-            if self._closing.wait(pause):
+            if self._closing.wait(next(backoff)):
                 return 0
-            pause = min(2 * pause, LONGEST_PAUSE)
         return status
 
 

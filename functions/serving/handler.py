@@ -11,7 +11,7 @@ from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import logs, marks
-from eventing.journal.entries import DeadLetter, given_up
+from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, unread
 from functions.failures import Retry
 from functions.serving.answers import replay_response, response_of, text
@@ -72,7 +72,7 @@ def _dead_letter(event: BaseCloudEvent | None, response: Response, publisher: Pu
     """
     if event is not None and 400 <= response.status_code < 500:
         letter = DeadLetter(request.url, response.status_code, response.get_data(as_text=True).strip())
-        publisher.add_dead_letter(given_up(event, letter))
+        publisher.add_dead_letter(as_dead_letter(event, letter))
 
 
 def _counted(function: Function, response: Response, started: float) -> Response:

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from kube.backoff import pauses
 from kube.door.api import Api
 from kube.door.errors import ApiError, NotFound, Unavailable
 from kube.paths import Object
@@ -52,13 +53,13 @@ async def follow(
             yield change
     version = _version(listed)
     yield Change("SYNCED", {"metadata": {"resourceVersion": version}})
-    pause = FIRST_PAUSE
+    backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
     while True:
         try:
             watch = api.watch(path, version=version, fields=fields, labels=labels)
             async with aclosing(cast("Watch", watch)) as changes:
                 async for kind, changed in changes:
-                    pause, version = FIRST_PAUSE, _version(changed)
+                    backoff, version = pauses(FIRST_PAUSE, LONGEST_PAUSE), _version(changed)
                     for change in known.take(kind, changed):
                         yield change
         except NotFound:
@@ -68,20 +69,18 @@ async def follow(
             version = _version(listed)
         except ApiError as error:
             log.warning("%s; resuming at %s", error.message, version)
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        await asyncio.sleep(next(backoff))
 
 
 async def _list(api: Api, path: str, fields: str, labels: str) -> Object:
     """The newest list, however long the server is away."""
-    pause = FIRST_PAUSE
+    backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
     while True:
         try:
             return await api.list(path, fields=fields, labels=labels)
         except Unavailable as error:
             log.warning("%s; asking again for %s", error.message, path)
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        await asyncio.sleep(next(backoff))
 
 
 class _Known:

@@ -13,7 +13,8 @@ from cloudevents.core.v1.event import CloudEvent
 from flask.testing import FlaskClient
 
 from eventing import events
-from eventing.journal.entries import Attempt, attempts_in, dead_letter_of
+from eventing.deadletters import dead_letter_of
+from eventing.journal.entries import Attempt, attempts_in
 from eventing.wire import binary, received
 from functions.app import create_app
 from functions.serving.attempts import KEPT, TOGETHER, OngoingAttempt, Publisher
