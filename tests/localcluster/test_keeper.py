@@ -8,12 +8,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from localcluster import keeper
-from localcluster.keeper import FIRST_PAUSE, LONG_LIFE, LONGEST_PAUSE, Keeper, Kept, Record, description, pause_after
+from localcluster.keeper import FIRST_PAUSE, LONG_LIFE, LONGEST_PAUSE, Keeper, Kept, Record, description, restart_pauses
 from localcluster.processes import Server, await_ready, free_port, inherited, listens
 
 SECONDS = 20.0
@@ -71,8 +72,10 @@ def sleeper(folder: Path, name: str = "sleeper", *words: str) -> Server:
 
 def test_pauses_grow_from_none_to_the_longest() -> None:
     """None before the first start again, then doubling, and never longer than the longest."""
-    assert [pause_after(ends) for ends in range(4)] == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
-    assert pause_after(50) == LONGEST_PAUSE
+    first = list(islice(restart_pauses(), 50))
+
+    assert first[:4] == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
+    assert first[-1] == max(first) == LONGEST_PAUSE
 
 
 def test_an_end_is_described_in_words() -> None:
