@@ -8,8 +8,9 @@ import pytest
 
 from eventing import events
 from eventing.listeners import LISTENERS
-from eventing.local import manifests, triggers, wiring
+from eventing.local import manifests, triggers
 from functions.app import FUNCTIONS
+from tests.manifests import wiring
 from tests.manifests.rendering import MANIFESTS, OVERLAYS, text
 
 CONSUMES = {name: function.consumes for name, function in FUNCTIONS.items()}
@@ -39,7 +40,7 @@ def test_every_trigger_brings_a_function_what_something_emits(folder: Path, tmp_
 def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: Path) -> None:
     """The other way round: what a function is written for reaches it."""
     found = triggers.read(read(folder, tmp_path), "http://functions")
-    known = {*SAID, *(kind for kinds in wiring.SAID_BY_SOURCES.values() for kind in kinds)}
+    known = {*SAID, *(kind for kinds in wiring.EMITTED_BY_SOURCES.values() for kind in kinds)}
     brought = {
         (each.url.rpartition("/")[2], kind) for each in found.values() for kind in wiring.brings(each.attributes, known)
     }
