@@ -12,10 +12,10 @@ import pytest
 
 from functions.app import FUNCTIONS
 from localcluster.health import answers, is_ready
-from localcluster.keeper import Keeper
 from localcluster.knative.planes import PROBE
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server, await_ready
+from localcluster.up.keeper import Keeper
 from tests.e2e.stage import Stage
 
 pytestmark = [

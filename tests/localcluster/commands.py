@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from localcluster import build, folder
-from localcluster.keeper import Record
+from localcluster import build
+from localcluster.up import folder
+from localcluster.up.keeper import Record
 
 ROOT = Path(__file__).parents[2]
 

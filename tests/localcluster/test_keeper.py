@@ -13,9 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import keeper
-from localcluster.keeper import FIRST_PAUSE, LONG_LIFE, LONGEST_PAUSE, Keeper, Kept, Record, description, restart_pauses
 from localcluster.processes import Server, await_ready, free_port, inherited, listens
+from localcluster.up import keeper
+from localcluster.up.keeper import (
+    FIRST_PAUSE,
+    LONG_LIFE,
+    LONGEST_PAUSE,
+    Keeper,
+    Kept,
+    Record,
+    description,
+    restart_pauses,
+)
 
 SECONDS = 20.0
 LISTENING = """

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build, folder
+from localcluster import build
 from localcluster.health import is_ready
 from localcluster.processes import await_ready
-from localcluster.status import condition
+from localcluster.up import folder
+from localcluster.up.status import condition
 from tests.localcluster.commands import kubectl, record_of, run
 
 BACK = 3.0

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build, folder
+from localcluster import build
 from localcluster.processes import await_ready
+from localcluster.up import folder
 from tests.localcluster.commands import ROOT, command, living, record_of, run, soon
 
 AS_NOBODY = """
 import os, sys
 from pathlib import Path
-from localcluster import down
+from localcluster.up import down
 from localcluster.trouble import LocalClusterError
 if os.geteuid() == 0:
     os.seteuid(65534)

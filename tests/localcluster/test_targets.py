@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build, deploy, folder
+from localcluster import build, deploy
 from localcluster.processes import free_port
 from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
 from tests.localcluster.commands import ROOT, kubectl
 from tests.proofs import proves
 
