@@ -39,7 +39,7 @@ def test_what_is_killed_amid_drains_is_back_in_time(stage: Stage) -> None:
         *((product.functions[name], partial(is_ready, product.function_url(name))) for name in FUNCTIONS),
         *((planes.data[name], partial(answers, planes.page(name), headers=PROBE)) for name in DATA_PLANE),
     ]
-    drains = stage.drains("5s")
+    drains = stage.drains("5s", nodes=stage.nodes[:3])
     with Keeper() as keeper:
         keeper.keep(product.servers)
         drains.begin()
