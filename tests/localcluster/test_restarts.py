@@ -44,7 +44,7 @@ def end_well(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ADDRESS)
-def test_a_killed_part_is_back_in_time_and_a_drain_meanwhile_succeeds(up: Path, name: str) -> None:
+def test_a_killed_part_is_back_in_time(up: Path, name: str) -> None:
     """Killed with SIGKILL, it answers its readiness page within three seconds, as another process."""
     address = re.search(ADDRESS[name], folder.hints(up))
     assert address is not None
