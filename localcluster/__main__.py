@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from localcluster import folder
 from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
 
 directory_option = click.option(
     "--directory",
@@ -41,7 +41,7 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
     """Start a cluster and the product; return when both are ready."""
     if not folder.running(directory):
         print(f"starting a cluster: NODES={nodes} DELIVERY={delivery}", flush=True)
-    from localcluster import supervisor
+    from localcluster.up import supervisor
 
     supervisor.up(directory, nodes, delivery)
 
@@ -57,7 +57,7 @@ def env(directory: Path) -> None:
 @directory_option
 def down(directory: Path) -> None:
     """End all that `up` started."""
-    from localcluster import down
+    from localcluster.up import down
 
     down.down(directory)
 
@@ -66,7 +66,7 @@ def down(directory: Path) -> None:
 @directory_option
 def status(directory: Path) -> None:
     """Print whether a cluster is up and whole, and the state of each process."""
-    from localcluster import status
+    from localcluster.up import status
 
     status.status(directory)
 
@@ -87,7 +87,7 @@ def build_command(delivery: str) -> None:
 @click.argument("delivery")
 def supervise(directory: Path, nodes: int, delivery: str) -> None:
     """Own the servers until SIGTERM; `up` starts this."""
-    from localcluster import supervisor
+    from localcluster.up import supervisor
 
     supervisor.supervise(directory, nodes, delivery)
 

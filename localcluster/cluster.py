@@ -101,13 +101,16 @@ class LocalCluster(Startable):
     def watch(self, path: str, *, fields: str = "", seconds: float = 60.0) -> Iterator[Change]:
         """Follow a collection (`kube.door.following`), for code that does not await: what is there, then changes.
 
-        Raises asyncio.TimeoutError after `seconds` of silence.
+        Raises `LocalClusterError` after `seconds` of silence.
         """
         door = self.door()
         changes = follow(door.api, path, fields=fields)
         try:
             while True:
-                change = door.run(asyncio.wait_for(changes.__anext__(), seconds))
+                try:
+                    change = door.run(asyncio.wait_for(changes.__anext__(), seconds))
+                except asyncio.TimeoutError:
+                    raise LocalClusterError(f"{path} has not changed for {seconds:.0f} s") from None
                 if change.kind != "SYNCED":
                     yield change
         finally:

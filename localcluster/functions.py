@@ -10,11 +10,11 @@ from typing import Any
 from functions.app import FUNCTIONS
 from localcluster import access
 from localcluster.cluster import LocalCluster
+from localcluster.functionserver import Wiring, function_server
 from localcluster.health import is_ready
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.servers import LOOPBACK
-from localcluster.serving import Wiring, function_server
 
 SECONDS = 60
 

@@ -27,6 +27,8 @@ PORTS = range(20_000, 32_000)
 
 # The kernel ties a leash to the thread that forked, not to the process; so every fork is left to one thread that stays.
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
+# It begins here: a signal whose handler raises, amid the first use, would leave a thread that nobody ends at exit.
+_forker.submit(os.getpid).result()
 _given_ports: set[int] = set()
 # What every child holds open besides its log: while one of these files is locked, a child is alive (see supervisor).
 inherited: list[int] = []

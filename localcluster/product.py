@@ -7,10 +7,10 @@ from pathlib import Path
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
+from localcluster.functionserver import Wiring, function_server
 from localcluster.health import is_ready
 from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
-from localcluster.serving import Wiring, function_server
 
 INSTALLED = ROOT / "manifests" / "local"
 V1ALPHA1 = ROOT / "manifests" / "v1alpha1" / "crd.yaml"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localcluster import access, serving
+from localcluster import access, functionserver
 from localcluster.cluster import LocalCluster
 from localcluster.processes import Server
 from localcluster.servers import ROOT
@@ -56,7 +56,7 @@ class Kubelet:
         """What the image would run: Knative's are named for their program, ours for its command."""
         image, words = container["image"], [*(container.get("command") or []), *(container.get("args") or [])]
         if image == OURS:
-            return [sys.executable, *words[1:]] if words else serving.command()
+            return [sys.executable, *words[1:]] if words else functionserver.command()
         program = self._programs / image.rsplit("/", 1)[-1]
         if not program.is_file():
             raise LocalClusterError(f"no program was built for image {image}")

@@ -10,11 +10,11 @@ import yaml
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
+from localcluster.functionserver import Wiring, function_server
 from localcluster.health import is_ready
 from localcluster.processes import await_ready, free_port
 from localcluster.product import FLOW, Product
 from localcluster.servers import LOOPBACK
-from localcluster.serving import Wiring, function_server
 
 
 class Apart(Product):

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from localcluster.access import service_account
+from localcluster.functionserver import Wiring, function_server
 from localcluster.health import is_ready
 from localcluster.processes import await_ready
 from localcluster.servers import LOOPBACK, ROOT
-from localcluster.serving import Wiring, function_server
 from tests.chain.scene import Scene
 
 

@@ -7,7 +7,7 @@ import json
 from eventing.events import RESOURCE_UPDATED
 from kube.nodes import node_path
 from kube.paths import Object
-from localcluster.flow import Flow
+from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
 from tests.proofs import proves
 

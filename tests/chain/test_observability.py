@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from eventing.events import TICK
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
 from kube.paths import Object
-from localcluster.flow import Flow
+from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
 from tests.proofs import proves
 

@@ -21,7 +21,7 @@ from eventing.replay.world import POD, mentioned
 from functions.app import FUNCTIONS
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.flow import Flow
+from localcluster.demo.flow import Flow
 from localcluster.processes import free_port
 from localcluster.product import Product
 from localcluster.servers import ROOT

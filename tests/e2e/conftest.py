@@ -8,7 +8,7 @@ import pytest
 
 from localcluster import deliveries
 from localcluster.engine import EngineProduct
-from localcluster.keeper import Keeper
+from localcluster.up.keeper import Keeper
 from tests.e2e.stage import NODES, Stage
 
 ENGINES = ("knative", "rabbitmq")

@@ -8,13 +8,23 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from localcluster import keeper
-from localcluster.keeper import FIRST_PAUSE, LONG_LIFE, LONGEST_PAUSE, Keeper, Kept, Record, description, pause_after
-from localcluster.processes import Server, free_port, inherited, listens
+from localcluster.processes import Server, await_ready, free_port, inherited, listens
+from localcluster.up import keeper
+from localcluster.up.keeper import (
+    FIRST_PAUSE,
+    LONG_LIFE,
+    LONGEST_PAUSE,
+    Keeper,
+    Kept,
+    Record,
+    description,
+    restart_pauses,
+)
 
 SECONDS = 20.0
 LISTENING = """
@@ -71,8 +81,10 @@ def sleeper(folder: Path, name: str = "sleeper", *words: str) -> Server:
 
 def test_pauses_grow_from_none_to_the_longest() -> None:
     """None before the first start again, then doubling, and never longer than the longest."""
-    assert [pause_after(ends) for ends in range(4)] == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
-    assert pause_after(50) == LONGEST_PAUSE
+    first = list(islice(restart_pauses(), 50))
+
+    assert first[:4] == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
+    assert first[-1] == max(first) == LONGEST_PAUSE
 
 
 def test_an_end_is_described_in_words() -> None:
@@ -153,13 +165,11 @@ def test_a_worker_left_behind_does_not_hold_the_port(watch: Watch, tmp_path: Pat
     """What the killed process had started ends before the next one starts, so that it finds its port free."""
     port = free_port()
     server = watch.start(sleeper(tmp_path, "listening", sys.executable, "-c", LISTENING, str(port)))
-    while b"serving" not in server.log.read_bytes():
-        assert server.alive
+    await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 1, [server])
     os.kill(server.pid, signal.SIGKILL)
 
     watch.until(lambda record: record.restarts == 1, server)
-    while server.log.read_bytes().count(b"serving") < 2:
-        assert server.alive, server.tail()
+    await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 2, [server])
     assert listens(port)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from localcluster.functionserver import SERVE
 from localcluster.servers import ROOT
-from localcluster.serving import SERVE
 
 
 def test_it_runs_the_command_of_the_image() -> None:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from localcluster import build, deliveries, folder, processes
+from localcluster import build, deliveries, processes
 from localcluster.cluster import LocalCluster
 from localcluster.console import Console
-from localcluster.keeper import Keeper, Record
 from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
+from localcluster.up.keeper import Keeper, Record
 
 
 def up(directory: Path, nodes: int, delivery: str) -> None:

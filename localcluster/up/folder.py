@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from localcluster.keeper import Record
 from localcluster.processes import POLL_SECONDS
 from localcluster.trouble import LocalClusterError
+from localcluster.up.keeper import Record
 
 PID_FILE = "supervisor.pid"
 READY_FILE = "ready"

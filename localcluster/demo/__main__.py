@@ -18,7 +18,7 @@ from typing import Any
 from kube.words import counted
 from localcluster import build, product
 from localcluster.cluster import LocalCluster
-from localcluster.flow import Flow
+from localcluster.demo.flow import Flow
 from localcluster.product import Product
 from localcluster.trouble import LocalClusterError
 

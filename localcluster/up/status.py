@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcluster import folder
-from localcluster.keeper import Record
+from localcluster.up import folder
+from localcluster.up.keeper import Record
 
 FOUNDATION = ("etcd", "kube-apiserver")
 """Without these nothing works."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from types import TracebackType
 
+from kube.backoff import pauses
 from localcluster.processes import Server
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -41,9 +43,9 @@ class Record:
     due: float | None = None
 
 
-def pause_after(ends: int) -> float:
-    """Seconds to wait when so many ends came soon one after another before this one."""
-    return min(FIRST_PAUSE * 2 ** (ends - 1), LONGEST_PAUSE) if ends else 0.0
+def restart_pauses() -> Iterator[float]:
+    """Seconds to wait after each of the ends that come soon one after another: none after the first."""
+    return chain((0.0,), pauses(FIRST_PAUSE, LONGEST_PAUSE))
 
 
 def description(status: int) -> str:
@@ -60,7 +62,7 @@ class Kept:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self._ends = 0
+        self._pauses = restart_pauses()
         self._restarts = 0
         self.started = time.monotonic()
         self._ended, self._ended_at = "", 0.0
@@ -74,9 +76,8 @@ class Kept:
     def end(self, how: str, lived: float) -> float:
         """Note an end after so many seconds; gives the seconds to wait before the next start."""
         if lived >= LONG_LIFE:
-            self._ends = 0
-        pause = pause_after(self._ends)
-        self._ends += 1
+            self._pauses = restart_pauses()
+        pause = next(self._pauses)
         self._ended, self._ended_at = how, time.time()
         self._due = self._ended_at + pause
         return pause
@@ -88,7 +89,7 @@ class Kept:
 
     def forget(self) -> None:
         """Note that somebody ended it on purpose: its next end by itself is a first one."""
-        self._ends, self._due = 0, None
+        self._pauses, self._due = restart_pauses(), None
         self.started = time.monotonic()
 
 

@@ -7,8 +7,8 @@ import os
 import signal
 from pathlib import Path
 
-from localcluster import folder
 from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
 
 STOP_SECONDS = 30.0
 ORPHAN_SECONDS = 1.0
