@@ -24,7 +24,6 @@ from kube.nodes import (
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.kube.samples import IN_MAINTENANCE, node
-from tests.proofs import proves
 from tests.workload import Workload
 
 DRAIN = "medik8s.io/drain"
@@ -71,7 +70,6 @@ def test_the_taints_of_others_keep_their_place() -> None:
     assert add["value"] == [*before["spec"]["taints"], {"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}]
 
 
-@proves("KNM-4")
 def test_restoring_takes_ours_whatever_their_value() -> None:
     """NMO-14, KNM-4: ours go with any value, others and other effects of our key stay in order."""
     kept = [THEIRS, (DRAIN, "", "PreferNoSchedule")]

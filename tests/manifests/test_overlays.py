@@ -26,6 +26,7 @@ from tests.manifests.rendering import (
     rendered,
     text,
 )
+from tests.manifests.running import Running, drained_and_given_back
 from tests.proofs import proves
 
 WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
@@ -39,6 +40,7 @@ def empty(knative: LocalCluster) -> Iterator[LocalCluster]:
     """Give that cluster, and clear it of our namespaces afterwards."""
     yield knative
     knative.kubectl("delete", "namespace", *NAMESPACES, "--ignore-not-found")
+    knative.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
 
 
 @proves("NMO-24")
@@ -320,3 +322,19 @@ def test_of_two_installs_only_the_last_one_may_act(empty: LocalCluster) -> None:
     assert [may("node-maintenance", "cordon"), may("node-maintenance", "sources")] == [[False, False], [False, False]]
     assert may("kubevirt-hyperconverged", "functions") == [True, False]
     assert may("kubevirt-hyperconverged", "sources") == [False, True]
+
+
+@proves("DRN-15", "DRN-15a", "X-7")
+def test_the_install_beside_hyperconverged_drains_by_an_object_of_the_oldest_api(
+    empty: LocalCluster, tmp_path: Path
+) -> None:
+    """API and source come with the overlay; a whole maintenance runs under the accounts of that namespace."""
+    objects = overlay("hyperconverged")
+    sources = of_kind(objects, "ApiServerSource")
+    watched = {kind["apiVersion"]: identity(source)[2] for source in sources for kind in source["spec"]["resources"]}
+    empty.kubectl("apply", "-k", MANIFESTS / "overlays" / "hyperconverged")
+
+    with Running(empty, objects, tmp_path):
+        drained_and_given_back(empty)
+
+    assert watched["kubevirt.io/v1alpha1"] == "kubevirt-hyperconverged"

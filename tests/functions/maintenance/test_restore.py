@@ -86,6 +86,18 @@ def test_what_belongs_to_others_stays(functions: Functions, work: Workload) -> N
     assert after["metadata"]["labels"] == labels
 
 
+@proves("KNM-4", "C4")
+def test_a_drain_taint_that_had_a_value_goes_at_the_end(functions: Functions, work: Workload) -> None:
+    """It was there before the maintenance, and was kept: with the maintenance it is taken off all the same."""
+    node = work.node()
+    work.local.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
+    item = deleting(work, in_maintenance(functions, work, node, KUBEVIRT))
+
+    functions.answer("restore", updated(item))
+
+    assert is_given_back(work.read_node(node))
+
+
 @proves("X-1")
 def test_the_pods_of_others_nodes_stay_where_they_are(functions: Functions, work: Workload, audit: Audit) -> None:
     """OSV-6, X-1: restore writes the node, the object, the lease and Events, and no pod."""

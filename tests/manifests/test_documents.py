@@ -1,6 +1,7 @@
 """The commands of the operators' documents, as they are written there, on a cluster with the product at work.
 
-Only the two of the first operators that share a path have one file each: see `config/samples`.
+One path differs: two documents name `config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml`, each for its own
+group. The sample of KubeVirt's operator is therefore in a file beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Kubectl = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def documented(installed: LocalCluster, product: Product) -> Iterator[Scene]:
-    """Give a cluster without the oldest API, as the documents of the two younger ones suppose, and its nodes."""
+    """Give a cluster that does not serve the oldest API, with the nodes that the documents name."""
     scene = Scene(installed, product)
     with closing(scene.admin):
         for name in ("node02", "node-1.example.com"):
