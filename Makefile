@@ -4,6 +4,10 @@ NODES ?= 3
 DELIVERY ?= local
 ARGS ?=
 WORKERS ?= 3
+OVERLAY ?= knative
+NODE ?=
+IMAGE ?=
+VERSION ?=
 PYTHON ?= python3
 
 VENV := .venv
@@ -19,11 +23,12 @@ export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check e2e screenshots up down bench lint build clean needs
+.PHONY: help demo test check e2e screenshots requirements up env status down deploy cluster-functest container-build \
+  container-push container-build-and-push-community bench lint build clean needs
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-11s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
 
 demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
@@ -47,11 +52,39 @@ screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots an
 	@$(BIN)/python -m localcluster build
 	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/console/web/test_looks.py
 
+requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
+	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
+
 up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, knative or rabbitmq
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)
 
+# Nothing is set up first: what this prints is evaluated.
+env: ## print the variables of the cluster that is up: eval "$$(make -s env)"
+	@[ -x $(BIN)/python ] || { echo 'error: no cluster is up: make up starts one' >&2; exit 1; }
+	@$(BIN)/python -m localcluster env
+
 down: $(STAMP) ## end what `make up` started
 	@$(BIN)/python -m localcluster down
+
+status: $(STAMP) ## show the processes of what is up: state, restarts, why each ended last
+	@$(BIN)/python -m localcluster status
+
+deploy: $(STAMP) ## install on the cluster of your kubeconfig; OVERLAY=knative, or another of manifests/overlays, or a folder
+	@$(BIN)/python -m localcluster.deploy $(OVERLAY)
+
+cluster-functest: $(STAMP) ## try what is installed on the cluster of your kubeconfig; NODE=name is drained and given back
+	@$(BIN)/python -m tests.functest $(NODE)
+
+# The engine is podman or docker; IMAGE is the name with its registry, VERSION=1.2.3 becomes the tag v1.2.3.
+ENGINE = $(shell command -v podman || command -v docker)
+container-build container-push:
+	@[ -n '$(ENGINE)' ] || { echo 'error: neither podman nor docker is there to build and push an image with' >&2; exit 1; }
+	@[ -n '$(IMAGE)' ] && [ -n '$(VERSION)' ] || { echo 'error: say what to make: make $@ IMAGE=registry.example/nodemaintenance VERSION=1.2.3' >&2; exit 1; }
+	@$(ENGINE) $(if $(filter %push,$@),push,build --file Dockerfile --tag) $(IMAGE):v$(VERSION) $(if $(filter %build,$@),.)
+
+container-build-and-push-community:
+	@$(MAKE) --no-print-directory container-build
+	@$(MAKE) --no-print-directory container-push
 
 bench: ## compare with other ways to drain
 	@echo 'bench: not built yet'
@@ -80,4 +113,4 @@ $(STAMP): requirements.txt requirements-dev.txt pyproject.toml | needs
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is needed: install it, or give its path: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -m localcluster.packages --delivery $(DELIVERY) $(MAKECMDGOALS)
+	@$(PYTHON) -m localcluster.programs.packages --delivery $(DELIVERY) $(MAKECMDGOALS)

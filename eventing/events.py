@@ -48,7 +48,8 @@ MEANINGS = {
     NODE_CORDONED: "the node takes no new pods",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now",
     PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
-    "reason, budget, healthy, needed, message}], error, podsVersion; flagged `more` when others may go at once",
+    "reason, budget, healthy, needed, allowsNone, message}], error, podsVersion; "
+    "flagged `more` when others may go at once",
     PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone; "
     "flagged `more` when it was the last one or others wait to be evicted, else `progress`",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",

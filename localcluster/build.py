@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from localcluster import assets, toolchain
+from localcluster.programs import assets, toolchain
 from localcluster.trouble import LocalClusterError
 
 HERE = Path(__file__).parent

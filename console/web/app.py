@@ -75,7 +75,7 @@ def _home() -> AnyResponse:
 
 
 def _add_health(app: Flask, live: Live) -> None:
-    """Liveness says that we answer; readiness that what there is was told."""
+    """Liveness: the process answers; readiness: nodes and maintenances are read."""
 
     @app.get("/health/liveness")
     def liveness() -> Response:

@@ -1,4 +1,4 @@
-"""What every page of the console needs at hand: who asks, what there is now, the journal."""
+"""What every view of the console uses: the caller, the current state, the journal."""
 
 from __future__ import annotations
 

@@ -1,21 +1,19 @@
-"""The pages about recorded events: the list with filters, one event, a node's timeline, a dry replay."""
+"""The pages about recorded events: the list with filters, one event, a node's timeline, a dry run of a replay."""
 
 from __future__ import annotations
 
 import json
 from datetime import datetime
 
-import click
 from cloudevents.core.formats.json import JSONFormat
 from flask import render_template, request
 from werkzeug.exceptions import BadRequest, NotFound
 
-from console.commands.events import KNOWN
-from console.operations.diff import short
-from console.operations.replaying import rehearse
-from console.terminal.moments import Moment
+from console.operations.event_types import KNOWN, short
+from console.operations.moments import parse_moment
+from console.operations.replaying import dry_run
 from console.web import lanes
-from console.web.callers import to_rehearse, to_start
+from console.web.callers import to_replay, to_start
 from console.web.desk import Desk
 from eventing.journal.entries import Entry, Query
 from kube.maintenance.groups import MEDIK8S
@@ -26,7 +24,7 @@ PAGE = 200
 LONGEST = 1000
 """Events in one timeline; the last ones of a longer one."""
 SPANS = ("15m", "1h", "1d")
-"""What the page offers as `since`; the address may say any `console.operations.moments.Moment`."""
+"""What the page offers as `since`; the address may name any that `parse_moment` reads."""
 
 
 class Ledger:
@@ -57,17 +55,17 @@ class Ledger:
         )
 
     def event(self, seq: int) -> str:
-        """One event as JSON, with who ran on it."""
+        """One event as JSON, with its attempts."""
         _, user = self._desk.viewed()
         entry = self._entry(seq)
         return render_template("event.html", user=user, entry=entry, text=pretty(entry), lanes=lanes)
 
     def replay(self, seq: int) -> str:
-        """Replay one event to the functions, dry: what they answered then, and now. Who may start may do this."""
+        """Replay one event as a dry run: what each function answered then, and now. Who may start may do this."""
         caller, state = self._desk.caller(), self._desk.live.now()
-        self._desk.cluster.run(caller.require([*to_start(MEDIK8S, state.groups), *to_rehearse(state.groups)]))
+        self._desk.cluster.run(caller.require([*to_start(MEDIK8S, state.groups), *to_replay(state.groups)]))
         entry = self._entry(seq)
-        shown = rehearse(entry, self._desk.cluster, caller.api, self._desk.functions)
+        shown = dry_run(entry, self._desk.cluster, caller.api, self._desk.functions)
         return render_template("replayed.html", entry=entry, shown=shown, short=short, value=json.dumps)
 
     def timeline(self, name: str) -> str:
@@ -94,9 +92,9 @@ class Ledger:
 
 def _moment(text: str) -> datetime | None:
     try:
-        return Moment().convert(text, None, None) if text else None
-    except click.BadParameter as error:
-        raise BadRequest(f"since: {error.message}") from None
+        return parse_moment(text) if text else None
+    except ValueError as error:
+        raise BadRequest(f"since: {error}") from None
 
 
 def pretty(entry: Entry) -> str:

@@ -10,13 +10,13 @@ from itertools import chain
 from flask import Response, render_template, request, stream_template, stream_with_context
 from werkzeug.exceptions import NotFound, ServiceUnavailable
 
-from console.operations.display import full_name, phase_word, remedy
+from console.operations.describing import full_name, phase_word, remedy
 from console.web.desk import Desk
 from console.web.live import State
 from console.web.protection import token
 from console.web.rows import STATE_FILTERS, Row, Wanted, leading, row, rows, steps
-from kube.door.api import Object
 from kube.maintenance.objects import Maintenance, is_deleting, node_name, requester
+from kube.paths import Object
 
 STREAMS = 48
 """Viewers at a time: each holds a thread, and enough must be left for pages (console/web/serving.py)."""
@@ -72,10 +72,10 @@ class Pages:
                 everything = rows(newer.nodes, newer.maintenances)
                 after = [item for item in everything if wanted(item)]
                 html = render_template("rows_changed.html", steps=list(steps(before, after)))
-                told, before = counts(everything), after
-                if html.strip() or told != known:
-                    known = told
-                    yield message("rows", html + render_template("counts.html", counts=told, oob=True), newer.version)
+                totals, before = counts(everything), after
+                if html.strip() or totals != known:
+                    known = totals
+                    yield message("rows", html + render_template("counts.html", counts=totals, oob=True), newer.version)
 
         return self._stream(changes())
 

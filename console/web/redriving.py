@@ -1,11 +1,11 @@
-"""The page of dead letters: what was given up and why, and delivering it once more behind a confirmation."""
+"""The page of dead letters, and redriving them behind a confirmation."""
 
 from __future__ import annotations
 
 from flask import render_template, request
 from werkzeug.exceptions import NotFound
 
-from console.commands.redrive import address, broker_address
+from console.operations.redriving import address, broker_address
 from console.web import lanes
 from console.web.callers import to_start
 from console.web.desk import Desk
@@ -25,14 +25,14 @@ class Redriving:
         self._desk = desk
 
     def dead_letters(self) -> str:
-        """What could not be delivered, and why."""
+        """The deliveries that were given up, and why."""
         _, user = self._desk.viewed()
         found = self._desk.journal.select(Query(dead=True, limit=PAGE, newest=True))[::-1]
         waiting = [letter.seq for letter in still_open(found)]
         return render_template("dead_letters.html", user=user, entries=found, waiting=waiting, lanes=lanes)
 
     def redrive(self) -> str:
-        """Deliver every `letter` once more, to the one function that did not take it; without `confirm`, ask first.
+        """Deliver every `letter` again, to the one function whose delivery was given up; without `confirm`, ask first.
 
         Who may start a maintenance may do this.
         """

@@ -5,8 +5,6 @@ Also the form in which attempts travel, from the functions to `record` and in an
 
 from __future__ import annotations
 
-import base64
-import binascii
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +14,10 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
+from eventing.deadletters import DeadLetter, dead_letter_of
 from eventing.events import ATTEMPTS_MADE, SOURCE
 from eventing.wire import BadEvent
 
-ERROR_DATA = 1024
-"""Characters; Knative cuts `knativeerrordata` here."""
 Structured = Mapping[str, Any]
 """An event in the JSON format, structured mode."""
 
@@ -70,21 +67,6 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class DeadLetter:
-    """Why an event was given up: what Knative adds to it (`knativeerrordest`, `knativeerrorcode`, `knativeerrordata`).
-
-    Attributes:
-        destination: URL of the subscriber that did not take it.
-        code: the last HTTP status, 0 when none was told.
-        data: the last answer, as text.
-    """
-
-    destination: str
-    code: int
-    data: str
-
-
-@dataclass(frozen=True)
 class Entry:
     """One recorded event: its number in the order of arrival, when it arrived, itself, and who ran on it."""
 
@@ -110,7 +92,7 @@ class Entry:
 
     @property
     def dead_letter(self) -> DeadLetter | None:
-        """Why it was given up, None for what was delivered."""
+        """Why it was dead-lettered, None for what was delivered."""
         return dead_letter_of(self.event)
 
 
@@ -163,27 +145,6 @@ def node_of(event: BaseCloudEvent) -> str:
     return _text(event.get_extension("node"))
 
 
-def dead_letter_of(event: BaseCloudEvent) -> DeadLetter | None:
-    """What a dead letter says of why it is one, None for any other event."""
-    destination = event.get_extension("knativeerrordest")
-    if not destination:
-        return None
-    code = _text(event.get_extension("knativeerrorcode"))
-    return DeadLetter(
-        str(destination), int(code) if code.isdecimal() else 0, _decoded(event.get_extension("knativeerrordata"))
-    )
-
-
-def given_up(event: BaseCloudEvent, letter: DeadLetter) -> CloudEvent:
-    """The event as a dead letter, with the extensions that Knative would add."""
-    said = {
-        "knativeerrordest": letter.destination,
-        "knativeerrorcode": str(letter.code),
-        "knativeerrordata": base64.b64encode(letter.data.encode()).decode()[:ERROR_DATA],
-    }
-    return CloudEvent({**event.get_attributes(), **said}, event.get_data())
-
-
 def attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
     """The event `attempts.made` that carries these attempts."""
     attributes = {
@@ -231,15 +192,6 @@ def moment(text: str) -> datetime:
     except ValueError:
         raise BadEvent(f"{text!r} is no ISO 8601 time") from None
     return said if said.tzinfo else said.replace(tzinfo=timezone.utc)
-
-
-def _decoded(data: object) -> str:
-    """Knative sends the answer in base64; what is none is given as it is."""
-    text = _text(data)
-    try:
-        return base64.b64decode(text, validate=True).decode(errors="replace")
-    except binascii.Error:
-        return text
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

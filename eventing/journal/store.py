@@ -19,12 +19,13 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
 from sqlalchemy import Connection, Row, delete, func, select
 
+from eventing.deadletters import dead_letter_of
 from eventing.journal.database import Database, JournalError
-from eventing.journal.entries import Attempt, DeadLetter, Entry, Query, dead_letter_of, maintenance_of, node_of
+from eventing.journal.entries import Attempt, Entry, Query, maintenance_of, node_of
 from eventing.journal.searching import chosen, oldest
 from eventing.journal.tables import ATTEMPTS, BODIES, EVENTS
 
-__all__ = ["Attempt", "DeadLetter", "Entry", "Journal", "JournalError", "Query"]
+__all__ = ["Attempt", "Entry", "Journal", "JournalError", "Query"]
 
 AT_ONCE = 500
 """Keys in one statement."""

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from eventing.journal.entries import Attempt, DeadLetter, Entry, maintenance_of
+from eventing.deadletters import DeadLetter
+from eventing.journal.entries import Attempt, Entry, maintenance_of
 from eventing.listeners import takers
 
 GRACE = timedelta(seconds=5)

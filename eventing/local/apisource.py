@@ -19,10 +19,11 @@ from eventing.local.outlet import Outlet
 from eventing.local.triggers import broker_sink
 from eventing.logs import log
 from kube.door import discovery
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.discovery import Resource
 from kube.door.errors import ApiError, NotFound
 from kube.door.following import follow
+from kube.paths import Object
 
 LOOK_AGAIN_SECONDS = 2.0
 """How often a kind that is not served, or that we may not list, is looked for."""

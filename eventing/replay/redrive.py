@@ -14,15 +14,12 @@ from time import perf_counter
 from urllib.parse import urlsplit
 
 import requests
-from cloudevents.core.base import BaseCloudEvent
-from cloudevents.core.v1.event import CloudEvent
 
+from eventing.deadletters import original
 from eventing.journal.entries import Attempt, Entry, Structured
 from eventing.replay.again import NoAnswer, post
 from eventing.wire import BadEvent, received, structured
 
-ERROR_EXTENSIONS = "knativeerror"
-"""What all extensions of a dead letter begin with."""
 MARK = "redrive "
 """Begins `Attempt.replay` of what was redriven: it is no broker's attempt."""
 NOT_TAKEN = 502
@@ -52,19 +49,13 @@ def still_open(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.dead_letter and is_open(entry)]
 
 
-def as_it_was(event: BaseCloudEvent) -> BaseCloudEvent:
-    """The event that became the dead letter."""
-    kept = {name: value for name, value in event.get_attributes().items() if not name.startswith(ERROR_EXTENSIONS)}
-    return CloudEvent(kept, event.get_data())
-
-
 def redrive(letter: Entry, url: str, broker: str) -> Attempt:
     """Deliver a dead letter to the function at `url`, and its answer to the broker.
 
     Returns what came of it, for the journal: success only when the broker has the answer. Raises `NoAnswer` when the
     function does not answer at all.
     """
-    event, at, started = as_it_was(letter.event), datetime.now(timezone.utc), perf_counter()
+    event, at, started = original(letter.event), datetime.now(timezone.utc), perf_counter()
     status, error, replies = _handed_on(post(event, url), broker)
     source, key, run = event.get_source(), event.get_id(), f"{MARK}{uuid.uuid4()}"
     seconds = round(perf_counter() - started, 6)

@@ -12,10 +12,11 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing.journal.entries import Entry
-from kube.door.api import Api, Object, absent_ok, segment
+from kube.door.api import Api, absent_ok
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import SUCCEEDED, phase
 from kube.nodes import in_maintenance, node_path
+from kube.paths import Object, segment
 from kube.pods import is_terminating
 
 MAINTENANCE, NODE, POD = "nodemaintenance", "node", "pod"

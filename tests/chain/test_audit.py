@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from eventing.events import TICK
-from kube.door.api import Object
-from localcluster.flow import Flow
+from kube.paths import Object
+from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
+from tests.proofs import proves
 from tests.workload import OURS
 
 
+@proves("NMO-5", "C32")
 def test_nothing_is_evicted_before_cordon_and_taint(scene: Scene) -> None:
     """NMO-5, C32: the last write to the node precedes the first eviction."""
     node = scene.node()
@@ -28,6 +30,7 @@ def test_nothing_is_evicted_before_cordon_and_taint(scene: Scene) -> None:
     scene.gone(path)
 
 
+@proves("NMO-6")
 def test_pods_leave_by_eviction_with_their_uid_and_no_other_way(scene: Scene) -> None:
     """NMO-6, 9: every eviction names the pod's uid as precondition; we never delete a pod ourselves."""
     node = scene.node()
@@ -45,6 +48,7 @@ def test_pods_leave_by_eviction_with_their_uid_and_no_other_way(scene: Scene) ->
     scene.gone(path)
 
 
+@proves("X-3", "NMO-12")
 def test_a_quiet_cluster_stays_quiet(scene: Scene) -> None:
     """X-3, NMO-12: three finished maintenances, and a minute of resync ticks without a single write of ours."""
     paths = [scene.maintain(scene.node()) for _ in range(3)]

@@ -6,15 +6,17 @@ import json
 
 import pytest
 
-from kube.door.api import Object
 from kube.maintenance.groups import MEDIK8S
+from kube.paths import Object
 from localcluster.trouble import LocalClusterError
 from tests.chain.scene import Scene
+from tests.proofs import proves
 
 RESYNC = 20.0
 """Seconds within which a tick has come and was answered."""
 
 
+@proves("NMO-19")
 def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
     """NMO-19: Failed with the reason, no write elsewhere; the node comes later and is maintained by the next tick."""
     path = scene.maintain("chain-not-yet")
@@ -29,6 +31,7 @@ def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
     scene.gone(path)
 
 
+@proves("NMO-18")
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -48,6 +51,7 @@ def test_a_node_name_that_is_none_is_refused_at_the_door(scene: Scene, spec: Obj
     assert said in str(refused.value)
 
 
+@proves("NMO-18", "NMO-21")
 def test_the_node_name_cannot_be_changed(scene: Scene) -> None:
     """NMO-21: a patch of spec.nodeName is refused; the reason may change at any time."""
     node = scene.node()
@@ -63,6 +67,7 @@ def test_the_node_name_cannot_be_changed(scene: Scene) -> None:
     scene.gone(path)
 
 
+@proves("NMO-20")
 def test_a_deleted_node_ends_its_maintenance(scene: Scene) -> None:
     """NMO-20, NMO-14: the node goes, and its NodeMaintenance with it."""
     node = scene.node()

@@ -6,10 +6,12 @@ from datetime import datetime
 
 import pytest
 
-from kube.door.api import Object
+from kube.paths import Object
 from tests.chain.scene import Scene, finished
+from tests.proofs import proves
 
 
+@proves("NMO-6", "NMO-10", "NMO-12", "NMO-13")
 def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:
     """NMO-10, 12, 13: progress never goes back, pendingPods shrinks, the budget is named, lastError ends cleared."""
     node, other, namespace = scene.node(), scene.node(), scene.namespace()
@@ -18,7 +20,8 @@ def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:
     scene.budget(namespace, {"app": "web"}, allowed=1, maxUnavailable=1)
     path = scene.maintain(node)
 
-    states = [item["status"] for item in scene.history(path, finished) if "status" in item]
+    items = [item for item in scene.history(path, finished) if "status" in item]
+    states = [item["status"] for item in items]
 
     progress = [status["drainProgress"] for status in states]
     pending = [len(status["pendingPods"]) for status in states]
@@ -33,11 +36,13 @@ def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:
     assert any("budget budget needs 4 healthy pods" in status.get("lastError", "") for status in states)
     assert "lastError" not in states[-1]
     assert states[-1]["blockedPods"] == []
+    assert all(abs(_seconds(item["status"]["lastUpdate"], _status_written(item))) <= 1 for item in items)
     scene.delete(path)
     scene.gone(path)
 
 
 @pytest.mark.alone
+@proves("X-6")
 def test_an_eviction_follows_the_deletion_of_the_budget_that_forbade_it(scene: Scene) -> None:
     """NMO-13, X-6: a budget that allows none is said; within 0.5 s of its deletion the next eviction goes out."""
     node, namespace = scene.node(), scene.namespace()
@@ -85,6 +90,16 @@ def _is_deletion(entry: Object, namespace: str) -> bool:
     reference = entry["objectRef"]
     wanted = ("delete", "poddisruptionbudgets", namespace)
     return (entry["verb"], reference["resource"], reference.get("namespace")) == wanted
+
+
+def _status_written(item: Object) -> str:
+    """When the API server says that the status was last written."""
+    times = [entry["time"] for entry in item["metadata"]["managedFields"] if entry.get("subresource") == "status"]
+    return str(max(times))
+
+
+def _seconds(one: str, other: str) -> float:
+    return (_time(one) - _time(other)).total_seconds()
 
 
 def _time(said: str) -> datetime:

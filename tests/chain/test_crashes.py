@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kube.door.api import Object
+from kube.paths import Object
 from localcluster.product import Product
 from tests.chain.scene import Scene, finished
+from tests.proofs import proves
 
 RESYNC = 15.0
 """Seconds between two ticks of the PingSource."""
@@ -33,6 +34,7 @@ def _whole_again(scene: Scene) -> Iterator[None]:
             start()
 
 
+@proves("X-3")
 def test_a_maintenance_created_while_all_sources_are_down_is_found(scene: Scene) -> None:
     """X-3: delivery and sources were down when the object came; started, they complete it within one resync period."""
     node = scene.node()
@@ -49,6 +51,7 @@ def test_a_maintenance_created_while_all_sources_are_down_is_found(scene: Scene)
     scene.gone(path)
 
 
+@proves("X-5", "NMO-15")
 def test_a_maintenance_deleted_while_all_is_down_waits_for_us(scene: Scene) -> None:
     """X-5, NMO-15: the object stays, with its deletion time, until we are back; then the node is restored."""
     node = scene.node()
@@ -68,6 +71,7 @@ def test_a_maintenance_deleted_while_all_is_down_waits_for_us(scene: Scene) -> N
     assert "taints" not in scene.spec(node)
 
 
+@proves("X-2")
 @pytest.mark.parametrize(
     ("kill", "start"),
     [
@@ -109,8 +113,8 @@ def wait_for_terminating(scene: Scene, pods: list[Object], count: int) -> None:
     """Return when so many of the pods are being deleted."""
     namespace = pods[0]["metadata"]["namespace"]
     going: set[str] = set()
-    for change in scene.cluster.api().watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):
-        if change["object"]["metadata"].get("deletionTimestamp"):
-            going.add(change["object"]["metadata"]["uid"])
+    for change in scene.cluster.watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):
+        if change.object["metadata"].get("deletionTimestamp"):
+            going.add(change.object["metadata"]["uid"])
         if len(going) >= count:
             return

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from kube.door.api import Object
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
+from kube.paths import Object
 from tests.chain.scene import Scene
+from tests.proofs import proves
 
 SAMPLES = {
     MEDIK8S.api_version: ("nodemaintenance-sample", "node02", "Test node maintenance"),
@@ -18,6 +19,7 @@ SAMPLES = {
 """Names as in the documents of the three projects."""
 
 
+@proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1")
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_sample_drains_its_node_and_gives_it_back(scene: Scene, group: str) -> None:
     """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: all do alike."""
@@ -66,6 +68,7 @@ def test_the_conditions_can_be_waited_for(scene: Scene) -> None:
     scene.cluster.kubectl("delete", "nm", name)
 
 
+@proves("NMO-10")
 def test_a_node_without_pods_succeeds_at_once(scene: Scene) -> None:
     """NMO-10: a node with nothing to evict is done with evictionPods 0 and drainProgress 100."""
     path = scene.maintain(scene.node())
@@ -77,6 +80,7 @@ def test_a_node_without_pods_succeeds_at_once(scene: Scene) -> None:
     scene.gone(path)
 
 
+@proves("NMO-6", "OSV-6")
 def test_pods_do_not_come_back_when_the_node_does(scene: Scene) -> None:
     """OSV-6, NMO-6: a Deployment's pods live on elsewhere and stay there after the maintenance."""
     node, other = scene.node(), scene.node()
@@ -94,6 +98,7 @@ def test_pods_do_not_come_back_when_the_node_does(scene: Scene) -> None:
     assert places == {other}
 
 
+@proves("DRN-6")
 def test_a_manual_cordon_is_nobody_elses_business(scene: Scene) -> None:
     """DRN-6: a node cordoned by hand, with no NodeMaintenance, stays as it is while Node events and ticks pass."""
     node = scene.node()
@@ -109,6 +114,7 @@ def test_a_manual_cordon_is_nobody_elses_business(scene: Scene) -> None:
     assert not [entry for entry in scene.our_writes() if entry["objectRef"].get("name") == node]
 
 
+@proves("X-7", "NMO-22")
 def test_two_maintenances_of_one_node_hold_it_until_both_are_gone(scene: Scene) -> None:
     """NMO-22, X-7: the second is Failed and says why; the node is given back when the last one is deleted."""
     node = scene.node()
@@ -136,6 +142,7 @@ def test_two_maintenances_of_one_node_hold_it_until_both_are_gone(scene: Scene) 
     assert not scene.spec(node).get("unschedulable")
 
 
+@proves("NMO-22")
 def test_deleting_the_refused_second_leaves_the_node_in_maintenance(scene: Scene) -> None:
     """NMO-22: the refused maintenance never held the node, and its deletion does not uncordon it."""
     node = scene.node()
@@ -152,6 +159,7 @@ def test_deleting_the_refused_second_leaves_the_node_in_maintenance(scene: Scene
     scene.gone(first)
 
 
+@proves("NMO-15")
 def test_a_deletion_in_the_middle_of_a_drain_stops_it(scene: Scene) -> None:
     """NMO-15: deleted while pods are blocked: no eviction follows, the node is given back."""
     node, namespace = scene.node(), scene.namespace()

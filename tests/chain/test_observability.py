@@ -11,10 +11,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from eventing.events import TICK
-from kube.door.api import Object
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
-from localcluster.flow import Flow
+from kube.paths import Object
+from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
+from tests.proofs import proves
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
 ROW = re.compile(r"^\| `(nodemaintenance_\w+)` \|([a-z, ]*)\|", re.MULTILINE)
@@ -83,6 +84,7 @@ def logged(scene: Scene, name: str) -> list[Object]:
     return [line for line in lines if line.get("Request.Name") == name]
 
 
+@proves("NMO-7", "NMO-17", "KNM-5", "C31")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Group) -> None:
     """NMO-17, KNM-5, C31: a real drain and its end log each message in the words of both documents, once an action."""

@@ -21,7 +21,7 @@ from eventing.replay.world import POD, mentioned
 from functions.app import FUNCTIONS
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.flow import Flow
+from localcluster.demo.flow import Flow
 from localcluster.processes import free_port
 from localcluster.product import Product
 from localcluster.servers import ROOT
@@ -29,6 +29,7 @@ from tests.chain.editing import edited
 from tests.chain.recordings import recording, run
 from tests.chain.scene import Scene
 from tests.postgresql import PostgreSQL
+from tests.proofs import proves
 from tests.workload import is_dry
 
 DRY = "--dry-run=server"
@@ -52,6 +53,7 @@ def drain(scene: Scene) -> tuple[str, str, list[str]]:
     return path, scene.admin.get(path)["metadata"]["uid"], names
 
 
+@proves("X-2")
 def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scene) -> None:
     """X-2: all events of a maintain-and-delete cycle, twice, in random order, after the object is gone: no write."""
     node = scene.node()

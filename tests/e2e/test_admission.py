@@ -27,6 +27,7 @@ from tests.manifests.rendering import (
     rabbitmq_crd,
     rendered,
 )
+from tests.proofs import proves
 
 pytestmark = pytest.mark.e2e
 STEPS = ("crds/nodemaintenance_crd", "namespace", "service_account", "role", "role_binding", "operator")
@@ -71,12 +72,14 @@ def loose(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@proves("DRN-14")
 def test_the_stepwise_files_are_accepted(cleared: LocalCluster) -> None:
     """DRN-14. First of all: its files create, and what another install left is in their way."""
     for step in STEPS:
         cleared.kubectl("create", "-f", ROOT / "deploy" / f"{step}.yaml")
 
 
+@proves("NMO-24")
 @pytest.mark.parametrize("name", ["base", *INSTALLS])
 def test_an_install_is_accepted_and_a_second_apply_changes_nothing(cleared: LocalCluster, name: str) -> None:
     """NMO-24: but for what a SinkBinding completes, which kubectl sends again and which stays as it is."""

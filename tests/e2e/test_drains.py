@@ -18,6 +18,7 @@ from localcluster.access import NAMESPACE
 from localcluster.knative import install
 from localcluster.knative.product import KINDS
 from tests.e2e.stage import Stage
+from tests.proofs import proves
 from tests.receiver import Answer, Received, Receiver
 
 pytestmark = pytest.mark.e2e
@@ -41,6 +42,7 @@ def test_all_knative_objects_are_ready(stage: Stage) -> None:
     assert set(ready.values()) == {"True"}
 
 
+@proves("X-7")
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version)
 def test_a_node_is_drained_and_given_back(stage: Stage, group: Group) -> None:
     """X-7: for all three groups: created, the node is drained; deleted, it is given back."""

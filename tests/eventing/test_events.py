@@ -6,7 +6,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.events import Reference, event
-from functions.maintenance.subject import data_of
+from functions.data import data_of
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-2")

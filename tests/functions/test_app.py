@@ -25,6 +25,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.processes import free_port
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said
+from tests.proofs import proves
 from tests.workload import Audit, Workload
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,7 @@ BAD = {
 }
 
 
+@proves("X-1")
 @pytest.mark.parametrize(("headers", "body", "code", "fault"), BAD.values(), ids=BAD)
 def test_what_is_no_event_is_refused_in_one_line(
     functions: Functions, audit: Audit, headers: dict[str, str], body: bytes, code: int, fault: str
@@ -142,6 +144,7 @@ def test_half_an_object_is_no_crash(
     assert audit.writes_by() == []
 
 
+@proves("X-1")
 @pytest.mark.parametrize("step", [name for name in FUNCTIONS if name != "record"])
 def test_an_unknown_type_is_ignored(functions: Functions, audit: Audit, step: str) -> None:
     """X-1: an event that is not for this function is answered with 204, so that no broker tries it again."""
@@ -153,6 +156,7 @@ def test_an_unknown_type_is_ignored(functions: Functions, audit: Audit, step: st
     assert audit.writes_by() == []
 
 
+@proves("X-1", "X-4")
 @pytest.mark.parametrize(("step", "kind"), [("begin", "add"), ("restore", "update"), ("guard", "update")])
 def test_an_unknown_kind_is_ignored(functions: Functions, audit: Audit, step: str, kind: str) -> None:
     """X-1, X-4: of what the API server says, a function acts on its own kind only."""
@@ -213,6 +217,7 @@ def test_an_unknown_value_is_a_clear_end(quiet: LocalCluster, environment: dict[
     assert said_of_it in done.stderr
 
 
+@proves("X-6")
 @pytest.mark.parametrize(
     ("step", "right"), [("begin", "cannot get resource"), ("cordon", "cannot get resource")], ids=["begin", "cordon"]
 )
@@ -233,6 +238,7 @@ def test_a_missing_right_is_told(quiet: LocalCluster, work: Workload, step: str,
     assert '"nodemaintenances"' in response.json["error"]
 
 
+@proves("X-6", "NMO-5")
 def test_a_step_without_its_right_evicts_nothing(
     functions: Functions, quiet: LocalCluster, work: Workload, audit: Audit
 ) -> None:
@@ -256,6 +262,7 @@ def test_a_step_without_its_right_evicts_nothing(
     assert audit.evictions() == []
 
 
+@proves("X-6")
 def test_an_api_server_that_is_away_is_tried_again(work: Workload, tmp_path: Path) -> None:
     """X-6: no answer from the API server: 503 with one line, and readiness says so; liveness stays."""
     kubeconfig = tmp_path / "kubeconfig"

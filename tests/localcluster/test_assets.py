@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import assets, build
+from localcluster import build
 from localcluster.cluster import LocalCluster
+from localcluster.programs import assets
 from localcluster.trouble import LocalClusterError
 from tests.localcluster.test_build import FakeGo
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import assets, build, toolchain
+from localcluster import build
+from localcluster.programs import assets, toolchain
 from localcluster.trouble import LocalClusterError
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import packages
+from localcluster.programs import packages
 from localcluster.trouble import LocalClusterError
 
 ROOT = Path(__file__).parents[2]

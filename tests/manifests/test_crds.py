@@ -13,6 +13,7 @@ import yaml
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
+from tests.proofs import proves
 
 ROOT = Path(__file__).parents[2]
 CRDS = [
@@ -48,6 +49,7 @@ def by_bare_name(installed: LocalCluster, tmp_path: Path) -> Any:
     return lambda *arguments: installed.kubectl(*arguments, "--cache-dir", tmp_path, check=False)
 
 
+@proves("C2")
 def test_the_three_groups_have_one_schema_and_one_set_of_columns() -> None:
     """X-7, C2: YAML has no include; this holds the copies together."""
     first, *others = ({**crd(file)["spec"]["versions"][0], "name": ""} for file in CRDS)
@@ -55,6 +57,7 @@ def test_the_three_groups_have_one_schema_and_one_set_of_columns() -> None:
     assert all(other == first for other in others)
 
 
+@proves("C2")
 def test_the_files_serve_the_groups_that_the_code_knows() -> None:
     """C2: three groups, each under its own version."""
     specs = [crd(file)["spec"] for file in CRDS]
@@ -88,6 +91,7 @@ def test_the_installation_document_of_the_oldest_group_finds_its_files() -> None
     )
 
 
+@proves("NMO-1")
 def test_api_resources_lists_the_kind_with_its_short_name(installed: LocalCluster, by_bare_name: Any) -> None:
     """NMO-1, C7: `nm` belongs to medik8s, and the kinds are cluster-scoped."""
     listed = by_bare_name("api-resources", "--no-headers").stdout.splitlines()
@@ -97,6 +101,7 @@ def test_api_resources_lists_the_kind_with_its_short_name(installed: LocalCluste
     assert ["nodemaintenances", KUBEVIRT.api_version, "false", "NodeMaintenance"] in rows
 
 
+@proves("NMO-1", "NMO-2")
 @pytest.mark.parametrize("file", sorted((ROOT / "config/samples").glob("*.yaml")), ids=lambda file: file.name)
 def test_a_sample_of_the_documents_is_accepted_unchanged(installed: LocalCluster, file: Path) -> None:
     """NMO-1, KNM-1, OSV-11: the server takes every sample file as it is, and keeps reason and node (NMO-2)."""
@@ -105,6 +110,7 @@ def test_a_sample_of_the_documents_is_accepted_unchanged(installed: LocalCluster
     assert json.loads(done.stdout)["spec"] == yaml.safe_load(file.read_text())["spec"]
 
 
+@proves("NMO-2")
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -139,6 +145,7 @@ def test_a_spec_that_names_no_node_is_refused(installed: LocalCluster, api_versi
     assert said in done.stderr
 
 
+@proves("NMO-21")
 def test_the_node_of_a_maintenance_cannot_be_changed(installed: LocalCluster, sample: str) -> None:
     """NMO-21: the server says what to do instead."""
     patch = '{"spec": {"nodeName": "another"}}'
@@ -151,6 +158,7 @@ def test_the_node_of_a_maintenance_cannot_be_changed(installed: LocalCluster, sa
     )
 
 
+@proves("NMO-2")
 def test_the_reason_may_be_changed_at_any_time(installed: LocalCluster, sample: str) -> None:
     """NMO-2."""
     installed.kubectl("patch", MEDIK8S_NAME, sample, "--type=merge", "-p", '{"spec": {"reason": "second"}}')
@@ -158,6 +166,7 @@ def test_the_reason_may_be_changed_at_any_time(installed: LocalCluster, sample: 
     assert installed.kubectl("get", MEDIK8S_NAME, sample, "-o", "jsonpath={.spec.reason}").stdout == "second"
 
 
+@proves("KNM-2", "C1")
 def test_the_status_keeps_both_spellings_and_every_declared_field(installed: LocalCluster, sample: str) -> None:
     """KNM-2, C1: what the schema does not declare, the server would drop without a word."""
     ref = {"namespace": "default", "name": "pod-a"}
@@ -168,6 +177,7 @@ def test_the_status_keeps_both_spellings_and_every_declared_field(installed: Loc
         "budget": "web",
         "healthy": 2,
         "needed": 2,
+        "allowsNone": True,
         "since": since,
         "message": "said",
     }
@@ -223,6 +233,7 @@ def test_the_table_shows_node_phase_progress_pending_and_age(installed: LocalClu
     assert wide == [*plain, "REASON"]
 
 
+@proves("C7")
 def test_bare_names_reach_the_group_whose_document_uses_them(
     installed: LocalCluster, sample: str, by_bare_name: Any
 ) -> None:
@@ -234,6 +245,7 @@ def test_bare_names_reach_the_group_whose_document_uses_them(
         assert f'{KUBEVIRT_NAME} "{sample}" not found' in by_bare_name("get", name, sample).stderr
 
 
+@proves("OSV-14")
 def test_an_unprivileged_user_may_not_start_a_maintenance(installed: LocalCluster) -> None:
     """OSV-14: the answer is 403 and names verb and resource."""
     body = maintenance("crd-forbidden", {"nodeName": "crd-node"})

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from eventing import events
-from eventing.local import wiring
 from functions.app import FUNCTIONS
+from tests.manifests import wiring
 from tests.manifests.rendering import INSTALLS, MANIFESTS, ROOT, Manifest, of_kind, overlay, rendered, text
+from tests.proofs import proves
 
 INSTALL = (ROOT / "docs/install.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
@@ -88,6 +89,7 @@ def test_the_page_says_for_how_long_a_delivery_is_tried() -> None:
     assert f"41 in {sum(range(40))} s" in INSTALL  # Knative's first linear pause is none
 
 
+@proves("X-4")
 def test_the_table_of_events_is_the_triggers() -> None:
     """What each event calls, by the manifests; `record` is called by all."""
     told = {

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from eventing import events
-from eventing.local import wiring
+from tests.manifests import wiring
+from tests.proofs import proves
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 FUNCTIONS = {"begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"}
@@ -58,6 +59,7 @@ def test_every_function_is_called_by_some_trigger() -> None:
     assert {trigger["spec"]["subscriber"]["ref"]["name"] for trigger in TRIGGERS} == FUNCTIONS
 
 
+@proves("X-4")
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger["metadata"]["name"])
 def test_a_trigger_filters_by_exact_attributes_of_a_known_event_alone(trigger: dict[str, Any]) -> None:
     """X-4: one kind, one set of functions; `filters` would be unknown to the RabbitMQ Broker."""

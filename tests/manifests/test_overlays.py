@@ -26,6 +26,8 @@ from tests.manifests.rendering import (
     rendered,
     text,
 )
+from tests.manifests.running import Running, drained_and_given_back
+from tests.proofs import proves
 
 WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
 ONE_EACH = ("knative", "plain", "rabbitmq", "kafka")
@@ -38,8 +40,10 @@ def empty(knative: LocalCluster) -> Iterator[LocalCluster]:
     """Give that cluster, and clear it of our namespaces afterwards."""
     yield knative
     knative.kubectl("delete", "namespace", *NAMESPACES, "--ignore-not-found")
+    knative.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
 
 
+@proves("NMO-24")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_second_apply_changes_nothing(empty: LocalCluster, folder: Path) -> None:
     """NMO-24: one command installs on a cluster with Knative, and again it is a no-op."""
@@ -60,6 +64,7 @@ def test_without_knative_the_apply_fails_and_says_what_is_missing(cluster: Local
     assert "ensure CRDs are installed first" in done.stderr
 
 
+@proves("NMO-24")
 def test_the_plain_command_installs_the_knative_overlay() -> None:
     """NMO-24: `kubectl apply -k manifests`."""
     assert text(MANIFESTS) == text(MANIFESTS / "overlays" / "knative")
@@ -299,6 +304,7 @@ def test_only_the_way_in_is_open(name: str) -> None:
     assert all(peer.keys() <= {"namespaceSelector", "podSelector"} and peer for peer in opened)
 
 
+@proves("DRN-15")
 def test_of_two_installs_only_the_last_one_may_act(empty: LocalCluster) -> None:
     """DRN-15: they share the names of their cluster-wide bindings, so the accounts of the first lose their rights."""
     asked = ("patch", "nodes"), ("watch", "nodemaintenances.nodemaintenance.medik8s.io")
@@ -316,3 +322,19 @@ def test_of_two_installs_only_the_last_one_may_act(empty: LocalCluster) -> None:
     assert [may("node-maintenance", "cordon"), may("node-maintenance", "sources")] == [[False, False], [False, False]]
     assert may("kubevirt-hyperconverged", "functions") == [True, False]
     assert may("kubevirt-hyperconverged", "sources") == [False, True]
+
+
+@proves("DRN-15", "DRN-15a", "X-7")
+def test_the_install_beside_hyperconverged_drains_by_an_object_of_the_oldest_api(
+    empty: LocalCluster, tmp_path: Path
+) -> None:
+    """API and source come with the overlay; a whole maintenance runs under the accounts of that namespace."""
+    objects = overlay("hyperconverged")
+    sources = of_kind(objects, "ApiServerSource")
+    watched = {kind["apiVersion"]: identity(source)[2] for source in sources for kind in source["spec"]["resources"]}
+    empty.kubectl("apply", "-k", MANIFESTS / "overlays" / "hyperconverged")
+
+    with Running(empty, objects, tmp_path):
+        drained_and_given_back(empty)
+
+    assert watched["kubevirt.io/v1alpha1"] == "kubevirt-hyperconverged"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, identity, overlay, rendered
+from tests.manifests.running import Running, deployment_of, drained_and_given_back
+from tests.proofs import proves
 
 NAME = "node-maintenance-operator"
 STEPS = (
@@ -41,11 +45,21 @@ def rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
 @pytest.fixture
 def cleared(knative: LocalCluster) -> Iterator[LocalCluster]:
     """Give the cluster with Knative's kinds, and clear it of the install afterwards."""
+    knative.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
     yield knative
-    for name in ("role_binding.yaml", "role.yaml", "namespace.yaml"):
+    for name in ("role_binding.yaml", "role.yaml", "namespace.yaml", "crds/nodemaintenance_crd.yaml"):
         knative.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
 
 
+@pytest.fixture
+def created(cleared: LocalCluster) -> LocalCluster:
+    """Give that cluster with the install on it."""
+    for name in STEPS:
+        cleared.kubectl("create", "-f", ROOT / "deploy" / name)
+    return cleared
+
+
+@proves("DRN-14")
 def test_the_files_create_an_install_in_their_order(cleared: LocalCluster) -> None:
     """DRN-14: each `create -f` succeeds; out of order it is a normal error, and can be run again."""
     early = cleared.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
@@ -57,6 +71,31 @@ def test_the_files_create_an_install_in_their_order(cleared: LocalCluster) -> No
 
     service = cleared.kubectl("get", "services.serving.knative.dev", "-n", NAME, "-o", "name").stdout
     assert service.split() == [f"service.serving.knative.dev/{NAME}"]
+
+
+@proves("DRN-14")
+@proves("DRN-14")
+def test_the_workloads_become_ready_in_the_operators_namespace(created: LocalCluster) -> None:
+    """What Serving and Eventing make of the last file are pods that this cluster admits, schedules and runs."""
+    workloads = [item for item in step("operator.yaml") if item["kind"] in ("Service", "ContainerSource")]
+
+    for item in workloads:
+        created.kubectl("create", "-f", "-", input=json.dumps(deployment_of(item)))
+    for item in workloads:
+        name = f"deployment/{item['metadata']['name']}"
+        created.kubectl("rollout", "status", name, "-n", NAME, "--timeout=30s")
+
+    pods = json.loads(created.kubectl("get", "pods", "-n", NAME, "-o", "json").stdout)["items"]
+    assert sorted(pod["metadata"]["labels"]["app"] for pod in pods) == [NAME, "podsource"]
+    assert {pod["spec"]["serviceAccountName"] for pod in pods} == {NAME}
+    assert all(is_ready(pod) for pod in pods)
+
+
+@proves("DRN-12", "DRN-14")
+def test_the_install_drains_by_an_object_of_the_oldest_api(created: LocalCluster, tmp_path: Path) -> None:
+    """The one account of the files has all the rights that a whole maintenance takes."""
+    with Running(created, step("operator.yaml"), tmp_path):
+        drained_and_given_back(created)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +123,7 @@ def test_the_one_account_may_do_what_all_accounts_together_may() -> None:
     assert rights(step("role.yaml")) == rights(rendered(MANIFESTS / "base" / "rbac"))
 
 
+@proves("DRN-14")
 def test_every_object_of_the_last_file_is_where_the_earlier_files_made_room() -> None:
     """DRN-14: one namespace, one account."""
     objects = step("operator.yaml")
@@ -97,6 +137,7 @@ def test_every_object_of_the_last_file_is_where_the_earlier_files_made_room() ->
     assert accounts == {NAME}
 
 
+@proves("DRN-15")
 def test_beside_hyperconverged_the_pods_have_the_operators_name() -> None:
     """DRN-15: pods `node-maintenance-operator-*` in `kubevirt-hyperconverged`; Serving names them after the Service."""
     services = [identity(item) for item in overlay("hyperconverged") if item["kind"] == "Service"]

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from console.cli import commands
 from console.terminal.options import Duration
 from tests.console.conftest import ROOT, Run
+from tests.proofs import proves
 
 NAMES = ["start", "stop", "status", "drain", "uncordon", "must-gather", "replay", "redrive"]
 OF_THE_JOURNAL = ["events", "deadletters"]
@@ -43,6 +44,8 @@ def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
         ["no-such-command"],
         ["start"],
         ["start", "node-1", "--group=openshift"],
+        ["start", "node-1", "--timeout=10m"],
+        ["stop", "node-1", "--no-wait", "--timeout=10m"],
         ["stop", "node-1", "--timeout=soon"],
         ["status", "-o", "yaml"],
         ["drain", "node-1", "--force=maybe"],
@@ -59,6 +62,13 @@ def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
 
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_timeout_without_a_wait_names_the_remedy() -> None:
+    """X-6: nothing is drained behind the back of somebody who asked to wait."""
+    result = CliRunner().invoke(commands, ["start", "node-1", "--timeout=10m"])
+
+    assert result.stderr.endswith("this command would not wait: add --wait\n")
 
 
 def test_a_context_that_is_not_there_is_one_line_and_exit_1(run: Run) -> None:
@@ -97,6 +107,7 @@ def test_a_file_that_is_no_kubeconfig_is_one_line_and_exit_1(tmp_path: Path, con
     assert result.stderr.startswith(f"Error: no usable kubeconfig at {file}: ")
 
 
+@proves("OSV-10")
 def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
     """OSV-10: `kubectl maintenance`, from the script that pyproject.toml names."""
     assert 'kubectl-maintenance = "console.cli:main"' in (ROOT / "pyproject.toml").read_text()

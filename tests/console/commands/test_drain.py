@@ -12,6 +12,7 @@ import pytest
 from localcluster.cluster import LocalCluster
 from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
 from tests.console.conftest import Nodes, Run
+from tests.proofs import proves
 
 LAUNCHER = {"kubevirt.io": "virt-launcher"}
 MODERN = ["--delete-emptydir-data", "--ignore-daemonsets", "--force"]
@@ -60,6 +61,7 @@ TWINS = {
 }
 
 
+@proves("DRN-1", "DRN-2", "DRN-3", "DRN-4", "DRN-5", "OSV-10")
 @pytest.mark.parametrize(("kinds", "theirs", "ours", "left"), TWINS.values(), ids=TWINS.keys())
 def test_a_drain_ends_as_that_of_kubectl_does(
     installed: LocalCluster,
@@ -82,6 +84,7 @@ def test_a_drain_ends_as_that_of_kubectl_does(
     assert result.exit_code == expected.returncode, result.output
 
 
+@proves("DRN-2", "DRN-3", "DRN-4")
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -104,6 +107,7 @@ def test_a_refusal_names_pods_and_flag_in_one_line(
     assert said in result.stderr
 
 
+@proves("DRN-5")
 @pytest.mark.parametrize("selector", ["!!", "a=b=c", "a in (b"])
 def test_a_selector_that_cannot_be_read_is_a_usage_error_before_any_cordon(
     installed: LocalCluster, run: Run, node: str, selector: str
@@ -215,6 +219,7 @@ def test_a_drain_waits_until_terminating_pods_are_gone(installed: LocalCluster, 
     assert pods_on(installed, node) == []
 
 
+@proves("DRN-6", "OSV-10")
 def test_a_drained_node_stays_cordoned_until_it_is_uncordoned(installed: LocalCluster, run: Run, node: str) -> None:
     """DRN-6, OSV-10."""
     run("drain", node)

@@ -98,7 +98,7 @@ def test_the_table_has_a_row_for_each_event(show: Events) -> None:
     """With the id that replay wants."""
     heading, *rows = show().stdout.splitlines()
 
-    assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "RUNS"]
+    assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
     assert len(rows) == 5
     assert all(one.get_id() in row for one, row in zip(ALL, rows, strict=True))
     assert rows[3].split()[2:] == ["pods.gone", "node-1", "nm", GONE.get_id(), "evict", "MISSING"]
@@ -150,6 +150,18 @@ def test_nothing_found_is_said(show: Events) -> None:
     """In both forms for eyes; no error."""
     for output in ("table", "tree"):
         assert show("--node", "elsewhere", "-o", output).stdout == "No events.\n"
+
+
+@pytest.mark.parametrize("output", ["table", "tree", "json", "jsonl"])
+def test_a_node_or_maintenance_that_nobody_recorded_is_told(show: Events, output: str) -> None:
+    """X-6: on stderr; a filter that just found nothing is not blamed."""
+    node, maintenance = show("--node", "elsewhere", "-o", output), show("--maintenance", "uid-2", "-o", output)
+    known = show("--node", "node-1", "--maintenance", "nm", "--until", "1d", "-o", output)
+
+    assert node.stderr == "The journal has no event of a node elsewhere: see kubectl get nodes.\n"
+    assert maintenance.stderr.startswith("The journal has no event of a NodeMaintenance uid-2, by name or uid: see ")
+    assert known.stderr == ""
+    assert [result.exit_code for result in (node, maintenance, known)] == [0, 0, 0]
 
 
 def test_an_export_is_imported_elsewhere(show: Events, tmp_path: Path) -> None:

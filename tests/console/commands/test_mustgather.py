@@ -23,6 +23,7 @@ from localcluster.knative.kubelet import kubeconfig
 from localcluster.product import Product
 from tests.console.commands.workloads import apply, budget, controlled, pod
 from tests.console.conftest import Nodes, Run
+from tests.proofs import proves
 
 PASSWORD = "hunter-of-two-secrets"  # noqa: S105 - what must not be found
 LABELS = {"app.kubernetes.io/part-of": "node-maintenance"}
@@ -57,6 +58,7 @@ def maintained(installed: LocalCluster, product: Product, new_node: Nodes, run: 
     run("stop", node)
 
 
+@proves("NMO-25")
 def test_all_that_explains_a_maintenance_is_in_the_archive(
     run: Run, maintained: str, product: Product, tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ def gathered(identity: Path, file: Path) -> Result:
     return CliRunner().invoke(commands, ["must-gather", f"--kubeconfig={identity}", "--file", str(file)])
 
 
+@proves("NMO-25")
 def test_each_missing_permission_is_named_and_what_can_be_read_is_kept(
     reader: Path, maintained: str, tmp_path: Path
 ) -> None:

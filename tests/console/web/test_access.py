@@ -17,6 +17,7 @@ from localcluster.access import UNPRIVILEGED
 from localcluster.console import Console
 from tests.chain.scene import Scene
 from tests.console.web.site import Site
+from tests.proofs import proves
 
 USER, GROUPS = "X-Forwarded-User", "X-Forwarded-Groups"
 VIEWER = access.service_account("sources")
@@ -62,6 +63,7 @@ def in_maintenance(scene: Scene, node: str) -> bool:
     return bool(scene.admin.list(MEDIK8S.path, fields=f"spec.nodeName={node}")["items"])
 
 
+@proves("OSV-7", "OSV-8")
 def test_only_the_confirmation_changes_anything(site: Site, form: Form, scene: Scene, node: str) -> None:
     """OSV-7, OSV-8: a POST without it shows the window, and no more; with it, all works without any script."""
     asked = form.post("/start", node, reason="new disk")
@@ -77,6 +79,7 @@ def test_only_the_confirmation_changes_anything(site: Site, form: Form, scene: S
     scene.gone(f"{MEDIK8S.path}/{node}")
 
 
+@proves("OSV-7")
 @pytest.mark.parametrize("confirm", ["", "yes"])
 def test_an_unknown_node_is_404(site: Site, form: Form, confirm: str) -> None:
     """OSV-7, NMO-19: nothing is created for it, and its name is shown as text."""
@@ -87,6 +90,7 @@ def test_an_unknown_node_is_404(site: Site, form: Form, confirm: str) -> None:
     assert requests.get(site.url("/nodes/no-such-node"), timeout=10).status_code == 404
 
 
+@proves("OSV-7")
 @pytest.mark.parametrize("confirm", ["", "yes"])
 def test_a_node_in_maintenance_is_409(site: Site, form: Form, scene: Scene, confirm: str) -> None:
     """OSV-7, NMO-22."""
@@ -100,6 +104,7 @@ def test_a_node_in_maintenance_is_409(site: Site, form: Form, scene: Scene, conf
     assert f"{node} is in maintenance already" in refused.text
 
 
+@proves("OSV-8")
 @pytest.mark.parametrize("confirm", ["", "yes"])
 def test_stop_of_a_node_that_is_not_in_maintenance_is_409_and_changes_nothing(
     form: Form, scene: Scene, confirm: str
@@ -128,6 +133,7 @@ def test_of_several_nodes_those_that_can_are_done_and_the_others_told(
     scene.gone(f"{MEDIK8S.path}/{node}")
 
 
+@proves("OSV-7")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -223,6 +229,7 @@ def test_a_caller_who_may_not_look_sees_nothing(tokens: Site, scene: Scene, node
     assert node not in nobody.text + wrong.text + unprivileged.text.partition("<main")[2]
 
 
+@proves("OSV-7", "OSV-14")
 def test_a_caller_who_may_only_look_is_403(tokens: Site, scene: Scene, node: str) -> None:
     """OSV-7, OSV-14: the page is there, the action is refused by the API server."""
     headers = bearer(scene, VIEWER)

@@ -9,6 +9,7 @@ from console.web.rows import key
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from tests.chain.scene import Scene
 from tests.console.web.site import Browser, Site
+from tests.proofs import proves
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ def maintenances(scene: Scene, node: str) -> list[dict[str, object]]:
     return items
 
 
+@proves("OSV-7", "OSV-8")
 def test_one_node_is_taken_out_and_given_back(browser: Browser, scene: Scene) -> None:
     """OSV-7, OSV-8: menu, window, confirmation; the row follows by itself; stop offers itself then."""
     (node,) = nodes(scene, "solo")
@@ -55,6 +57,7 @@ def test_one_node_is_taken_out_and_given_back(browser: Browser, scene: Scene) ->
     assert browser.errors() == []
 
 
+@proves("OSV-7")
 def test_three_nodes_are_taken_out_at_once_from_the_list(browser: Browser, scene: Scene) -> None:
     """OSV-7: several nodes without leaving the list, and back again."""
     names = nodes(scene, "trio", 3)
@@ -81,6 +84,7 @@ def test_three_nodes_are_taken_out_at_once_from_the_list(browser: Browser, scene
         browser.until(lambda name=name: browser.cell(name, "state") == "In service")  # type: ignore[misc]
 
 
+@proves("OSV-7", "OSV-9")
 def test_a_drain_that_a_budget_blocks_says_so_and_goes_on_when_it_opens(browser: Browser, scene: Scene) -> None:
     """OSV-9, KNM-5: budget with its counts and what would unblock it; the progress moves without a reload."""
     (node,) = nodes(scene, "held")
@@ -155,6 +159,7 @@ def listed(browser: Browser) -> list[str]:
     return found
 
 
+@proves("OSV-8")
 def test_a_node_cordoned_by_hand_is_told_from_one_in_maintenance(browser: Browser, scene: Scene) -> None:
     """OSV-8: nothing is offered to stop, and the menu says why."""
     (node,) = nodes(scene, "byhand")

@@ -46,7 +46,7 @@ def test_the_timeline_shows_a_lane_for_each_function_and_opens_each_event(
     lanes = browser.script("return [...document.querySelectorAll('.lanes text.name')].map(item => item.textContent)")
     assert {"begin", "cordon", "taint", "evict", "status"} <= set(lanes)
     marks = browser.script("return [...document.querySelectorAll('.lanes a')].map(a => a.getAttribute('aria-label'))")
-    assert "node.tainted, said by taint" in marks
+    assert "node.tainted, emitted by taint" in marks
     browser.press("node.drained")
     shown = browser.text("#window-body pre")
     assert '"type": "dev.nodemaintenance.node.drained"' in shown
@@ -87,7 +87,7 @@ def test_the_events_page_narrows_by_node_type_and_failure(browser: Browser, site
 def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
     browser: Browser, site: Site, drained: str
 ) -> None:
-    """Given up by `cordon`; taken at the second time, and then no longer open."""
+    """Of a delivery to `cordon` that was given up; acknowledged at the second time, and then no longer open."""
     journal = Journal(site.scene.product.journal)
     (begun,) = journal.select(Query(node=drained, types=("dev.nodemaintenance.maintenance.begun",)))
     message = binary(begun.event)
@@ -101,12 +101,12 @@ def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
     browser.open("/dead-letters")
     assert "503" in browser.text("tbody")
     browser.one("tbody form button").click()
-    assert "Deliver this event once more, for real?" in browser.window()
+    assert "Deliver this event again, for real?" in browser.window()
     assert journal.select(Query(dead=True))[0].attempts == letter.attempts  # only the confirmation delivers it
     browser.one("dialog[open] .buttons button").click()
     browser.until(lambda: "Redriven" in browser.window())
     assert "cordon" in browser.window()
-    assert "not taken" not in browser.window()
+    assert "failed" not in browser.window()
     browser.open("/dead-letters")
     assert "redriven" in browser.text("tbody")
     journal.close()

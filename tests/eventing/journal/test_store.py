@@ -17,8 +17,9 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
+from eventing.deadletters import DeadLetter
 from eventing.events import Reference, event
-from eventing.journal.store import Attempt, DeadLetter, Entry, Journal, JournalError, Query
+from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
 from tests.postgresql import PostgreSQL
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")

@@ -6,16 +6,17 @@ import pytest
 
 from eventing import events
 from functions.maintenance import subject
-from functions.maintenance.announcing import tell
-from kube.door.api import Object
+from functions.maintenance.announcing import announce_on_node
 from kube.door.cluster import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, EVENTS, FAIL, REMOVE, SUCCEED, UNCORDON
 from kube.maintenance.groups import GROUPS, Group
+from kube.paths import Object
 from localcluster.access import UNPRIVILEGED
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
 from tests.functions.maintenance.test_status import drain
+from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
@@ -42,6 +43,7 @@ def succeeded(functions: Functions, work: Workload, node: str, group: Group) -> 
     return item
 
 
+@proves("NMO-27")
 @every_group
 def test_a_maintenance_is_told_at_itself_and_at_its_node(functions: Functions, work: Workload, group: Group) -> None:
     """NMO-27: BeginMaintenance and SucceedMaintenance are found by kubectl describe, of both, each once."""
@@ -54,6 +56,7 @@ def test_a_maintenance_is_told_at_itself_and_at_its_node(functions: Functions, w
         assert "Node maintenance was succeeded" in text
 
 
+@proves("OSV-12")
 def test_a_cordoned_node_is_told_once(functions: Functions, work: Workload) -> None:
     """OSV-12: as the kubelet would say it; told when the status first says that the node is cordoned."""
     node = work.node()
@@ -66,6 +69,7 @@ def test_a_cordoned_node_is_told_once(functions: Functions, work: Workload) -> N
     assert described.count(f"Node {node} status is now: NodeNotSchedulable") == 1
 
 
+@proves("NMO-27", "OSV-12")
 def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> None:
     """NMO-27, OSV-12: UncordonNode, NodeSchedulable and RemovedMaintenance; the maintenance itself is gone by then."""
     node = work.node()
@@ -81,6 +85,7 @@ def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> No
     assert text.count("Uncordon a node") == text.count("Removed a node maintenance") == 1
 
 
+@proves("NMO-27")
 def test_a_failure_is_a_warning_that_says_why(functions: Functions, work: Workload) -> None:
     """NMO-27, NMO-19: FailedMaintenance names what is wrong; trying again and failing again tells nothing new."""
     item = work.maintenance("no-such-node")
@@ -94,6 +99,7 @@ def test_a_failure_is_a_warning_that_says_why(functions: Functions, work: Worklo
     assert told[FAIL]["message"] == 'Failed a node maintenance: nodes "no-such-node" not found'
 
 
+@proves("OSV-12")
 def test_replayed_events_tell_nothing_again(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-27, OSV-12, X-2: the second delivery of each event finds all done, and writes no Event."""
     node = work.node()
@@ -128,7 +134,7 @@ def test_a_maintenance_goes_on_where_no_event_may_be_written(work: Workload, cap
     nobody = Cluster(str(work.local.kubeconfig_for(UNPRIVILEGED)))
 
     with caplog.at_level("INFO", logger=subject.log.name):
-        tell("n", UNCORDON, "said", item, nobody, kind="Normal")
+        announce_on_node("n", UNCORDON, "text", item, nobody, kind="Normal")
     nobody.close()
 
     (line,) = [record.message for record in caplog.records]

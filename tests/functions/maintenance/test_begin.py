@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
+from functions.data import data_of
 from functions.maintenance import subject
-from functions.maintenance.subject import data_of
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said
+from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 
 
+@proves("NMO-7", "NMO-11", "NMO-16", "KNM-3")
 @every_group
 def test_the_node_is_held_and_counted(functions: Functions, work: Workload, group: Group) -> None:
     """NMO-11, NMO-16, NMO-20, KNM-3, X-7: finalizer, owner, lease and counts are in place when it has begun."""
@@ -41,9 +43,10 @@ def test_the_node_is_held_and_counted(functions: Functions, work: Workload, grou
     (owner,) = item["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", node, work.read_node(node)["metadata"]["uid"])
     assert m.snapshot(item) == {"totalpods": 4, "evictionPods": 2}
-    assert leases.is_held_for(work.admin.get(leases.lease_path(node)), item)
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item)
 
 
+@proves("X-1")
 def test_only_the_object_and_the_lease_are_written(functions: Functions, work: Workload, audit: Audit) -> None:
     """X-1, NMO-11: one patch of the object and one new lease; the node and its pods are not touched."""
     node = work.node()
@@ -55,6 +58,7 @@ def test_only_the_object_and_the_lease_are_written(functions: Functions, work: W
     assert written(audit.writes_by()) == [("create", "leases", node), ("patch", "nodemaintenances", name)]
 
 
+@proves("X-2", "NMO-11")
 def test_a_duplicate_writes_nothing_and_says_the_same(functions: Functions, work: Workload, audit: Audit) -> None:
     """X-2: begun twice, the second time nothing is written, the counts stay and the answer is the same event."""
     node = work.node()
@@ -86,6 +90,7 @@ def test_both_modes_are_understood(functions: Functions, work: Workload, mode: s
     assert response.content_type == "application/json"
 
 
+@proves("NMO-19")
 def test_an_unknown_node_is_a_failure(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-19: for a node that is not there the answer is maintenance.failed, and nothing is written."""
     item = work.maintenance("nowhere")
@@ -114,6 +119,7 @@ def test_an_odd_node_name_is_an_unknown_node(functions: Functions, work: Workloa
     work.delete(m.path(item))
 
 
+@proves("NMO-22")
 @pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
 def test_a_second_maintenance_of_the_node_is_refused(
     functions: Functions, work: Workload, audit: Audit, second_group: Group
@@ -134,6 +140,7 @@ def test_a_second_maintenance_of_the_node_is_refused(
     assert len(audit.writes_by()) == writes
 
 
+@proves("NMO-27")
 @pytest.mark.parametrize(
     ("renewed", "begins"),
     [("2999-01-01T00:00:00.000000Z", False), ("2020-01-01T00:00:00.000000Z", True)],
@@ -151,7 +158,7 @@ def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: 
     assert reply is not None
     assert reply.get_type() == (events.MAINTENANCE_BEGUN if begins else events.MAINTENANCE_FAILED)
     assert m.has_begun(work.again(item)) is begins
-    assert leases.is_held_for(work.admin.get(leases.lease_path(node)), item) is begins
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item) is begins
     if not begins:
         assert data_of(reply)["error"] == f"the lease of node {node} is held by another-tool"
 
@@ -166,7 +173,7 @@ def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functi
 
     functions.begin(second)
 
-    assert leases.is_held_for(work.admin.get(leases.lease_path(node)), second)
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), second)
 
 
 def test_a_lease_that_is_half_over_is_renewed(functions: Functions, work: Workload) -> None:
@@ -218,6 +225,7 @@ def test_the_finalizers_and_owners_of_others_stay(functions: Functions, work: Wo
     assert [item["kind"] for item in metadata["ownerReferences"]] == ["Namespace", "Node"]
 
 
+@proves("NMO-7", "NMO-8")
 def test_the_operators_lines_are_in_the_log(
     functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,15 +7,17 @@ import itertools
 import pytest
 
 from eventing import events
-from functions.maintenance.subject import data_of
-from kube.door.api import Object
+from functions.data import data_of
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said
+from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 
+@proves("X-1", "NMO-3")
 def test_the_node_takes_no_new_pods(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-3, X-1, OSV-5: cordon sets spec.unschedulable and tells it; nothing else of the node changes."""
     node = work.node()

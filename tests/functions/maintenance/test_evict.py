@@ -11,15 +11,17 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.data import data_of
 from functions.maintenance import subject
-from functions.maintenance.subject import data_of
 from kube.budgets import plan
-from kube.door.api import Object
-from kube.eviction import evict_batch, pod_path
+from kube.door.evicting import evict_batch
+from kube.evictions import pod_path
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
+from kube.paths import Object
 from kube.pods import key
 from tests.functions.conftest import Functions
 from tests.functions.hints import said
+from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 
@@ -38,6 +40,7 @@ def await_gone(work: Workload, *pods: str) -> None:
     work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda known: not set(pods) & set(known))
 
 
+@proves("X-1", "NMO-6", "NMO-8", "NMO-9")
 def test_pods_leave_through_the_eviction_subresource(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-6, NMO-8, NMO-9, X-1: each pod by one eviction with its uid as precondition; no other write."""
     node = work.node()
@@ -76,6 +79,7 @@ def test_an_eviction_follows_cordon_and_taint(functions: Functions, work: Worklo
     assert set(kinds[:-1]) == {"nodes"}
 
 
+@proves("NMO-5")
 @pytest.mark.parametrize("missing", ["cordon", "taint"])
 def test_a_node_that_is_not_ready_for_it_is_not_drained(
     functions: Functions, work: Workload, audit: Audit, missing: str
@@ -98,6 +102,7 @@ def test_a_node_that_is_not_ready_for_it_is_not_drained(
     assert audit.evictions() == []
 
 
+@proves("NMO-7", "NMO-9")
 def test_daemons_and_static_pods_stay(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-7, NMO-9, DRN-3: with only a DaemonSet's pod and a mirror pod there the node is drained at once."""
     node = work.node()
@@ -110,6 +115,7 @@ def test_daemons_and_static_pods_stay(functions: Functions, work: Workload, audi
     assert audit.evictions() == []
 
 
+@proves("NMO-7")
 def test_a_daemon_without_its_daemonset_leaves(functions: Functions, work: Workload) -> None:
     """NMO-7: a DaemonSet pod whose DaemonSet is gone is evicted like any bare pod."""
     node = work.node()
@@ -132,6 +138,7 @@ def test_a_daemon_without_its_daemonset_leaves(functions: Functions, work: Workl
     work.admin.patch(pod_path, {"metadata": {"finalizers": []}})
 
 
+@proves("NMO-9")
 def test_finished_pods_are_removed(functions: Functions, work: Workload) -> None:
     """NMO-9: a pod that ran to its end leaves too."""
     node = work.node()
@@ -210,6 +217,7 @@ def test_a_pod_that_changed_since_it_was_seen_is_evicted_all_the_same(
     assert [entry["responseStatus"]["code"] for entry in audit.evictions("busy")] == [409, 201]
 
 
+@proves("X-6")
 def test_a_budget_lets_go_as_many_as_it_allows(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-6, X-6: of three pods behind a budget of two, one goes; the others are blocked with its name and counts."""
     node = work.node()
@@ -229,6 +237,7 @@ def test_a_budget_lets_go_as_many_as_it_allows(functions: Functions, work: Workl
     assert "keep-two needs 2 healthy pods and has 2" in data["error"]
 
 
+@proves("X-6")
 def test_nothing_is_sent_to_a_budget_that_allows_none(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-6, X-6: a closed budget is not asked, however often the event comes; the other pods go on."""
     node = work.node()
@@ -285,6 +294,7 @@ def test_a_pod_in_a_terminating_namespace(functions: Functions, work: Workload) 
     work.admin.patch(f"/api/v1/namespaces/{namespace}/pods/doomed", {"metadata": {"finalizers": []}})
 
 
+@proves("NMO-6")
 def test_a_pod_that_went_meanwhile_counts_as_gone(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-6: two of the same event at once: every pod is evicted, none is an error."""
     node = work.node()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from eventing import events
-from functions.maintenance.subject import data_of
-from kube.door.api import Object
+from functions.data import data_of
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import node_deleted, node_updated, said, updated
+from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 
@@ -75,6 +76,7 @@ def test_the_start_is_no_drift(functions: Functions, work: Workload, audit: Audi
     assert len(audit.writes_by()) == writes
 
 
+@proves("DRN-6")
 def test_a_cordon_by_hand_is_left_alone(functions: Functions, work: Workload, audit: Audit) -> None:
     """DRN-6: cordoned and uncordoned by hand, no maintenance asked for it: nothing is written."""
     node = work.node()

@@ -8,14 +8,15 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
+from functions.data import data_of
 from functions.maintenance import subject
-from functions.maintenance.subject import data_of
-from kube.door.api import Object
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
+from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
@@ -45,6 +46,7 @@ def is_given_back(node: Object | None) -> bool:
     return not spec.get("unschedulable") and not spec.get("taints")
 
 
+@proves("OSV-5")
 @every_group
 @pytest.mark.parametrize("told", [updated, lambda item: said(events.MAINTENANCE_ENDED, item)], ids=["hint", "resync"])
 def test_the_node_is_given_back(
@@ -63,6 +65,7 @@ def test_the_node_is_given_back(
     assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
 
 
+@proves("NMO-14")
 def test_what_belongs_to_others_stays(functions: Functions, work: Workload) -> None:
     """NMO-14, KNM-4: foreign taints and labels are as before; ours go whatever their value."""
     node = work.node()
@@ -83,6 +86,19 @@ def test_what_belongs_to_others_stays(functions: Functions, work: Workload) -> N
     assert after["metadata"]["labels"] == labels
 
 
+@proves("KNM-4", "C4")
+def test_a_drain_taint_that_had_a_value_goes_at_the_end(functions: Functions, work: Workload) -> None:
+    """It was there before the maintenance, and was kept: with the maintenance it is taken off all the same."""
+    node = work.node()
+    work.local.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
+    item = deleting(work, in_maintenance(functions, work, node, KUBEVIRT))
+
+    functions.answer("restore", updated(item))
+
+    assert is_given_back(work.read_node(node))
+
+
+@proves("X-1")
 def test_the_pods_of_others_nodes_stay_where_they_are(functions: Functions, work: Workload, audit: Audit) -> None:
     """OSV-6, X-1: restore writes the node, the object, the lease and Events, and no pod."""
     node = work.node()
@@ -132,6 +148,7 @@ def test_a_duplicate_does_nothing(functions: Functions, work: Workload, audit: A
     assert len(audit.writes_by()) == writes
 
 
+@proves("NMO-15")
 def test_the_name_can_be_used_again_at_once(functions: Functions, work: Workload) -> None:
     """NMO-15: right after the restore an object of the same name begins a maintenance of its own."""
     node = work.node()
@@ -146,6 +163,7 @@ def test_the_name_can_be_used_again_at_once(functions: Functions, work: Workload
     assert reply.get_type() == events.MAINTENANCE_BEGUN
 
 
+@proves("NMO-14", "C22")
 def test_an_earlier_cordon_by_hand_is_taken_off_too(functions: Functions, work: Workload) -> None:
     """NMO-14, C22: deleting the maintenance makes the node schedulable, whoever cordoned it first."""
     node = work.node()
@@ -157,6 +175,7 @@ def test_an_earlier_cordon_by_hand_is_taken_off_too(functions: Functions, work: 
     assert not work.read_node(node)["spec"].get("unschedulable")
 
 
+@proves("NMO-16")
 def test_the_old_operators_finalizer_goes_too(functions: Functions, work: Workload) -> None:
     """NMO-16: an object that the old operator left can be deleted; the finalizers of others stay."""
     node = work.node()
@@ -171,6 +190,7 @@ def test_the_old_operators_finalizer_goes_too(functions: Functions, work: Worklo
     work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
 
 
+@proves("NMO-14")
 def test_a_node_that_is_gone_holds_nobody(functions: Functions, work: Workload) -> None:
     """NMO-14, NMO-20: without its node the object is released all the same."""
     node = work.node()

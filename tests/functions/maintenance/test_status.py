@@ -9,11 +9,12 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.maintenance import subject
-from kube.door.api import Object
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, Group
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said
+from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
@@ -35,6 +36,7 @@ def conditions(item: Object) -> dict[str, tuple[str, str]]:
     return {it["type"]: (it["status"], it["reason"]) for it in item["status"]["conditions"]}
 
 
+@proves("X-1", "KNM-2", "KNM-3")
 @every_group
 def test_the_first_status_says_what_is_to_be_done(
     functions: Functions, work: Workload, audit: Audit, group: Group
@@ -63,6 +65,7 @@ def test_the_first_status_says_what_is_to_be_done(
     assert [told[:2] for told in events_told] == [("create", "events")] * 2
 
 
+@proves("NMO-10", "NMO-11")
 def test_a_drained_node_succeeds(functions: Functions, work: Workload) -> None:
     """NMO-10, NMO-11: when nothing is left it is Succeeded at 100 with nothing pending, the counts as at first."""
     node = work.node()
@@ -96,6 +99,7 @@ def test_a_node_with_nothing_to_evict_succeeds_at_once(functions: Functions, wor
     assert (status["phase"], status["evictionPods"], status["drainProgress"]) == ("Succeeded", 0, 100)
 
 
+@proves("NMO-12")
 def test_nothing_is_written_when_nothing_changes(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-12, X-2: the same report twice is one write; the object keeps its version and its time."""
     node = work.node()
@@ -129,6 +133,7 @@ def test_a_blocked_drain_is_quiet_between_its_events(functions: Functions, work:
     assert work.again(item) == item
 
 
+@proves("NMO-13", "C20")
 def test_a_blocked_pod_is_named_and_forgotten(functions: Functions, work: Workload) -> None:
     """NMO-13, C20: what blocks stands in lastError and blockedPods; with the budget gone both are clear at the end."""
     node = work.node()
@@ -181,6 +186,7 @@ def drain_to_begun(functions: Functions, work: Workload, node: str) -> Object:
     return work.again(item)
 
 
+@proves("NMO-22", "C6")
 def test_what_never_began_has_failed(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-19, NMO-22, C6: phase Failed with the reason; told twice it is written once."""
     item = work.maintenance("nowhere")
@@ -195,6 +201,7 @@ def test_what_never_began_has_failed(functions: Functions, work: Workload, audit
     assert [told[1] for told in written(audit.writes_by())] == ["nodemaintenances/status", "events", "events"]
 
 
+@proves("NMO-13", "C20")
 def test_a_failed_step_of_a_begun_one_leaves_it_running(functions: Functions, work: Workload) -> None:
     """NMO-5, NMO-13: a refused cordon stands in lastError, phase stays Running; the next clean step clears it."""
     node = work.node()
@@ -245,6 +252,7 @@ def test_why_a_node_is_not_given_back_is_said_while_the_object_ends(functions: F
     assert work.again(item)["status"]["lastError"] == "no right"
 
 
+@proves("X-6")
 def test_reports_at_once_are_all_written(functions: Functions, work: Workload) -> None:
     """X-6: several steps report at the same time: conflicts are read again, and none ends in an error but a retry."""
     node = work.node()

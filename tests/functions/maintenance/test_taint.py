@@ -13,6 +13,7 @@ from kube.maintenance.groups import GROUPS, KUBEVIRT, Group
 from kube.nodes import UNSCHEDULABLE
 from localcluster.cluster import LocalCluster
 from tests.functions.conftest import Functions
+from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
@@ -24,6 +25,7 @@ def taints_of(work: Workload, node: str) -> list[tuple[str, str, str]]:
     return [(taint["key"], taint.get("value", ""), taint["effect"]) for taint in taints]
 
 
+@proves("X-1", "NMO-4", "KNM-4", "C3")
 @every_group
 def test_the_groups_taints_are_added(functions: Functions, work: Workload, audit: Audit, group: Group) -> None:
     """NMO-4, KNM-4, DRN-13, X-1: the group's drain taint and the unschedulable taint, without value; one patch."""
@@ -56,6 +58,7 @@ def test_tainted_twice_is_written_once(functions: Functions, work: Workload, aud
     assert len(audit.writes_by()) == writes
 
 
+@proves("NMO-4", "KNM-4", "C4")
 def test_a_drain_taint_with_a_value_is_kept(functions: Functions, work: Workload) -> None:
     """NMO-4, KNM-4, C4: the taint is there with a value: it stays as it is."""
     node = work.node()
@@ -69,6 +72,7 @@ def test_a_drain_taint_with_a_value_is_kept(functions: Functions, work: Workload
     ]
 
 
+@proves("NMO-4")
 def test_the_taints_of_others_stay_in_place(functions: Functions, work: Workload) -> None:
     """NMO-4: what others put there stays first and in its order, other effects of our key included."""
     node = work.node()
@@ -84,6 +88,7 @@ def test_the_taints_of_others_stay_in_place(functions: Functions, work: Workload
     assert sorted(after[3:]) == [("medik8s.io/drain", "", "NoSchedule"), (UNSCHEDULABLE, "", "NoSchedule")]
 
 
+@proves("X-6", "NMO-4")
 def test_a_concurrent_writer_loses_nothing(functions: Functions, work: Workload, quiet: LocalCluster) -> None:
     """NMO-4, X-6: while others write the taints of the same node, ours and all of theirs end up on it."""
     node = work.node()

@@ -1,4 +1,4 @@
-"""How maintenances look, on plain objects."""
+"""Maintenances on a terminal, on plain objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from console.operations.display import age, bar, details, line, overview, phase_word, remedy
+from console.operations.describing import phase_word
+from console.terminal.display import bar, details, line, overview
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 SINCE = "2026-01-01T11:50:00Z"
@@ -57,6 +58,16 @@ def test_the_table_has_a_row_per_maintenance() -> None:
     assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
 
 
+def test_why_one_failed_is_below_the_table_and_in_its_line() -> None:
+    failed = maintenance(phase="Failed", lastError="there is no node node-1")
+
+    *_, below = text(overview([RUNNING, failed], NOW)).splitlines()
+
+    assert below == "nodemaintenance.nodemaintenance.medik8s.io/disk failed: there is no node node-1"
+    assert line(failed) == "node-1 Failed 0% 0 pending, 0 blocked: there is no node node-1"
+    assert "web-1: said" not in text(overview([RUNNING], NOW))
+
+
 def test_no_maintenance_is_said() -> None:
     assert text(overview([], NOW)) == "No maintenance.\n"
 
@@ -69,36 +80,6 @@ def test_the_details_tell_blocked_pods_from_those_on_their_way() -> None:
     assert "Last error: shop/web-1: said" in blocked
     assert "shop/web-1" in blocked.split("BLOCKED")[1]
     assert pending.split() == ["shop/web-2", "shop/db"]
-
-
-@pytest.mark.parametrize(
-    ("item", "words"),
-    [
-        (BLOCKED, "1 more ready pod under this budget, or a looser budget: kubectl -n shop edit pdb web"),
-        ({**BLOCKED, "healthy": 1, "needed": 3}, "3 more ready pods under this budget"),
-        (
-            {**BLOCKED, "reason": "Finalizers", "message": "their owner must take them off"},
-            "their owner must take them off",
-        ),
-        ({"namespace": "shop", "name": "web-1", "reason": "Error"}, "see the events of the pod"),
-    ],
-)
-def test_a_blocked_pod_comes_with_what_would_unblock_it(item: dict[str, Any], words: str) -> None:
-    assert remedy(item).startswith(words)
-
-
-@pytest.mark.parametrize(
-    ("since", "words"),
-    [
-        ("2026-01-01T12:00:01Z", "0s"),
-        ("2026-01-01T11:58:01Z", "119s"),
-        ("2026-01-01T11:58:00Z", "2m"),
-        ("2026-01-01T10:00:00Z", "2h"),
-        ("2025-12-30T12:00:00Z", "2d"),
-    ],
-)
-def test_an_age_is_short(since: str, words: str) -> None:
-    assert age(since, NOW) == words
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])

@@ -10,10 +10,10 @@ from cloudevents.core.v1.event import CloudEvent
 from prometheus_client import REGISTRY
 
 from eventing import events, marks
-from functions.serving import metrics
-from functions.serving.metrics import FRESH_SECONDS, Fleet
-from kube.door.api import Object
+from functions.maintenance import fleet as metrics
+from functions.maintenance.fleet import FRESH_SECONDS, Fleet
 from kube.maintenance.objects import timestamp
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said, tick
 from tests.functions.maintenance.test_status import drain
@@ -76,7 +76,7 @@ def test_a_tick_shows_phases_and_what_is_blocked_and_nothing_of_before() -> None
     assert shown(fleet) == {}
 
     blocked = [{**WEB, "since": ago(30)}, {**WEB, "name": "web-2", "since": ago(90)}]
-    fleet.saw([with_status(phase="Running", blockedPods=blocked), with_status(phase="Succeeded"), maintenance()])
+    fleet.update([with_status(phase="Running", blockedPods=blocked), with_status(phase="Succeeded"), maintenance()])
 
     node = maintenance()["spec"]["nodeName"]
     first = shown(fleet)
@@ -87,7 +87,7 @@ def test_a_tick_shows_phases_and_what_is_blocked_and_nothing_of_before() -> None
         **{"Failed": 0, "Ending": 0},
     }
 
-    fleet.saw([with_status(phase="Succeeded")])
+    fleet.update([with_status(phase="Succeeded")])
 
     assert not [key for key in shown(fleet) if key[0].startswith("blocked")]
 
@@ -95,7 +95,7 @@ def test_a_tick_shows_phases_and_what_is_blocked_and_nothing_of_before() -> None
 def test_an_old_picture_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another pod hears the ticks by now: of this one only the time of its last tick is left."""
     fleet = Fleet()
-    fleet.saw([maintenance()])
+    fleet.update([maintenance()])
     monkeypatch.setattr(metrics, "FRESH_SECONDS", -1.0)
 
     assert [key[0] for key in shown(fleet)] == ["resync_timestamp_seconds"]

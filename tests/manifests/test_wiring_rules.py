@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from eventing import events
-from eventing.local import wiring
 from eventing.local.manifests import Document
+from tests.manifests import wiring
 
 FUNCTIONS = {"cordon": (events.MAINTENANCE_BEGUN,), "guard": (events.RESOURCE_UPDATED,), "record": ()}
 SAID = {events.MAINTENANCE_BEGUN}
@@ -72,7 +72,7 @@ def test_a_type_that_the_function_does_not_take_is_found() -> None:
 
     assert found == [
         f"f.yaml: Trigger t: spec.filter.attributes are type={events.RESOURCE_UPDATED}, "
-        "which brings nothing that cordon takes"
+        "which brings nothing that cordon consumes"
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_flag_brings_every_type_that_carries_it(flag: str, emits: bool, brough
     found = problems(trigger({flag: "true"}, destination("cordon")))
 
     assert ("which nothing emits" in "".join(found)) is not emits
-    assert ("brings nothing that cordon takes" in "".join(found)) is not brought
+    assert ("brings nothing that cordon consumes" in "".join(found)) is not brought
 
 
 def test_what_a_source_says_is_known_only_where_there_is_that_source() -> None:
@@ -92,7 +92,7 @@ def test_what_a_source_says_is_known_only_where_there_is_that_source() -> None:
 
     assert problems(NODES, on_nodes) == []
     assert problems(on_nodes) == [
-        f"f.yaml: Trigger t: spec.filter.attributes are {said}, which brings nothing that guard takes",
+        f"f.yaml: Trigger t: spec.filter.attributes are {said}, which brings nothing that guard consumes",
         f"f.yaml: Trigger t: spec.filter.attributes are {said}, which nothing emits",
         "f.yaml: Trigger t: spec.filter.attributes.kind is 'Node', which no ApiServerSource watches",
     ]

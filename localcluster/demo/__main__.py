@@ -18,7 +18,7 @@ from typing import Any
 from kube.words import counted
 from localcluster import build, product
 from localcluster.cluster import LocalCluster
-from localcluster.flow import Flow
+from localcluster.demo.flow import Flow
 from localcluster.product import Product
 from localcluster.trouble import LocalClusterError
 
@@ -104,8 +104,8 @@ def _follow(cluster: LocalCluster, flow: Flow) -> float:
     """Show the status as it changes, until Succeeded; returns the seconds that took."""
     started = time.monotonic()
     shown = ""
-    for change in cluster.api().watch(f"{MAINTENANCES}?fieldSelector=metadata.name={NAME}", seconds=SECONDS):
-        status = change["object"].get("status") or {}
+    for change in cluster.watch(MAINTENANCES, fields=f"metadata.name={NAME}", seconds=SECONDS):
+        status = change.object.get("status") or {}
         line = progress_line(status)
         if line != shown:
             flow.interleave(f"  {'':9} {line}")

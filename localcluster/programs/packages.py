@@ -1,6 +1,6 @@
 """Finds the programs that come from the distribution's packages, and installs those that a make target still lacks.
 
-`python3 -m localcluster.packages TARGET...` runs before there is a virtual environment: standard library only.
+`python3 -m localcluster.programs.packages TARGET...` runs before there is a virtual environment: standard library only.
 """
 
 from __future__ import annotations

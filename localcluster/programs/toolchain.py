@@ -11,7 +11,7 @@ from pathlib import Path
 
 from localcluster.trouble import LocalClusterError
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 def go(cache: Path) -> Path:

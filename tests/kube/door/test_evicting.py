@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kube.budgets import Plan
-from kube.door.api import Object
 from kube.door.cluster import Cluster
-from kube.eviction import Batch, evict_batch, orphans
+from kube.door.evicting import evict_batch, orphans
+from kube.evictions import Batch
+from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.kube import samples
 from tests.workload import Workload

@@ -1,4 +1,4 @@
-"""How maintenances look: table, details of one node, one line for a pipe. Pure, from objects to what is shown."""
+"""Maintenances on a terminal: a table, the details of one node, and one line for a pipe. Pure."""
 
 from __future__ import annotations
 
@@ -10,42 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kube.door.api import Object
-from kube.maintenance.objects import Maintenance, is_deleting, node_name, phase
-from kube.nodes import is_cordoned
+from console.operations.describing import age, full_name, phase_word, remedy
+from kube.maintenance.objects import FAILED, Maintenance, node_name
 from kube.words import counted
 
 BAR_WIDTH = 20
-GONE = "gone"
-CORDONED = "cordoned, takes no new pods"
 COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
-
-
-def full_name(maintenance: Maintenance) -> str:
-    """`kind.group/name`, as kubectl prints it and takes it."""
-    group = maintenance["apiVersion"].split("/")[0]
-    return f"nodemaintenance.{group}/{maintenance['metadata']['name']}"
-
-
-def plain(item: Object) -> Object:
-    """The object without `metadata.managedFields`, as kubectl shows it."""
-    return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key != "managedFields"}}
-
-
-def phase_word(maintenance: Maintenance) -> str:
-    """The phase, or what comes before the first and after the last one."""
-    return "Ending" if is_deleting(maintenance) else phase(maintenance) or "Waiting"
-
-
-def age(since: str, now: datetime) -> str:
-    """Time since then in one or two units, as kubectl's AGE."""
-    seconds = max(0, int((now - datetime.fromisoformat(since.replace("Z", "+00:00"))).total_seconds()))
-    if seconds < 120:
-        return f"{seconds}s"
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
-    if minutes < 120:
-        return f"{minutes}m"
-    return f"{hours}h" if hours < 48 else f"{days}d"
 
 
 def bar(percent: int) -> Text:
@@ -55,15 +25,16 @@ def bar(percent: int) -> Text:
 
 
 def line(maintenance: Maintenance) -> str:
-    """One line for a pipe: node, phase, progress, what is left."""
+    """One line for a pipe: node, phase, progress, what is left, and why it failed."""
     status = maintenance.get("status") or {}
     blocked = len(status.get("blockedPods") or [])
     left = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
-    return f"{node_name(maintenance)} {phase_word(maintenance)} {status.get('drainProgress') or 0}% {left}"
+    progress = f"{phase_word(maintenance)} {status.get('drainProgress') or 0}%"
+    return f"{node_name(maintenance)} {progress} {left}{_error(maintenance)}"
 
 
 def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
-    """A row per maintenance."""
+    """A row per maintenance, and below the table a line for each that failed."""
     if not maintenances:
         return Text("No maintenance.")
     table = _table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
@@ -79,7 +50,13 @@ def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableTy
             age(item["metadata"]["creationTimestamp"], now),
             Text((item.get("spec") or {}).get("reason") or ""),
         )
-    return table
+    errors = [Text(f"{full_name(item)} failed{_error(item)}", "red") for item in maintenances if _error(item)]
+    return Group(table, *errors)
+
+
+def _error(item: Maintenance) -> str:
+    """Why it failed, after a colon; "" when it did not fail."""
+    return f": {item['status'].get('lastError')}" if phase_word(item) == FAILED else ""
 
 
 def details(name: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
@@ -88,14 +65,6 @@ def details(name: str, state: str, maintenances: Sequence[Maintenance], now: dat
     if not maintenances:
         return Group(head, Text("No maintenance."))
     return Group(head, *(part for item in maintenances for part in _maintenance(item, now)))
-
-
-def node_report(name: str, node: Object | None) -> Object:
-    """Whether the node takes pods: `{node, schedulable, state}`."""
-    if node is None:
-        return {"node": name, "schedulable": False, "state": GONE}
-    schedulable = not is_cordoned(node)
-    return {"node": name, "schedulable": schedulable, "state": "schedulable" if schedulable else CORDONED}
 
 
 def _maintenance(item: Maintenance, now: datetime) -> list[RenderableType]:
@@ -139,16 +108,6 @@ def _blocked_table(blocked: Sequence[Mapping[str, Any]], now: datetime) -> Table
         pod = f"{item['namespace']}/{item['name']}"
         table.add_row(pod, item["reason"], item.get("budget") or "", counts, since, Text(remedy(item)))
     return table
-
-
-def remedy(item: Mapping[str, Any]) -> str:
-    """What would let a blocked pod go, in words."""
-    budget, namespace = item.get("budget"), item["namespace"]
-    if item["reason"] == "DisruptionBudget" and budget:
-        lacking = max(1, item.get("needed", 0) + 1 - item.get("healthy", 0))
-        more = f"{lacking} more ready pod{'s' if lacking > 1 else ''} under this budget"
-        return f"{more}, or a looser budget: kubectl -n {namespace} edit pdb {budget}"
-    return str(item.get("message") or "see the events of the pod")
 
 
 def _table(*columns: str) -> Table:

@@ -1,0 +1,119 @@
+"""Twin nodes with the same pods: one is drained by the real `kubectl drain`, the other by us."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kube.maintenance.groups import GROUPS
+from kube.paths import Object
+from kube.pods import is_ready
+from localcluster import build
+from tests.chain.scene import Scene
+from tests.proofs import proves
+from tests.workload import pod_on
+
+ROOT = Path(__file__).parents[2]
+FLAGS = ("--force", "--delete-emptydir-data", "--ignore-daemonsets")
+CONTROLLERS = {
+    "Deployment": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "Job": "batch/v1",
+    "ReplicationController": "v1",
+}
+STAYING = {"DaemonSet", "mirror"}
+
+
+@proves("KNM-6", "OSV-1", "NMO-7", "NMO-8", "NMO-9", "NMO-11")
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_maintenance_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene, group: str) -> None:
+    """The same kinds of pods are left on both nodes, each the very pod that was there, and both are cordoned."""
+    twin, node = furnished(scene), furnished(scene)
+    before, there = kinds_on(scene, node), kinds_on(scene, twin)
+
+    scene.cluster.kubectl("drain", twin, *FLAGS)
+    path = scene.maintain(node, group=group)
+    status = scene.reaches(path)["status"]
+
+    left, expected = kinds_on(scene, node), kinds_on(scene, twin)
+    assert sorted(before.values()) == sorted(there.values())
+    assert sorted(left.values()) == sorted(expected.values()) == sorted(STAYING)
+    assert left.items() <= before.items()
+    assert expected.items() <= there.items()
+    assert scene.spec(node)["unschedulable"] is scene.spec(twin)["unschedulable"] is True
+    assert (status["totalpods"], status["evictionPods"]) == (len(before), len(before) - len(left))
+    scene.delete(path)
+    scene.gone(path)
+
+
+@proves("OSV-1", "OSV-10", "DRN-1")
+def test_our_command_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene) -> None:
+    """With the flags as the documents spell them; the node is in the same state as after kubectl's."""
+    twin, node = furnished(scene), furnished(scene)
+
+    scene.cluster.kubectl("drain", twin, *FLAGS)
+    words = ("drain", node, "--delete-local-data", "--ignore-daemonsets=true", "--force")
+    subprocess.run([sys.executable, "-m", "console.cli", *words], env=environment(scene), cwd=ROOT, check=True)
+
+    left, expected = kinds_on(scene, node), kinds_on(scene, twin)
+    assert sorted(left.values()) == sorted(expected.values()) == sorted(STAYING)
+    scene.work.wait_for(f"/api/v1/nodes/{node}", lambda item: item is not None and "taints" in item["spec"])
+    assert scene.spec(node)["unschedulable"] is scene.spec(twin)["unschedulable"] is True
+    assert [taint["key"] for taint in scene.spec(node)["taints"]] == ["node.kubernetes.io/unschedulable"]
+
+
+def environment(scene: Scene) -> dict[str, str]:
+    path = os.pathsep.join([str(build.servers()), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "KUBECONFIG": str(scene.cluster.kubeconfig)}
+
+
+def furnished(scene: Scene) -> str:
+    """A node with a pod of each kind that a drain tells apart; returns its name when all are as they should be."""
+    node, namespace = scene.node(), scene.namespace()
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    for body in bare_pods(node):
+        scene.admin.create(pods, body)
+    for kind, version in CONTROLLERS.items():
+        root = "/api/v1" if version == "v1" else f"/apis/{version}"
+        body = {"apiVersion": version, "kind": kind, "metadata": {"name": kind.lower()}, "spec": spec_of(kind, node)}
+        scene.admin.create(f"{root}/namespaces/{namespace}/{kind.lower()}s", body)
+    scene.work.until(pods, lambda found: sum(is_ready(pod) for pod in found.values()) == len(CONTROLLERS) + 5)
+    for name, phase in (("succeeded", "Succeeded"), ("failed", "Failed")):
+        scene.admin.patch(f"{pods}/{name}/status", {"status": {"phase": phase}})
+    return node
+
+
+def bare_pods(node: str) -> list[Object]:
+    """Pods without a controller, labelled with what they are."""
+    options: dict[str, Object] = {
+        "bare": {},
+        "succeeded": {},
+        "failed": {},
+        "emptydir": {"empty_dir": True},
+        "mirror": {"annotations": {"kubernetes.io/config.mirror": "here"}},
+    }
+    return [pod_on(node, name, labels={"kind": name}, **more) for name, more in options.items()]
+
+
+def spec_of(kind: str, node: str) -> Object:
+    """What a controller's object says, for one pod that fits this node alone and does not end by itself."""
+    labels = {"kind": kind}
+    pod: Object = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
+    metadata: Object = {"labels": labels, "annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}
+    spec: Object = {"template": {"metadata": metadata, "spec": pod}}
+    if kind == "Job":
+        pod["restartPolicy"] = "Never"
+        return spec
+    selector = labels if kind == "ReplicationController" else {"matchLabels": labels}
+    more = {"serviceName": "none"} if kind == "StatefulSet" else {}
+    return {**spec, **more, "selector": selector}
+
+
+def kinds_on(scene: Scene, node: str) -> dict[str, str]:
+    """Uid → kind of the pods on the node."""
+    return {pod["metadata"]["uid"]: pod["metadata"]["labels"]["kind"] for pod in scene.pods_on(node)}

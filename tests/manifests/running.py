@@ -1,0 +1,122 @@
+"""An install that was applied, at work: its workloads are processes here, each under the account its manifest names."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import yaml
+
+from localcluster.api import Api
+from localcluster.cluster import LocalCluster
+from localcluster.functions import READY, gunicorn
+from localcluster.knative.kubelet import kubeconfig
+from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.servers import DIRECT, LOOPBACK
+from tests.manifests.rendering import ROOT, Manifest, of_kind
+from tests.workload import pod_on
+
+OF_SERVING = ("containerConcurrency", "timeoutSeconds")
+"""What the pod template of a Knative Service says to Serving, and no pod knows."""
+
+
+class Running(Startable):
+    """The functions of an install with one Service for all, and its sources and Triggers on the local delivery.
+
+    In: a cluster with the install on it, the objects of the install, and a folder for logs and databases.
+    """
+
+    def __init__(self, cluster: LocalCluster, objects: list[Manifest], directory: Path) -> None:
+        functions, delivery = (f"http://{LOOPBACK}:{port}" for port in (free_port(), free_port()))
+        self.broker_url = delivery
+        self._urls = functions, delivery
+        (service,) = of_kind(objects, "Service")
+        environment = {
+            "KUBECONFIG": str(_identity(cluster, service)),
+            "K_SINK": delivery,
+            "JOURNAL": str(directory / "journal.db"),
+            "RECORD": f"{functions}/record",
+        }
+        port = int(functions.rpartition(":")[2])
+        self._servers = [
+            gunicorn("functions", port, directory / "functions.log", environment),
+            _delivery(cluster, objects, directory, functions, delivery),
+        ]
+
+    def _bring_up(self) -> None:
+        """Start both; return when both are ready."""
+        for server, url in zip(self._servers, self._urls, strict=True):
+            api = Api(url)
+            server.start()
+            await_ready(server.name, lambda api=api: api.answers(READY), [server], seconds=30)  # type: ignore[misc]
+
+    def stop(self) -> None:
+        """Stop both, the delivery first."""
+        for server in reversed(self._servers):
+            server.stop()
+
+
+def _delivery(cluster: LocalCluster, objects: list[Manifest], directory: Path, functions: str, delivery: str) -> Server:
+    """The local delivery, reading what was applied."""
+    file = directory / "install.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    accounts = {_identity(cluster, item) for item in of_kind(objects, "ApiServerSource")}
+    (source,), (podsource,) = accounts, of_kind(objects, "ContainerSource")
+    environment = {**DIRECT, "KUBECONFIG": str(source), "PODSOURCE_KUBECONFIG": str(_identity(cluster, podsource))}
+    words = ("--manifests", file, "--functions", functions, "--listen", delivery.removeprefix("http://"))
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "eventing.local.broker",
+        *words,
+        "--database",
+        directory / "delivery.db",
+    ]
+    return Server("delivery", command, directory / "delivery.log", environment, ROOT)
+
+
+def _identity(cluster: LocalCluster, item: Manifest) -> Path:
+    """A kubeconfig of the account that an object runs under."""
+    spec = item["spec"]
+    account = spec.get("serviceAccountName") or spec["template"]["spec"]["serviceAccountName"]
+    return kubeconfig(cluster, item["metadata"]["namespace"], account)
+
+
+def deployment_of(item: Manifest) -> Manifest:
+    """What Serving makes of a Knative Service, or Eventing of a ContainerSource, less what is only theirs."""
+    template, name = item["spec"]["template"], item["metadata"]["name"]
+    labels = {**template["metadata"]["labels"], "app": name}
+    spec = {key: value for key, value in template["spec"].items() if key not in OF_SERVING}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": item["metadata"]["namespace"]},
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def drained_and_given_back(cluster: LocalCluster) -> None:
+    """See that the document's object of the oldest API drains its node, and that its deletion gives the node back."""
+    sample = ROOT / "deploy" / "crds" / "nodemaintenance_cr.yaml"
+    node = yaml.safe_load(sample.read_text())["spec"]["nodeName"]
+    pod = {"apiVersion": "v1", "kind": "Pod", **pod_on(node, "web")}
+    cluster.add_named(node)
+    try:
+        cluster.kubectl("create", "-n", "default", "-f", "-", input=json.dumps(pod))
+        cluster.kubectl("wait", "-n", "default", "--for=condition=Ready", "pod/web", "--timeout=20s")
+
+        cluster.kubectl("apply", "-f", sample)
+        cluster.kubectl("wait", "--for=condition=Drained", "-f", sample, "--timeout=30s")
+
+        assert cluster.kubectl("get", "pods", "-n", "default", "-o", "name").stdout == ""
+        assert "SchedulingDisabled" in cluster.kubectl("get", "node", node).stdout
+
+        cluster.kubectl("delete", "-f", sample, "--timeout=20s")
+
+        assert "SchedulingDisabled" not in cluster.kubectl("get", "node", node).stdout
+    finally:
+        cluster.kubectl("delete", "node", node)

@@ -1,0 +1,134 @@
+"""The commands of the operators' documents, as they are written there, on a cluster with the product at work.
+
+One path differs: two documents name `config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml`, each for its own
+group. The sample of KubeVirt's operator is therefore in a file beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
+from kube.paths import Object
+from localcluster.cluster import LocalCluster
+from localcluster.product import Product
+from tests.chain.scene import Scene
+from tests.proofs import proves
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "config" / "samples"
+OLDEST = "nodemaintenances.kubevirt.io"
+Kubectl = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def documented(installed: LocalCluster, product: Product) -> Iterator[Scene]:
+    """Give a cluster that does not serve the oldest API, with the nodes that the documents name."""
+    scene = Scene(installed, product)
+    with closing(scene.admin):
+        for name in ("node02", "node-1.example.com"):
+            scene.node(name)
+        yield scene
+        installed.kubectl("delete", "node", "node02", "node-1.example.com")
+
+
+@pytest.fixture
+def kubectl(documented: Scene, tmp_path: Path) -> Kubectl:
+    """Run a kubectl command line as it is written; returns what it prints. What it knows of kinds is read afresh."""
+
+    def runs(line: str) -> str:
+        words = [str(ROOT / word) if word.endswith(".yaml") else word for word in line.split()]
+        return documented.cluster.kubectl(*words, "--cache-dir", tmp_path).stdout
+
+    return runs
+
+
+def status_of(kubectl: Kubectl, line: str) -> Object:
+    """The status in what a `get -o yaml` prints."""
+    status: Object = yaml.safe_load(kubectl(line))["status"]
+    return status
+
+
+@proves("NMO-1", "NMO-10", "NMO-15")
+def test_the_document_of_medik8s(documented: Scene, kubectl: Kubectl) -> None:
+    """The sample is applied, its status has the documented fields, and `kubectl delete nm` prints what is written."""
+    file = "config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml"
+    name = "nodemaintenance.nodemaintenance.medik8s.io"
+
+    assert kubectl(f"apply -f {file}") == f"{name}/nodemaintenance-sample created\n"
+    documented.reaches(f"{MEDIK8S.path}/nodemaintenance-sample")
+    status = status_of(kubectl, "get nm nodemaintenance-sample -o yaml")
+    deleted = kubectl("delete nm nodemaintenance-sample")
+
+    fields = {"drainProgress", "evictionPods", "lastUpdate", "pendingPods", "phase", "totalpods"}
+    assert fields <= status.keys()
+    assert (status["phase"], status["drainProgress"]) == ("Succeeded", 100)
+    assert deleted == f'{name} "nodemaintenance-sample" deleted\n'
+
+
+@proves("KNM-1", "KNM-1a", "KNM-2", "C7")
+def test_the_document_of_kubevirt(documented: Scene, kubectl: Kubectl) -> None:
+    """The sample has the document's name, so that its `kubectl delete nodemaintenance` finds it; the node is back."""
+    file = "config/samples/nodemaintenance_v1beta1_kubevirt.yaml"
+
+    assert kubectl(f"apply -f {file}").endswith("/nodemaintenance-sample created\n")
+    documented.reaches(f"{KUBEVIRT.path}/nodemaintenance-sample")
+    status = status_of(kubectl, "get nodemaintenance nodemaintenance-sample -o yaml")
+    assert documented.spec("node02")["unschedulable"] is True
+    kubectl("delete nodemaintenance nodemaintenance-sample")
+
+    assert {"phase", "pendingPods", "totalPods", "evictionPods"} <= status.keys()
+    assert not documented.spec("node02").get("unschedulable")
+
+
+@proves("OSV-11", "OSV-13", "C7")
+def test_the_document_of_openshift_virtualization(documented: Scene, kubectl: Kubectl) -> None:
+    """Applied by its file, listed by `get NodeMaintenance -o yaml`, deleted by its file with the document's words."""
+    name = "nodemaintenance.nodemaintenance.kubevirt.io"
+
+    assert kubectl("apply -f config/samples/nodemaintenance-cr.yaml") == f"{name}/maintenance-example created\n"
+    documented.reaches(f"{KUBEVIRT.path}/maintenance-example")
+    listed = yaml.safe_load(kubectl("get NodeMaintenance -o yaml"))
+    deleted = kubectl("delete -f config/samples/nodemaintenance-cr.yaml")
+
+    (item,) = (each for each in listed["items"] if each["metadata"]["name"] == "maintenance-example")
+    assert listed["apiVersion"] == "v1"
+    assert item["spec"] == {"nodeName": "node-1.example.com", "reason": "Node maintenance"}
+    assert {"evictionPods", "pendingPods", "phase", "totalpods"} <= item["status"].keys()
+    assert deleted == f'{name} "maintenance-example" deleted\n'
+
+
+@pytest.fixture
+def without_the_oldest(documented: Scene) -> Iterator[None]:
+    """Take the oldest API off again: with it a bare name would mean that one."""
+    yield
+    documented.cluster.kubectl("delete", "crd", OLDEST, "--ignore-not-found")
+
+
+@pytest.mark.usefixtures("without_the_oldest")
+@proves("DRN-12", "DRN-13", "C3", "C9")
+def test_the_document_of_the_node_drain(documented: Scene, kubectl: Kubectl) -> None:
+    """Its two files make the API and the object; the node is Ready,SchedulingDisabled, has both taints, and is back."""
+    made = kubectl("create -f deploy/crds/nodemaintenance_crd.yaml")
+    kubectl(f"wait --for=condition=Established crd/{OLDEST}")
+
+    applied = kubectl("apply -f deploy/crds/nodemaintenance_cr.yaml")
+    documented.reaches(f"{KUBEVIRT_ALPHA.path}/nodemaintenance-xyz")
+
+    taints = documented.spec("node02")["taints"]
+    assert made == f"customresourcedefinition.apiextensions.k8s.io/{OLDEST} created\n"
+    assert applied == "nodemaintenance.kubevirt.io/nodemaintenance-xyz created\n"
+    assert kubectl("get node node02 --no-headers").split()[1] == "Ready,SchedulingDisabled"
+    assert {(taint["key"], taint["effect"], taint.get("value")) for taint in taints} == {
+        ("node.kubernetes.io/unschedulable", "NoSchedule", None),
+        ("kubevirt.io/drain", "NoSchedule", None),
+    }
+
+    kubectl("delete -f deploy/crds/nodemaintenance_cr.yaml")
+
+    assert not documented.spec("node02").get("unschedulable")

@@ -1,0 +1,60 @@
+"""An install on a cluster that has no Knative yet: it fails, works not at all, and is completed later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eventing.replay.again import post
+from localcluster.cluster import LocalCluster
+from tests.functions.hints import tick
+from tests.manifests.rendering import MANIFESTS, ROOT, knative_crds, rendered
+from tests.manifests.running import Running
+from tests.proofs import proves
+
+SAMPLE = ROOT / "config" / "samples" / "nodemaintenance_v1beta1_nodemaintenance.yaml"
+COMPACT = MANIFESTS / "overlays" / "compact"
+"""The install whose functions are one process, so that it can be run here."""
+RUNS = "pods,deployments,statefulsets,daemonsets,jobs,cronjobs"
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Give a cluster of its own with the node that the sample names, and nothing of ours or of Knative's on it."""
+    with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
+        cluster.add_named("node02")
+        yield cluster
+
+
+@proves("NMO-24", "X-3")
+def test_without_knative_nothing_works_until_a_second_apply_completes_it(bare: LocalCluster, tmp_path: Path) -> None:
+    """The first apply names every missing kind and starts nothing; what was asked for meanwhile is done afterwards."""
+    objects = rendered(COMPACT)
+    theirs = {item["kind"] for item in objects if ".knative.dev/" in item["apiVersion"]}
+
+    first = bare.kubectl("apply", "-k", COMPACT, check=False)
+    bare.kubectl("apply", "-f", SAMPLE)
+    waited = bare.kubectl("wait", "--for=condition=Drained", "-f", SAMPLE, "--timeout=1s", check=False)
+
+    assert first.returncode == 1
+    assert {kind for kind in theirs if f'no matches for kind "{kind}"' in first.stderr} == theirs
+    assert bare.kubectl("get", RUNS, "--all-namespaces", "-o", "name").stdout == ""
+    assert (waited.returncode, "timed out" in waited.stderr) == (1, True)
+    item = json.loads(bare.kubectl("get", "-f", SAMPLE, "-o", "json").stdout)
+    assert "status" not in item
+    assert "finalizers" not in item["metadata"]
+    assert "SchedulingDisabled" not in bare.kubectl("get", "node", "node02").stdout
+
+    files = [word for file in knative_crds() for word in ("-f", str(file))]
+    bare.kubectl("apply", "--server-side", *files)
+    bare.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    second = bare.kubectl("apply", "-k", COMPACT)
+
+    assert len(second.stdout.splitlines()) == len(objects)
+    with Running(bare, objects, tmp_path) as install:
+        assert post(tick(), install.broker_url).status_code == 202
+        bare.kubectl("wait", "--for=condition=Drained", "-f", SAMPLE, "--timeout=20s")
+        assert "SchedulingDisabled" in bare.kubectl("get", "node", "node02").stdout

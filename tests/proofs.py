@@ -1,0 +1,167 @@
+"""The requirements that are claimed to hold, and the mark that a test bears which proves one of them.
+
+`python -m tests.proofs` prints docs/requirements.md, made of this list and of the marks of all tests.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "requirements.md"
+MARK = "proves"
+CHAPTERS = {
+    "X": "All of it",
+    "NMO": "The operator of medik8s",
+    "KNM": "The operator of KubeVirt",
+    "DRN": "Draining nodes of virtual machines",
+    "OSV": "Maintenance by console, command line and object",
+    "C": "Where the documents contradict each other",
+}
+REQUIREMENTS = {
+    "X-1": "Each step is a small HTTP function: an event in, one object changed, the next event out.",
+    "X-2": "An event is a hint: repeated, late or out of order it leads to the same end.",
+    "X-3": "What the sources missed, a tick finds; where nothing is to be done it writes nothing.",
+    "X-4": "Triggers filter by exact attributes, one kind to one set of functions.",
+    "X-5": "A deletion waits for its node to be given back, however long everything is down.",
+    "X-6": "Conflicts are read again, closed budgets waited for, refusals told, failures tried again.",
+    "X-7": "Three API groups, one engine; a node named twice is held until both objects are gone.",
+    "NMO-1": "The API is served under its name and short name, and its sample applies unchanged.",
+    "NMO-2": "`spec.nodeName` is required text, `spec.reason` is free and may change.",
+    "NMO-3": "The node is cordoned, and no new pod is scheduled there.",
+    "NMO-4": "Two taints without value are added; what is there already stays as and where it is.",
+    "NMO-5": "Cordon and taints are complete before the first eviction; without them there is none.",
+    "NMO-6": "Pods leave through the eviction subresource; who may not go yet stays pending.",
+    "NMO-7": "DaemonSet pods stay, are named in a warning, and count in the total alone.",
+    "NMO-8": "Pods that no controller makes again leave too, and are named in a warning.",
+    "NMO-9": "Static pods stay, finished pods leave, emptyDir holds nobody back.",
+    "NMO-10": "`Running`, then `Succeeded` at 100 percent with nothing pending; progress never goes back.",
+    "NMO-11": "The two counts are taken before the first eviction, and stay.",
+    "NMO-12": "`pendingPods` shrinks; `lastUpdate` moves with each write, and no write is for its sake.",
+    "NMO-13": "`lastError` says what is wrong now, and is gone after a clean pass.",
+    "NMO-14": "Deleting gives the node back: schedulable, our taints off, nothing else touched.",
+    "NMO-15": "`kubectl delete` returns promptly, also amid a drain; the name is free again.",
+    "NMO-16": "A finalizer of our own holds the object; the older operator's is taken off as well.",
+    "NMO-17": "The log has the lines that operators grep for, once for each action.",
+    "NMO-18": "Without any webhook the rules for the spec hold all the same.",
+    "NMO-19": "An unknown node: `Failed` with the reason, no write elsewhere, taken up when it comes.",
+    "NMO-20": "A node that is deleted takes its maintenance along.",
+    "NMO-21": "`spec.nodeName` cannot be changed.",
+    "NMO-22": "One maintenance for a node: a second one is `Failed`, and its deletion frees nothing.",
+    "NMO-24": "One command installs, again it changes nothing; without Knative it fails, and nothing works by half.",
+    "NMO-25": "One command gathers what explains a maintenance, or names each right that is missing.",
+    "NMO-26a": "Make targets deploy, try the product on a cluster, build and push its image; or say why not, and fail.",
+    "NMO-27": "Kubernetes Events tell begin, success, failure and end; a lease for each node is respected.",
+    "KNM-1": "This group is served beside the first and does the same.",
+    "KNM-1a": "The document's sample has the document's name, and its commands work as written.",
+    "KNM-2": "The status has all its fields, `totalPods` in this spelling too.",
+    "KNM-3": "`totalPods` and `evictionPods` are counted at the start.",
+    "KNM-4": "The drain taint of this group is `kubevirt.io/drain`; one that is there with a value is kept.",
+    "KNM-5": "Log records are JSON with the documented keys and messages.",
+    "KNM-6": "The pods left are those that `kubectl drain` leaves.",
+    "DRN-1": "Our drain takes the documented flags, old spelling and new, and does as `kubectl drain` does.",
+    "DRN-2": "emptyDir: gone with its flag; without it nothing is evicted, and the pod is named.",
+    "DRN-3": "DaemonSets: left alone with their flag; without it nothing is evicted, and the pod is named.",
+    "DRN-4": "Pods without controller: gone with force; without it nothing is evicted, and the pod is named.",
+    "DRN-5": "A pod selector limits the drain; one that cannot be read is refused before the cordon.",
+    "DRN-6": "A node cordoned or drained by hand stays so until it is uncordoned by hand.",
+    "DRN-12": "The oldest API is created and used by the document's own two files.",
+    "DRN-13": "Under it the node is listed as not schedulable, and has both taints.",
+    "DRN-14": "The files of the stepwise install create in their order, and its workloads become ready.",
+    "DRN-15": "Beside HyperConverged it installs into that namespace; of two installs only one may act.",
+    "DRN-15a": "That install serves the oldest API too.",
+    "OSV-1": "Command line and object are two ways to the same end.",
+    "OSV-5": "With the object no new workload comes and those that can go leave; without it the node takes them again.",
+    "OSV-6": "What left does not come back by itself.",
+    "OSV-7": "The console starts a maintenance, of one node or several, after a confirmation and for those who may.",
+    "OSV-8": "The console stops it in the same way, and offers only what fits the node's state.",
+    "OSV-9": "The console shows progress, pending pods, the latest error and the reason.",
+    "OSV-10": "Drain and uncordon are commands of kubectl with the documented flags.",
+    "OSV-11": "The document's object is applied and deleted by its file, with the document's words printed.",
+    "OSV-12": "`kubectl describe node` shows that the node is not schedulable, and when it is again, once each.",
+    "OSV-13": "`kubectl get NodeMaintenance -o yaml` lists the tasks in the documented fields.",
+    "OSV-14": "Who has no right to it starts no maintenance.",
+    "OSV-15": "The object moves work away and no more: on a node that is not ready it keeps its state and waits.",
+    "C1": "`totalpods` and `totalPods` are both there, with one value.",
+    "C2": "Each group is a CRD of its own, with one schema.",
+    "C3": "The group selects the drain taint.",
+    "C4": "A taint is matched by key and effect, whatever its value.",
+    "C6": "`Failed` is the phase of an unknown node and of a second maintenance.",
+    "C7": "Bare resource names reach the group whose document uses them.",
+    "C9": "The cordon leaves the node's readiness alone.",
+    "C20": "`lastError` is the latest error of any kind.",
+    "C22": "A node that was cordoned by hand before is schedulable after its maintenance.",
+    "C31": "Logs are lines of JSON with the messages of both documents.",
+    "C32": "Cordon and taints come in any order, and before the first eviction.",
+}
+HEAD = """# Requirements
+
+What is claimed to hold, and by which tests. A test proves a requirement if it bears the mark `@proves` of
+`tests/proofs.py` with its id. `make requirements` writes this page anew from those marks, and a test fails where it is
+not up to date. Tests below `tests/e2e` run on real brokers, by `make e2e`.
+"""
+
+
+def proves(*ids: str) -> pytest.MarkDecorator:
+    """The mark of a test that proves these requirements. Raises `ValueError` for an id that is not in the list."""
+    unknown = [each for each in ids if each not in REQUIREMENTS]
+    if unknown or not ids:
+        raise ValueError(f"no requirement: {', '.join(unknown) or 'none is named'}")
+    mark: pytest.MarkDecorator = getattr(pytest.mark, MARK)(*ids)
+    return mark
+
+
+class Collected:
+    """A plugin of pytest that notes which tests prove what; the parameters of a test are not told apart."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, list[str]] = {each: [] for each in REQUIREMENTS}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            test = item.nodeid.partition("[")[0]
+            for each in {each for mark in item.iter_markers(MARK) for each in mark.args}:
+                if test not in self.tests[each]:
+                    self.tests[each].append(test)
+
+
+def collect() -> dict[str, list[str]]:
+    """Requirement → tests that prove it, those on real brokers too; nothing is run.
+
+    Raises `RuntimeError` with the output of pytest where the tests cannot be collected.
+    """
+    found, output = Collected(), io.StringIO()
+    with redirect_stdout(output):
+        code = pytest.main(["--collect-only", "-q", "-m", "", "-p", "no:cacheprovider", str(ROOT / "tests")], [found])
+    if code != pytest.ExitCode.OK:
+        raise RuntimeError(output.getvalue())
+    return found.tests
+
+
+def page(tests: Mapping[str, Iterable[str]]) -> str:
+    """The text of docs/requirements.md."""
+    lines = [HEAD]
+    for prefix, title in CHAPTERS.items():
+        lines += [f"## {title}", "", "| id | must hold | proved by |", "|---|---|---|"]
+        lines += [_row(each, tests[each]) for each in REQUIREMENTS if _prefix(each) == prefix]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _prefix(requirement: str) -> str:
+    return requirement.partition("-")[0].rstrip("0123456789")
+
+
+def _row(requirement: str, tests: Iterable[str]) -> str:
+    links = [f"[{test.rpartition('::')[2]}](../{test.partition('::')[0]})" for test in tests]
+    return f"| {requirement} | {REQUIREMENTS[requirement]} | {'<br>'.join(links)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(collect()))
