@@ -3,6 +3,7 @@
 NODES ?= 3
 DELIVERY ?= local
 ARGS ?=
+WORKERS ?= 3
 OVERLAY ?= knative
 NODE ?=
 IMAGE ?=
@@ -12,13 +13,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+# Tests wait more than they compute, so there may be more workers than cores; tests/sharing.py says who runs what.
+SHARED := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
+	$(wildcard tests/eventing/test_*.py tests/test_*.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e screenshots requirements up env status down deploy cluster-functest container-build \
+.PHONY: help demo test check e2e screenshots requirements up env status down deploy cluster-functest container-build \
   container-push container-build-and-push-community bench lint build clean needs
 
 help: ## show this list
@@ -29,9 +34,13 @@ demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
 
 # The build comes first by itself, since pytest would hide its progress.
-test: $(STAMP) ## run the tests; ARGS="-k cordon" goes to pytest
+test: $(STAMP) ## run the tests, WORKERS=3 side by side (0: one by one); ARGS="-k cordon" goes to pytest
 	@$(BIN)/python -m localcluster build
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(SHARED) $(ARGS)
+
+check: lint ## check style and types, then the rules and functions: the inner loop, a minute or so
+	@$(BIN)/python -m localcluster build
+	@$(BIN)/python -m pytest $(SHARED) $(CHECKED) $(ARGS)
 
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
 	@$(BIN)/python -m localcluster build

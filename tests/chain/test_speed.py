@@ -5,8 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 
+import pytest
+
 from tests.chain.scene import Scene, finished
 
+pytestmark = pytest.mark.alone
 DRAINS = 20
 
 

@@ -65,6 +65,7 @@ def gone_after(pods: LocalCluster, name: str) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.alone
 def test_a_pod_is_ready_at_once(pods: LocalCluster) -> None:
     """A pod without annotations is Running and Ready a moment after it is bound."""
     pods.door().create(PODS, pod("at-once"))
@@ -72,6 +73,7 @@ def test_a_pod_is_ready_at_once(pods: LocalCluster) -> None:
     assert seconds_to_ready(pods, "at-once") < AT_ONCE
 
 
+@pytest.mark.alone
 def test_the_ready_delay_is_honoured(pods: LocalCluster) -> None:
     """A pod with the ready annotation is Ready after that time and not before."""
     pods.door().create(PODS, pod("late", {"pod-ready.stage.kwok.x-k8s.io/delay": "1s"}))
@@ -90,6 +92,7 @@ def test_a_deleted_pod_goes_at_once(pods: LocalCluster) -> None:
     assert times[ROUNDS // 2] < AT_ONCE / 2
 
 
+@pytest.mark.alone
 def test_the_delete_delay_is_honoured_without_jitter(pods: LocalCluster) -> None:
     """A deleted pod with the delete annotation goes after that time, not spread over its grace period."""
     pods.door().create(PODS, pod("slow", {"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
@@ -127,6 +130,7 @@ def test_a_job_pod_completes_after_its_time(cluster: LocalCluster, pods: LocalCl
     cluster.kubectl("wait", "--for=condition=Complete", "job/work", "--namespace=pods-test", "--timeout=20s")
 
 
+@pytest.mark.alone
 def test_new_nodes_take_pods(cluster: LocalCluster, pods: LocalCluster) -> None:
     """A node that is added later is Ready and runs the pods that are bound to it."""
     (name,) = cluster.add_nodes(1)

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import yaml
-
 from localcluster.api import Api
+
 from localcluster.cluster import LocalCluster
 from localcluster.functions import READY, gunicorn
 from localcluster.knative.kubelet import kubeconfig

@@ -208,6 +208,7 @@ def test_the_words_beside_a_box_tick_it_too(browser: Browser, rack: list[str], l
     assert browser.one("input[name=failed]").is_selected()
 
 
+@pytest.mark.alone
 def test_500_nodes_are_painted_within_a_second_and_follow(browser: Browser, site: Site, rack: list[str]) -> None:
     """The first paint by the browser's own clock; a change of one of them shows by itself."""
     scene = site.scene

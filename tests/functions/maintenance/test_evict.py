@@ -313,6 +313,7 @@ def test_a_pod_that_went_meanwhile_counts_as_gone(functions: Functions, work: Wo
     assert {entry["responseStatus"]["code"] for entry in audit.evictions()} <= {201, 404, 409}
 
 
+@pytest.mark.alone
 def test_thirty_free_pods_go_side_by_side(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-6: thirty pods without a budget are evicted in one batch that takes under a second."""
     node = work.node()
