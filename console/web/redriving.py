@@ -25,14 +25,14 @@ class Redriving:
         self._desk = desk
 
     def dead_letters(self) -> str:
-        """The deliveries that were given up, and why."""
+        """The dead letters, each with the reason."""
         _, user = self._desk.viewed()
         found = self._desk.journal.select(Query(dead=True, limit=PAGE, newest=True))[::-1]
         waiting = [letter.seq for letter in still_open(found)]
         return render_template("dead_letters.html", user=user, entries=found, waiting=waiting, lanes=lanes)
 
     def redrive(self) -> str:
-        """Deliver every `letter` again, to the one function whose delivery was given up; without `confirm`, ask first.
+        """Deliver every `letter` again, to the one function that it was meant for; without `confirm`, ask first.
 
         Who may start a maintenance may do this.
         """

@@ -87,7 +87,7 @@ def test_the_events_page_narrows_by_node_type_and_failure(browser: Browser, site
 def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
     browser: Browser, site: Site, drained: str
 ) -> None:
-    """Of a delivery to `cordon` that was given up; acknowledged at the second time, and then no longer open."""
+    """Of an event for `cordon`; acknowledged at the second time, and then no longer open."""
     journal = Journal(site.scene.product.journal)
     (begun,) = journal.select(Query(node=drained, types=("dev.nodemaintenance.maintenance.begun",)))
     message = binary(begun.event)
