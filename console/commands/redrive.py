@@ -1,4 +1,4 @@
-"""`kubectl maintenance redrive`: deliver dead letters again, each to the function whose delivery was given up."""
+"""`kubectl maintenance redrive`: deliver dead letters again, each to the function that it was meant for."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 def redrive(
     ids: tuple[str, ...], everything: bool, base: str, broker: str, namespace: str, yes: bool, journal: str, output: str
 ) -> None:
-    """Deliver dead letters again: each to the one function whose delivery was given up; its answer to the broker.
+    """Deliver dead letters again: each to the one function that it was meant for; the answer goes to the broker.
 
-    Exit status 1 when one is refused again.
+    Exit status 1 when one fails again.
 
     \b
     Example:
