@@ -19,7 +19,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from eventing import events, logs, marks
 from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.retention import Retention
-from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, unread
+from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, received_or_none
 from functions import record
 from functions.failures import Failed, Retry
 from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint
@@ -113,7 +113,7 @@ def _handler(function: Function, cluster: Cluster, feed: Feed, spans: Spans) -> 
             event = _decoded(function, headers, body)
         except BadEvent as error:
             response = _refused(function, error)
-            _give_up(unread(headers, body), response, feed)
+            _give_up(received_or_none(headers, body), response, feed)
             return _counted(function, response, started)
         with Run(function.name, event, feed) as attempt, spans.around(attempt):
             response = answer(function, attempt, cluster, accept=request.headers.get("Accept", ""))

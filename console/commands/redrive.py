@@ -97,7 +97,7 @@ def broker_address(cluster: Cluster, namespace: str) -> str:
 def _redriven(letter: Entry, url: str, broker: str, book: Journal, output: str) -> Attempt:
     """Deliver one, write down what came of it, and say it."""
     made = delivered(letter, url, broker)
-    book.note([made])
+    book.write_attempts([made])
     answered = ", ".join(short(str(reply["type"])) for reply in made.replies) or "nothing"
     said = f"not taken: {made.status} {made.error}" if made.failed else f"answered {answered}"
     note(f"{letter.event.get_id()}  {short(letter.event.get_type())}  ─▶ {made.function or url}  {said}", output)

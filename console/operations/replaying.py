@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from console.operations.diff import Replayed
 from console.operations.targets import Targets, Wanted
 from eventing.journal.entries import Entry
-from eventing.replay.again import new_run, recorded, replay
+from eventing.replay.again import new_replay_id, recorded, replay
+from eventing.replay.changes import objects_in, read_changes
 from eventing.replay.differences import compare
-from eventing.replay.world import look, mentioned
 from kube.door.api import Api
 from kube.door.cluster import Cluster
 
@@ -29,11 +29,11 @@ def rehearse(entry: Entry, cluster: Cluster, caller: Api, functions: str) -> Reh
     URL functions answer by name, "" for where the Triggers say. Raises `Trouble` and `NoAnswer`, in one line each.
     """
     targets = Targets(Wanted(base=functions), cluster).of(entry.event)
-    world = cluster.run(look(caller, mentioned([entry])))
-    run = new_run()
+    changes = cluster.run(read_changes(caller, objects_in([entry])))
+    replay_id = new_replay_id()
     answers = []
     for target in targets:
-        now = replay(entry, target.function, target.url, dry_run=True, run=run)
+        now = replay(entry, target.function, target.url, dry_run=True, replay_id=replay_id)
         then = recorded(entry, target.function)
-        answers.append(Replayed(entry, then, now, compare(then, now, world) if then else []))
-    return Rehearsal(tuple(answers), tuple(world.lost()))
+        answers.append(Replayed(entry, then, now, compare(then, now, changes) if then else []))
+    return Rehearsal(tuple(answers), tuple(changes.lost()))

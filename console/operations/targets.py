@@ -13,10 +13,10 @@ from cloudevents.core.base import BaseCloudEvent
 
 from console.terminal.options import functions_option, namespace_option
 from console.terminal.trouble import Trouble
-from eventing.listeners import LISTENERS
 from eventing.local import manifests
 from eventing.local.manifests import ManifestError
 from eventing.local.triggers import Policy, Trigger
+from eventing.subscriptions import SUBSCRIPTIONS
 from eventing.urls import Url, below
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
@@ -27,7 +27,7 @@ SHIPPED = Path(__file__).parents[2] / "manifests" / "base"
 """The manifests beside the sources; an installed package has none."""
 KEEPS_ONLY = "record"
 """Acts on nothing and answers nothing: replaying to it shows nothing, unless somebody asks for it."""
-FUNCTIONS = (*dict.fromkeys(name for name, _ in LISTENERS), KEEPS_ONLY)
+FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), KEEPS_ONLY)
 
 
 @dataclass(frozen=True)

@@ -55,5 +55,5 @@ class Redriving:
 
     def _redriven(self, letter: Entry, broker: str) -> Attempt:
         made = redrive(letter, address(letter, self._desk.functions), broker)
-        self._desk.journal.note([made])
+        self._desk.journal.write_attempts([made])
         return made

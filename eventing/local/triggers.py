@@ -1,4 +1,4 @@
-"""Which event goes where and how hard to try: Triggers as their manifests say. Pure; `delivery` acts on it."""
+"""Triggers and their delivery policies, read from manifests: filter, subscriber, retries, dead letter sink. Pure."""
 
 from __future__ import annotations
 

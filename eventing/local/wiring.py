@@ -1,4 +1,4 @@
-"""Whether events can reach the functions: what the Triggers ask for, held against what there is. Pure."""
+"""Checks that Triggers can deliver: something emits what the filter asks for, and the function consumes it. Pure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from eventing import events
 from eventing.local.manifests import Document
 
-SAID_BY_SOURCES = {
+EMITTED_BY_SOURCES = {
     "ApiServerSource": (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED),
     "PingSource": (events.TICK,),
 }
 
 
 def problems(
-    documents: Iterable[Document], functions: Mapping[str, Collection[str]], said: Collection[str]
+    documents: Iterable[Document], functions: Mapping[str, Collection[str]], emitted: Collection[str]
 ) -> list[str]:
-    """What keeps Triggers from ever doing their work, one sentence each; none when all is well.
+    """Why Triggers can never deliver anything, one sentence each; none when all can.
 
-    `functions` maps the name of each function to the event types it takes, none for all. `said` are the types that
-    functions and ContainerSources emit; what the other sources emit is read from the documents.
+    `functions` maps the name of each function to the event types it consumes, none for all. `emitted` are the
+    types that functions and ContainerSources emit; what the other sources emit is read from the documents.
     """
     documents = list(documents)
-    known = {*said, *_from_sources(documents)}
+    known = {*emitted, *_from_sources(documents)}
     kinds = set(_watched(documents))
     triggers = [document for document in documents if document.kind == "Trigger"]
     return [str(each.wrong(*wrong)) for each in triggers for wrong in _wrong(each, functions, known, kinds)]
@@ -38,7 +38,7 @@ def _wrong(
     if function not in functions:
         yield "spec.subscriber", f"names {function!r}, which is no function: {', '.join(functions)}"
     elif functions[function] and not brought & set(functions[function]):
-        yield "spec.filter.attributes", f"are {_text(attributes)}, which brings nothing that {function} takes"
+        yield "spec.filter.attributes", f"are {_text(attributes)}, which brings nothing that {function} consumes"
     if not brought:
         yield "spec.filter.attributes", f"are {_text(attributes)}, which nothing emits"
     if watched is not None and watched not in kinds:
@@ -67,7 +67,7 @@ def _called(trigger: Document, field: str) -> str | None:
 
 def _from_sources(documents: Iterable[Document]) -> Iterator[str]:
     for document in documents:
-        yield from SAID_BY_SOURCES.get(document.kind, ())
+        yield from EMITTED_BY_SOURCES.get(document.kind, ())
 
 
 def _watched(documents: Iterable[Document]) -> Iterator[str]:

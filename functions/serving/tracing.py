@@ -58,10 +58,10 @@ class Spans:
         from functions.serving import otlp
 
         uid, _ = maintenance_of(run.event)
-        parent = traces.of(run.event) or (traces.own(uid) if uid else "")
+        parent = traces.of(run.event) or (traces.root(uid) if uid else "")
         first = run.event.get_type() == events.RESOURCE_ADDED and not traces.of(run.event)
         with otlp.span(self._tracer, run.function, parent, first=first, attributes=_attributes(run, uid)) as span:
-            with traces.running(uid, otlp.traceparent(span)):
+            with traces.current(uid, otlp.traceparent(span)):
                 yield
             otlp.ended(span, run.status, run.error)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from eventing import events
-from eventing.listeners import LISTENERS
 from eventing.local import manifests, triggers, wiring
+from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
 from tests.manifests.rendering import MANIFESTS, OVERLAYS, text
 
@@ -39,7 +39,7 @@ def test_every_trigger_brings_a_function_what_something_emits(folder: Path, tmp_
 def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: Path) -> None:
     """The other way round: what a function is written for reaches it."""
     found = triggers.read(read(folder, tmp_path), "http://functions")
-    known = {*SAID, *(kind for kinds in wiring.SAID_BY_SOURCES.values() for kind in kinds)}
+    known = {*SAID, *(kind for kinds in wiring.EMITTED_BY_SOURCES.values() for kind in kinds)}
     brought = {
         (each.url.rpartition("/")[2], kind) for each in found.values() for kind in wiring.brings(each.attributes, known)
     }
@@ -52,7 +52,7 @@ def test_who_listens_is_known_without_manifests(tmp_path: Path) -> None:
     found = triggers.read(read(MANIFESTS / "base", tmp_path), "http://functions").values()
     told = {(each.url.rpartition("/")[2], frozenset(each.attributes.items())) for each in found}
 
-    assert {(name, frozenset(wanted.items())) for name, wanted in LISTENERS} == told - {("record", frozenset())}
+    assert {(name, frozenset(wanted.items())) for name, wanted in SUBSCRIPTIONS} == told - {("record", frozenset())}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

@@ -97,7 +97,7 @@ def test_an_older_journal_is_migrated_and_loses_nothing(older: str) -> None:
         assert ids(journal) == ["0", "1", "2"]
         assert journal.select()[0].attempts == (Attempt("/x", "0", "taint", NOW, 0.5, 503, ({"id": "r"},), "busy"),)
         assert journal.size() == 3 * 100 + len(REPLIES) + len("busy")
-        journal.note([Attempt("/x", "1", "taint", NOW, 0.5, 204)])
+        journal.write_attempts([Attempt("/x", "1", "taint", NOW, 0.5, 204)])
         assert [len(entry.attempts) for entry in journal.select(Query(failed=True))] == [1]
 
     with closing(Journal(older)) as again:
