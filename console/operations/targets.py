@@ -96,7 +96,7 @@ class Targets:
         """The functions named, else all whose Trigger takes the event; each once, in the order of the Triggers."""
         if self._named:
             return [Target(name, self._url(name)) for name in self._named]
-        taking = [trigger.name for trigger in self._triggers if trigger.wants(lambda name: _attribute(event, name))]
+        taking = [trigger.name for trigger in self._triggers if trigger.matches(lambda name: _attribute(event, name))]
         return [Target(name, self._url(name)) for name in dict.fromkeys(taking) if name != KEEPS_ONLY]
 
     def _url(self, function: str) -> str:

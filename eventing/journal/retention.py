@@ -56,10 +56,10 @@ class Pruner:
         try:
             count = self._journal.prune(self._retention.age, self._retention.size)
         except OSError as error:
-            log.warning("the journal keeps what it should forget: %s", error)
+            log.warning("the journal could not be pruned: %s", error)
             return
         if count:
-            log.info("the journal forgot %d events, the oldest", count)
+            log.info("pruned the %d oldest events of the journal", count)
 
 
 def _age(text: str) -> timedelta | None:

@@ -121,14 +121,14 @@ class Journal:
         """Delete some of the oldest that arrived before then, until that frees `enough`; how many, and their bytes."""
         with self._database.writing() as connection:
             edge = _edge(connection.execute(oldest(before, SLICE)), enough)
-            gone, run = EVENTS.c.arrived <= edge, ATTEMPTS.c.at <= edge
+            events, attempts = EVENTS.c.arrived <= edge, ATTEMPTS.c.at <= edge
             freed = sum(
                 connection.scalar(select(func.sum(table.c.size)).where(which)) or 0
-                for table, which in ((EVENTS, gone), (ATTEMPTS, run))
+                for table, which in ((EVENTS, events), (ATTEMPTS, attempts))
             )
-            connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(gone))))
-            connection.execute(delete(ATTEMPTS).where(run))
-            return connection.execute(delete(EVENTS).where(gone)).rowcount, freed
+            connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(events))))
+            connection.execute(delete(ATTEMPTS).where(attempts))
+            return connection.execute(delete(EVENTS).where(events)).rowcount, freed
 
 
 def _edge(events: Iterable[Row[float, int]], enough: float) -> float:

@@ -20,7 +20,7 @@ READ = {
     "ContainerSource": f"{SOURCES}/v1",
 }
 HARMLESS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
-"""Kinds of those two groups that move no event; a SinkBinding only tells a workload the broker's address."""
+"""Kinds of those two groups that move no event; a SinkBinding only sets the broker's address in a workload."""
 
 
 class ManifestError(Exception):

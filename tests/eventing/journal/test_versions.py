@@ -155,12 +155,13 @@ def test_a_migration_killed_half_way_is_done_again(older: str) -> None:
     """X-2: all its statements are executed, none is committed; whoever opens the journal next migrates it."""
     child = subprocess.Popen([sys.executable, "-c", MIGRATE_AND_WAIT, older], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
-    with child.stdout:
+    try:
         assert child.stdout.readline() == "migrated, not committed\n"
         with pytest.raises(JournalError, match="version 0"):
             Journal(older, create=False)
+    finally:
         child.kill()
-        child.wait(10)
+        child.communicate(timeout=10)
 
     with closing(Journal(older)) as journal:
         assert ids(journal) == ["0", "1", "2"]
