@@ -75,7 +75,7 @@ def _check(letters: Sequence[Entry], ids: tuple[str, ...]) -> None:
 def _redriven(letter: Entry, url: str, broker: str, book: Journal, output: str) -> Attempt:
     """Deliver one, record the attempt, and show it."""
     made = delivered(letter, url, broker)
-    book.note([made])
+    book.write_attempts([made])
     answered = ", ".join(short(str(reply["type"])) for reply in made.replies) or "nothing"
     outcome = f"failed: {made.status} {made.error}" if made.failed else f"answered {answered}"
     note(f"{letter.event.get_id()}  {short(letter.event.get_type())}  ─▶ {made.function or url}  {outcome}", output)

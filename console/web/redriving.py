@@ -55,5 +55,5 @@ class Redriving:
 
     def _redriven(self, letter: Entry, broker: str) -> Attempt:
         made = redrive(letter, address(letter, self._context.functions), broker)
-        self._context.journal.note([made])
+        self._context.journal.write_attempts([made])
         return made

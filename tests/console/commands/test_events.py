@@ -43,7 +43,7 @@ def fill(book: Journal) -> None:
         (CORDONED, "taint", 0.02, 200, ""),
         (TICK, "resync", 0.03, 204, ""),
     )
-    book.note(
+    book.write_attempts(
         Attempt(one.get_source(), one.get_id(), name, START, took, code, error=error)
         for one, name, took, code, error in runs
     )
