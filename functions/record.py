@@ -55,12 +55,12 @@ def _keep(event: BaseCloudEvent, arrived: datetime) -> None:
     with OPENING:
         book, pruner = journal(), _pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
-        book.note(attempts_in(event))
+        book.write_attempts(attempts_in(event))
     elif not book.write(event, arrived):
         REDELIVERED.inc()
     elif dead_letter_of(event):
         DEAD.inc()
-    pruner.event_kept()
+    pruner.event_recorded()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""`kubectl maintenance deadletters`: events whose delivery to a function was given up, and why."""
+"""`kubectl maintenance deadletters`: list dead letters, each with its function and the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eventing.replay.redrive import is_open
 @journal_option
 @output_option
 def deadletters(everything: bool, journal: str, output: str) -> None:
-    """List the deliveries that were given up: of which event, to which function, with what answer.
+    """List dead letters: the event, the function that it could not be delivered to, and that function's answer.
 
     \b
     Example:

@@ -19,7 +19,7 @@ from console.terminal.screen import show_json
 from console.terminal.timeline import as_json, table_lines, tree_lines
 from eventing.journal.entries import Query
 from eventing.journal.transfer import BrokenLine, exported, imported
-from eventing.journal.tree import grow, unknown_causes
+from eventing.journal.tree import trees_of, unknown_causes
 from kube.words import counted
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _show(book: Journal, query: Query, output: str) -> None:
     elif output == "tree" and found:
         ids = unknown_causes(found)
         causes = book.select(Query(ids=ids)) if ids else []
-        _print(tree_lines(grow(found, causes, now)))
+        _print(tree_lines(trees_of(found, causes, now)))
     else:
         _print(table_lines(found, now))
     _warn_unknown(book, query, len(found))

@@ -1,4 +1,4 @@
-"""`kubectl maintenance redrive`: deliver dead letters again, each to the function whose delivery was given up."""
+"""`kubectl maintenance redrive`: deliver dead letters again, each to the function that it was meant for."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 def redrive(
     ids: tuple[str, ...], everything: bool, base: str, broker: str, namespace: str, yes: bool, journal: str, output: str
 ) -> None:
-    """Deliver dead letters again: each to the one function whose delivery was given up; its answer to the broker.
+    """Deliver dead letters again: each to the one function that it was meant for; the answer goes to the broker.
 
-    Exit status 1 when one is refused again.
+    Exit status 1 when one fails again.
 
     \b
     Example:
@@ -75,7 +75,7 @@ def _check(letters: Sequence[Entry], ids: tuple[str, ...]) -> None:
 def _redriven(letter: Entry, url: str, broker: str, book: Journal, output: str) -> Attempt:
     """Deliver one, record the attempt, and show it."""
     made = delivered(letter, url, broker)
-    book.note([made])
+    book.write_attempts([made])
     answered = ", ".join(short(str(reply["type"])) for reply in made.replies) or "nothing"
     outcome = f"failed: {made.status} {made.error}" if made.failed else f"answered {answered}"
     note(f"{letter.event.get_id()}  {short(letter.event.get_type())}  ─▶ {made.function or url}  {outcome}", output)

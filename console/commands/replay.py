@@ -19,9 +19,9 @@ from console.terminal.recording import journal_option, opened
 from console.terminal.screen import note, show, show_json
 from console.terminal.selection import Chosen, selected, selection_options
 from eventing.journal.entries import Entry
-from eventing.replay.again import Answer, new_run
+from eventing.replay.again import Answer, new_replay_id
 from eventing.replay.again import replay as posted
-from eventing.replay.world import World, look, mentioned
+from eventing.replay.changes import Changes, objects_in, read_changes
 from kube.door.cluster import Cluster
 from kube.words import counted
 
@@ -70,7 +70,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
         raise click.UsageError("--pdb stops in a function of this process: add --in-process")
     if wanted.in_process and wanted.url:
         raise click.UsageError("--url is a function elsewhere, --in-process runs it here: leave one out")
-    how = How(new_run(), dry_run == "server", wanted.in_process, debug)
+    how = How(new_replay_id(), dry_run == "server", wanted.in_process, debug)
     with opened(journal) as book:
         entries = selected(book, chosen)
     with door() as cluster:
@@ -80,9 +80,9 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
             raise NoResult("no Trigger calls a function for these events: name one by --function")
         if not (how.dry_run or yes):
             _confirm(calls)
-        world = cluster.run(look(cluster.api, mentioned(entries)))
-        found = _replay(calls, world, how, cluster, output)
-    _end(found, world, how, output)
+        changes = cluster.run(read_changes(cluster.api, objects_in(entries)))
+        found = _replay(calls, changes, how, cluster, output)
+    _end(found, changes, how, output)
 
 
 def _confirm(calls: Sequence[Call]) -> None:
@@ -91,21 +91,21 @@ def _confirm(calls: Sequence[Call]) -> None:
     confirm(question, "say --yes, or --dry-run=server, which writes nothing")
 
 
-def _replay(calls: Sequence[Call], world: World, how: How, cluster: Cluster, output: str) -> list[Replayed]:
+def _replay(calls: Sequence[Call], changes: Changes, how: How, cluster: Cluster, output: str) -> list[Replayed]:
     """Call after call, in the order of the recording; each is shown as it comes."""
     if output == "table":
-        _show_lost(world)
+        _show_lost(changes)
     found = []
     for entry, target in calls:
-        replayed = compared(entry, _answer(entry, target, how, cluster), world)
+        replayed = compared(entry, _answer(entry, target, how, cluster), changes)
         found.append(replayed)
         if output == "table":
             show(replay_lines(replayed))
     return found
 
 
-def _show_lost(world: World) -> None:
-    if lost := world.lost():
+def _show_lost(changes: Changes) -> None:
+    if lost := changes.lost():
         show(lost_lines(lost))
 
 
@@ -114,14 +114,14 @@ def _answer(entry: Entry, target: Target, how: How, cluster: Cluster) -> Answer:
         from console.operations.inprocess import run_here  # all functions and Flask, for this case alone
 
         return run_here(entry, target.function, cluster, run=how.replay_id, dry_run=how.dry_run, debug=how.debug)
-    return posted(entry, target.function, target.url, run=how.replay_id, dry_run=how.dry_run)
+    return posted(entry, target.function, target.url, replay_id=how.replay_id, dry_run=how.dry_run)
 
 
-def _end(found: Sequence[Replayed], world: World, how: How, output: str) -> None:
+def _end(found: Sequence[Replayed], changes: Changes, how: How, output: str) -> None:
     """Sum up, and give the exit status."""
     note(summary(found), output)
     if output == "json":
-        show_json(as_json(how.replay_id, dry_run=how.dry_run, lost=world.lost(), found=found))
+        show_json(as_json(how.replay_id, dry_run=how.dry_run, lost=changes.lost(), found=found))
     if found and all(replayed.result == UNRECORDED for replayed in found):
         raise NoResult("the journal does not know what these functions answered then: nothing could be compared")
     if any(replayed.result == DIFFERS for replayed in found):

@@ -13,7 +13,7 @@ from kube.door.cluster import Cluster
 
 
 def address(letter: Entry, base: str) -> str:
-    """The function's address below the URL `base`; with "" the address at which the delivery failed.
+    """The function's address below the URL `base`; with "" the address that it could not be delivered to.
 
     Raises `NoResult` when the dead letter does not say which function that was.
     """

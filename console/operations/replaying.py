@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from console.operations.diff import Replayed
 from console.operations.targets import Targets, Wanted
 from eventing.journal.entries import Entry
-from eventing.replay.again import Answer, new_run, recorded, replay
+from eventing.replay.again import Answer, new_replay_id, recorded, replay
+from eventing.replay.changes import Changes, objects_in, read_changes
 from eventing.replay.differences import compare
-from eventing.replay.world import World, look, mentioned
 from kube.door.api import Api
 from kube.door.cluster import Cluster
 
@@ -22,10 +22,10 @@ class DryRun:
     lost: tuple[str, ...]
 
 
-def compared(entry: Entry, now: Answer, world: World) -> Replayed:
-    """The answer now beside the recorded one; `world` says what of the recording is gone since."""
+def compared(entry: Entry, now: Answer, changes: Changes) -> Replayed:
+    """The answer now beside the recorded one; `changes` has what of the recording is gone since."""
     then = recorded(entry, now.function)
-    return Replayed(entry, then, now, compare(then, now, world) if then else [])
+    return Replayed(entry, then, now, compare(then, now, changes) if then else [])
 
 
 def dry_run(entry: Entry, cluster: Cluster, caller: Api, functions: str) -> DryRun:
@@ -35,7 +35,7 @@ def dry_run(entry: Entry, cluster: Cluster, caller: Api, functions: str) -> DryR
     URL functions answer by name, "" for where the Triggers say. Raises `NoResult` and `NoAnswer`, in one line each.
     """
     targets = Targets(Wanted(base=functions), cluster).of(entry.event)
-    world = cluster.run(look(caller, mentioned([entry])))
-    replay_id = new_run()
-    answers = [replay(entry, target.function, target.url, dry_run=True, run=replay_id) for target in targets]
-    return DryRun(tuple(compared(entry, now, world) for now in answers), tuple(world.lost()))
+    changes = cluster.run(read_changes(caller, objects_in([entry])))
+    replay_id = new_replay_id()
+    answers = [replay(entry, target.function, target.url, dry_run=True, replay_id=replay_id) for target in targets]
+    return DryRun(tuple(compared(entry, now, changes) for now in answers), tuple(changes.lost()))

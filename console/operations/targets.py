@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from cloudevents.core.base import BaseCloudEvent
 
 from console.operations.errors import NoResult
-from eventing.listeners import LISTENERS
 from eventing.local import manifests
 from eventing.local.manifests import ManifestError
 from eventing.local.triggers import Policy, Trigger
+from eventing.subscriptions import SUBSCRIPTIONS
 from eventing.urls import below
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
@@ -24,7 +24,7 @@ SHIPPED = Path(__file__).parents[2] / "manifests" / "base"
 """The manifests beside the sources; an installed package has none."""
 RECORDS_ONLY = "record"
 """Acts on nothing and answers nothing: a replay leaves it out unless it is named."""
-FUNCTIONS = (*dict.fromkeys(name for name, _ in LISTENERS), RECORDS_ONLY)
+FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), RECORDS_ONLY)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Targets:
         """The functions named, else all whose Trigger's filter lets the event pass; each once, in their order."""
         if self._named:
             return [Target(name, self._url(name)) for name in self._named]
-        subscribed = [trigger.name for trigger in self._triggers if trigger.wants(lambda name: _attribute(event, name))]
+        subscribed = [each.name for each in self._triggers if each.matches(lambda name: _attribute(event, name))]
         return [Target(name, self._url(name)) for name in dict.fromkeys(subscribed) if name != RECORDS_ONLY]
 
     def _url(self, function: str) -> str:

@@ -43,9 +43,9 @@ def tree_lines(trees: Sequence[Tree]) -> Iterator[str]:
 def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
     first, last = (choose(branch.entry.arrived for branch in branches) for choose in (min, max))
     counts = [f"{counted(len(branches), 'event')} in {(last - first).total_seconds():.3f} s"]
-    failed = sum(made.failed for branch in branches for made in branch.runs)
+    failed = sum(made.failed for branch in branches for made in branch.attempts)
     absent = sum(len(branch.missing) for branch in branches)
-    letters = sum(len(branch.letters) for branch in branches)
+    letters = sum(len(branch.dead_letters) for branch in branches)
     alerts = {f"{failed} failed": failed, f"{absent} missing": absent, counted(letters, "dead letter"): letters}
     counts += [click.style(text, fg="red", bold=True) for text, number in alerts.items() if number]
     title = f"{tree.name} ({tree.uid}), node {tree.node}" if tree.uid else "Of no maintenance"
@@ -56,7 +56,7 @@ def _line(depth: int, branch: Branch, start: datetime) -> str:
     offset = (branch.entry.arrived - start).total_seconds()
     indent = "  " * (min(depth, DEEPEST) - 1) + "└─ " if depth else ""
     kind = f"{indent}{short(branch.entry.event.get_type())}"
-    outcomes = [*map(_attempt, branch.runs), *map(_missing, branch.missing), *map(_letter, branch.letters)]
+    outcomes = [*map(_attempt, branch.attempts), *map(_missing, branch.missing), *map(_letter, branch.dead_letters)]
     return f"{offset:+9.3f} s  {kind:{TYPE_WIDTH}} {_hop(branch):>{HOP_WIDTH}}  {', '.join(outcomes)}".rstrip()
 
 

@@ -15,7 +15,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from console.operations import maintaining
 from console.operations.errors import OperationError, Refusal
 from console.web.callers import Caller, to_see, to_start, to_stop
-from console.web.desk import Desk
+from console.web.context import Context
 from console.web.faults import status_of
 from console.web.live import State
 from console.web.rows import START, STOP, row
@@ -42,8 +42,8 @@ class Outcome:
 class Acting:
     """The views; each method is one, listed in `console.web.app`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def start(self) -> AnyResponse:
         """Start maintenance of every `node`; `reason` says why."""
@@ -59,13 +59,13 @@ class Acting:
             raise Refusal(HTTPStatus.BAD_REQUEST, "no node was chosen: nothing was changed", "choose at least one")
         if request.method != "POST" or request.form.get("confirm") != "yes":
             return self._window(action, names)
-        caller = self._desk.caller()
-        outcomes = self._desk.cluster.together(*(_outcome(name, work(caller, name)) for name in names))
+        caller = self._context.caller()
+        outcomes = self._context.cluster.together(*(_outcome(name, work(caller, name)) for name in names))
         return _answer(action, outcomes)
 
     def _window(self, action: str, names: list[str]) -> AnyResponse:
         """The confirmation window: whom it concerns, and who is left out and why."""
-        state, user = self._desk.viewed()
+        state, user = self._context.viewed()
         listed = [(name, _objection(state, action, name)) for name in names]
         possible = [name for name, objection in listed if objection is None]
         refused = [objection for _, objection in listed if objection]
@@ -79,13 +79,13 @@ class Acting:
         return make_response(page)
 
     async def _begin(self, caller: Caller, name: str) -> None:
-        state = self._desk.live.now(0)
+        state = self._context.live.now(0)
         await caller.require(to_start(NEW_GROUP, state.groups))
         reason = " ".join(request.form.get("reason", "").split())[:LONGEST_REASON]
         await maintaining.create(caller.api, NEW_GROUP, name, name, reason, await caller.name())
 
     async def _end(self, caller: Caller, name: str) -> None:
-        state = self._desk.live.now(0)
+        state = self._context.live.now(0)
         known = [GROUPS[item["apiVersion"]] for item in state.maintenances if node_name(item) == name]
         await caller.require([*to_see(state.groups), *to_stop(known or state.groups)])
         await maintaining.end(caller.api, name)

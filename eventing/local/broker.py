@@ -1,6 +1,6 @@
 """The local delivery as a program: `python -m eventing.local.broker`. Reads the manifests that Knative reads.
 
-Everything runs on one event loop: sources and ingress keep events in the outbox, `delivery` hands them on.
+Everything runs on one event loop: sources and ingress write events to the outbox, `delivery` delivers them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def serve(options: Options) -> None:
 
 
 async def _emit(options: Options, delivery: Delivery, measures: Measures, stopping: asyncio.Event) -> None:
-    """Run ingress and sources until told to stop, or until one of them, or the delivery, breaks."""
+    """Run ingress and sources until `stopping` is set, or until one of them, or the delivery, breaks."""
     found = options.sources
     app = ingress.application(delivery.accept, lambda: [one.name for one in found if not one.ready], measures)
     async with _listening(app, options.host, options.port) as url:

@@ -85,7 +85,7 @@ class Delivery:
         await asyncio.gather(*self._workers, return_exceptions=True)
 
     def _matching(self, event: Envelope) -> list[str]:
-        return [trigger.name for trigger in self._triggers.values() if trigger.wants(event.attribute)]
+        return [trigger.name for trigger in self._triggers.values() if trigger.matches(event.attribute)]
 
     def _accepted(self, event: Envelope, deliveries: list[PendingDelivery]) -> None:
         self._measures.accepted.labels(event.attribute("type") or "").inc()

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from eventing.local.envelope import Envelope
 
-SCHEMA = """
+VERSION = 1
+"""Of the schema. An outbox without one has the schema of version 1."""
+SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
     headers TEXT NOT NULL,
@@ -27,6 +29,7 @@ CREATE TABLE IF NOT EXISTS delivery (
     failure TEXT,
     PRIMARY KEY (event, trigger)
 ) WITHOUT ROWID;
+PRAGMA user_version = {VERSION};
 """
 BUSY_SECONDS = 5.0
 """Somebody may look into the file with the sqlite3 program meanwhile."""
@@ -59,10 +62,14 @@ class PendingDelivery:
 
 class Outbox:
     """The open database. Every method is one short transaction (about 0.1 ms: WAL writes without waiting for the disk;
-    a power cut can take the last few, a kill -9 none)."""
+    a power cut can take the last few, a kill -9 none).
+
+    Raises `sqlite3.Error` when the file cannot be used, or is one of a newer version.
+    """
 
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        _check_version(self._database, path)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.executescript(SCHEMA)
@@ -142,3 +149,12 @@ class Outbox:
             self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
+
+
+def _check_version(database: sqlite3.Connection, path: Path) -> None:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        raise sqlite3.NotSupportedError(
+            f"{path} is an outbox of version {version}, this program knows none after {VERSION}: deliver what is in it "
+            "with the release that wrote it, or name another file by --database"
+        )

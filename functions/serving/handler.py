@@ -12,7 +12,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import logs, marks
 from eventing.deadletters import DeadLetter, as_dead_letter
-from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, unread
+from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, received_or_none
 from functions.failures import Retry
 from functions.serving.answers import replay_response, response_of, text
 from functions.serving.attempts import OngoingAttempt, Publisher
@@ -37,7 +37,7 @@ def handler(function: Function, cluster: Cluster, publisher: Publisher, spans: S
             event = _decoded(function, headers, body)
         except BadEvent as error:
             response = _refused(function, error)
-            _dead_letter(unread(headers, body), response, publisher)
+            _dead_letter(received_or_none(headers, body), response, publisher)
             return _counted(function, response, started)
         with OngoingAttempt(function.name, event, publisher) as attempt, spans.around(attempt):
             response = answer(function, attempt, cluster, accept=request.headers.get("Accept", ""))

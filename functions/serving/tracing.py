@@ -58,11 +58,11 @@ class Spans:
         from functions.serving import otlp
 
         uid, _ = maintenance_of(attempt.event)
-        parent = traces.of(attempt.event) or (traces.own(uid) if uid else "")
+        parent = traces.of(attempt.event) or (traces.root(uid) if uid else "")
         first = attempt.event.get_type() == events.RESOURCE_ADDED and not traces.of(attempt.event)
         attributes = _attributes(attempt, uid)
         with otlp.span(self._tracer, attempt.function, parent, first=first, attributes=attributes) as span:
-            with traces.running(uid, otlp.traceparent(span)):
+            with traces.current(uid, otlp.traceparent(span)):
                 yield
             otlp.ended(span, attempt.status, attempt.error)
 

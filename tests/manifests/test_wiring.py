@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from eventing import events
-from eventing.listeners import LISTENERS
 from eventing.local import manifests, triggers
+from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
 from tests.manifests import wiring
 from tests.manifests.rendering import MANIFESTS, OVERLAYS, text
@@ -53,7 +53,7 @@ def test_who_listens_is_known_without_manifests(tmp_path: Path) -> None:
     found = triggers.read(read(MANIFESTS / "base", tmp_path), "http://functions").values()
     told = {(each.url.rpartition("/")[2], frozenset(each.attributes.items())) for each in found}
 
-    assert {(name, frozenset(wanted.items())) for name, wanted in LISTENERS} == told - {("record", frozenset())}
+    assert {(name, frozenset(wanted.items())) for name, wanted in SUBSCRIPTIONS} == told - {("record", frozenset())}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

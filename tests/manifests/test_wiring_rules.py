@@ -12,7 +12,7 @@ from eventing.local.manifests import Document
 from tests.manifests import wiring
 
 FUNCTIONS = {"cordon": (events.MAINTENANCE_BEGUN,), "guard": (events.RESOURCE_UPDATED,), "record": ()}
-SAID = {events.MAINTENANCE_BEGUN}
+EMITTED = {events.MAINTENANCE_BEGUN}
 SERVICE = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "namespace": "ns"}
 NODES = {"kind": "ApiServerSource", "metadata": {"name": "nodes"}, "spec": {"resources": [{"kind": "Node"}]}}
 
@@ -35,23 +35,23 @@ def trigger(attributes: dict[str, str], subscriber: dict[str, Any], dead: str = 
 
 
 def problems(*objects: dict[str, Any]) -> list[str]:
-    return wiring.problems([Document(Path("f.yaml"), item) for item in objects], FUNCTIONS, SAID)
+    return wiring.problems([Document(Path("f.yaml"), item) for item in objects], FUNCTIONS, EMITTED)
 
 
 @pytest.mark.parametrize("path", [True, False], ids=["by path", "by Service"])
-def test_a_trigger_that_brings_a_function_what_it_takes_is_fine(path: bool) -> None:
+def test_a_trigger_that_brings_a_function_what_it_consumes_is_fine(path: bool) -> None:
     """X-4: the ordinary case, for one Service each and for one Service for all."""
     assert problems(trigger({"type": events.MAINTENANCE_BEGUN}, destination("cordon", path=path))) == []
 
 
-def test_a_listener_to_everything_is_fine() -> None:
-    """`record` takes every type, and its Trigger has no filter."""
+def test_a_trigger_without_a_filter_is_fine() -> None:
+    """`record` consumes every type, and its Trigger has no filter."""
     assert problems(trigger({}, destination("record"))) == []
 
 
 @pytest.mark.parametrize("path", [True, False], ids=["by path", "by Service"])
 def test_an_unknown_function_is_found(path: bool) -> None:
-    """The broker would try, and try again, and give up."""
+    """The broker would try, and retry, and dead-letter each event."""
     found = problems(trigger({"type": events.MAINTENANCE_BEGUN}, destination("cordn", path=path)))
 
     assert found == ["f.yaml: Trigger t: spec.subscriber names 'cordn', which is no function: cordon, guard, record"]
@@ -66,7 +66,7 @@ def test_a_type_that_nothing_emits_is_found() -> None:
     ]
 
 
-def test_a_type_that_the_function_does_not_take_is_found() -> None:
+def test_a_type_that_the_function_does_not_consume_is_found() -> None:
     """The function would answer each with "not for me"."""
     found = problems(NODES, trigger({"type": events.RESOURCE_UPDATED}, destination("cordon")))
 
@@ -85,15 +85,15 @@ def test_a_flag_brings_every_type_that_carries_it(flag: str, emits: bool, brough
     assert ("brings nothing that cordon consumes" in "".join(found)) is not brought
 
 
-def test_what_a_source_says_is_known_only_where_there_is_that_source() -> None:
+def test_what_a_source_emits_is_known_only_where_there_is_that_source() -> None:
     """A Trigger on node changes needs the source that watches nodes."""
     on_nodes = trigger({"type": events.RESOURCE_UPDATED, "kind": "Node"}, destination("guard"))
-    said = f"type={events.RESOURCE_UPDATED}, kind=Node"
+    attributes = f"type={events.RESOURCE_UPDATED}, kind=Node"
 
     assert problems(NODES, on_nodes) == []
     assert problems(on_nodes) == [
-        f"f.yaml: Trigger t: spec.filter.attributes are {said}, which brings nothing that guard consumes",
-        f"f.yaml: Trigger t: spec.filter.attributes are {said}, which nothing emits",
+        f"f.yaml: Trigger t: spec.filter.attributes are {attributes}, which brings nothing that guard consumes",
+        f"f.yaml: Trigger t: spec.filter.attributes are {attributes}, which nothing emits",
         "f.yaml: Trigger t: spec.filter.attributes.kind is 'Node', which no ApiServerSource watches",
     ]
 

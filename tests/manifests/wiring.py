@@ -16,7 +16,7 @@ EMITTED_BY_SOURCES = {
 def problems(
     documents: Iterable[Document], functions: Mapping[str, Collection[str]], emitted: Collection[str]
 ) -> list[str]:
-    """What keeps Triggers from ever doing their work, one sentence each; none when all is well.
+    """Why Triggers can never deliver anything, one sentence each; none when all can.
 
     `functions` maps the name of each function to the types it consumes, none for all. `emitted` are the types that
     functions and ContainerSources emit; what the other sources emit is read from the documents.

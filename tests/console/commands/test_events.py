@@ -43,7 +43,7 @@ def fill(book: Journal) -> None:
         (CORDONED, "taint", 0.02, 200, ""),
         (TICK, "resync", 0.03, 204, ""),
     )
-    book.note(
+    book.write_attempts(
         Attempt(one.get_source(), one.get_id(), name, START, took, code, error=error)
         for one, name, took, code, error in runs
     )
@@ -189,7 +189,7 @@ def test_a_broken_line_is_told_with_file_and_number(show: Events, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--journal", "/nowhere/journal.db"), "there is no journal at /nowhere/journal.db: name it with --journal"),
         (("--journal", "postgresql://x@127.0.0.1:9/x"), "127.0.0.1"),
@@ -198,12 +198,12 @@ def test_a_broken_line_is_told_with_file_and_number(show: Events, tmp_path: Path
         (("--import", "/nowhere/file"), "No such file"),
     ],
 )
-def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], said: str) -> None:
+def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], message: str) -> None:
     """X-6: exit status 2, and what to do instead."""
     result = CliRunner().invoke(commands, ["events", *words])
 
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 def test_a_type_that_nobody_knows_is_told(show: Events) -> None:

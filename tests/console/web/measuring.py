@@ -12,14 +12,17 @@ OVERLAP = 2
 """Pixels by which the boxes of two texts may touch: a line is less high than its font's box."""
 
 TEXTS = """
-const shown = element => {
-  for (let each = element; each; each = each.parentElement) {
-    const style = getComputedStyle(each);
-    if (style.visibility === 'hidden' || style.opacity === '0' || style.clipPath !== 'none') return false;
-    if (each.tagName === 'TITLE' || each.tagName === 'OPTION' || each.tagName === 'SCRIPT') return false;
-  }
-  return true;
-};
+const ancestors = element => element ? [element, ...ancestors(element.parentElement)] : [];
+const unseen = ['TITLE', 'OPTION', 'SCRIPT'];
+const hides = each => getComputedStyle(each).clipPath !== 'none' || unseen.includes(each.tagName.toUpperCase());
+const shown = element => element.checkVisibility({ opacityProperty: true, visibilityProperty: true })
+  && !ancestors(element).some(hides);
+const clipped = (box, element) => ancestors(element).filter(each => getComputedStyle(each).overflow !== 'visible')
+  .map(each => each.getBoundingClientRect())
+  .reduce((left, edge) => ({
+    left: Math.max(left.left, edge.left), right: Math.min(left.right, edge.right),
+    top: Math.max(left.top, edge.top), bottom: Math.min(left.bottom, edge.bottom),
+  }), box);
 const texts = root => {
   const found = [], walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
@@ -55,7 +58,8 @@ OVERLAPPING = (
     TEXTS
     + """
 const all = texts(document.querySelector(arguments[0]))
-  .flatMap(node => rects(node, 0, node.length).map(box => ({ node, box, text: node.textContent.trim() })));
+  .flatMap(node => rects(node, 0, node.length)
+    .map(box => ({ node, box: clipped(box, node.parentElement), text: node.textContent.trim() })));
 const found = [];
 all.forEach((one, index) => {
   for (const other of all.slice(index + 1)) {
@@ -69,11 +73,14 @@ return found;
 """
 )
 
-SPILLING = """
+SPILLING = (
+    TEXTS
+    + """
 return [...document.querySelectorAll(arguments[0])]
-  .filter(each => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
+  .filter(each => each.clientWidth && shown(each) && each.scrollWidth > each.clientWidth + 1)
   .map(each => each.innerText);
 """
+)
 
 BOX = """
 const box = arguments[0].getBoundingClientRect();

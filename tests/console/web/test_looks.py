@@ -65,6 +65,7 @@ def show(browser: Browser, page: str, rack: list[str]) -> None:
     if page in ("nodes", "menu", "window"):
         browser.open("/nodes", q="rack-")
     if page == "menu":
+        box(browser, f"#{key(rack[4])} summary")  # brings it into view
         browser.menu(rack[4])
     if page == "window":
         for name in rack[4:7]:
@@ -145,7 +146,7 @@ def test_a_rows_menu_is_readable(browser: Browser, rack: list[str], look: str, n
     browser.look(size, dark=dark)
     browser.open("/nodes", q="rack-")
     row = f"#{key(rack[number])}"
-    box(browser, f"{row} summary")  # in view
+    box(browser, f"{row} summary")  # brings it into view
     assert len(browser.menu(rack[number])) == items
     fits(browser, f"{row} summary", f"{row}-offers")
 

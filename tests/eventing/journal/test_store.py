@@ -143,10 +143,10 @@ def test_attempts_are_told_with_their_event_each_once(journal: Journal) -> None:
     reply = {"id": "r", "type": events.NODE_TAINTED, "data": {"deep": [1]}}
     bad = attempt(first, 503, error="no answer")
     good = Attempt(first.get_source(), first.get_id(), "taint", NOW + timedelta(seconds=1), 0.1, 200, (reply,))
-    journal.note([good, bad])
+    journal.write_attempts([good, bad])
     journal.write(first)
     journal.write(second)
-    journal.note([bad])
+    journal.write_attempts([bad])
 
     one, two = journal.select()
 
@@ -200,7 +200,9 @@ def test_a_query_selects(journal: Journal, query: Query, found: list[int]) -> No
     """X-6: by node, maintenance (uid or name), type, time, failure; together they narrow."""
     ill = numbered(3)
     _fill(journal, ill)
-    journal.note([attempt(ill, 500, error="boom"), attempt(numbered(1)), attempt(numbered(2), 500, replay="r1")])
+    journal.write_attempts(
+        [attempt(ill, 500, error="boom"), attempt(numbered(1)), attempt(numbered(2), 500, replay="r1")]
+    )
 
     assert numbers(journal.select(query)) == found
 

@@ -146,3 +146,23 @@ def test_a_broker_that_can_no_longer_write_ends_with_one_line(receiver: Receiver
     broker.restart()
 
     broker.wait_line(msg="delivered")
+
+
+def test_an_outbox_of_a_newer_version_is_refused_with_one_line(receiver: Receiver, start: Start) -> None:
+    """It names the file, both versions and the remedy; what is pending stays in it."""
+    receiver.answers["/f"] = lambda _: Answer(503)
+    broker = start(trigger("f", delivery={"retry": 100, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}))
+    broker.post()
+    broker.stop()
+    with closing(sqlite3.connect(broker.folder / "delivery.db")) as database:
+        ours = int(database.execute("PRAGMA user_version").fetchone()[0])
+        database.execute(f"PRAGMA user_version = {ours + 1}")
+
+    broker.start()
+
+    assert broker.process.wait(20) == 1
+    assert broker.stop() == 1
+    file = broker.folder / "delivery.db"
+    message = f"Error: database: {file} is an outbox of version {ours + 1}, this program knows none after {ours}: "
+    assert broker.text.splitlines()[-1].startswith(message)
+    assert count(broker, "delivery") == 1

@@ -1,4 +1,4 @@
-"""What became of recorded objects, on a real API server."""
+"""How recorded objects have changed since, on a real API server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from eventing import events
 from eventing.journal.entries import Attempt, Entry
-from eventing.replay.world import Fate, look, mentioned
+from eventing.replay.changes import Change, objects_in, read_changes
 from functions.patching import patch_node
 from kube.door.cluster import Cluster
 from kube.maintenance.objects import path
@@ -29,7 +29,7 @@ def work(installed: LocalCluster) -> Iterator[Workload]:
     admin.close()
 
 
-def test_what_is_gone_is_said_plainly(work: Workload) -> None:
+def test_lost_objects_are_listed(work: Workload) -> None:
     """X-2: maintenance, node and pods, named by events and by answers; what is there as it was is not mentioned."""
     node, other = work.node(), work.node()
     kept, gone, anew = work.pods(node, "kept", "gone", "anew")
@@ -53,18 +53,18 @@ def test_what_is_gone_is_said_plainly(work: Workload) -> None:
     work.pods(node, "anew")
     work.delete(f"/api/v1/nodes/{other}")
 
-    world = work.admin.run(look(work.admin.api, mentioned(entries)))
+    changes = work.admin.run(read_changes(work.admin.api, objects_in(entries)))
 
-    assert world.lost() == [
+    assert changes.lost() == [
         f"node {other} no longer exists",
         f"nodemaintenance {lost['metadata']['name']} no longer exists",
         f"pod {work.namespace}/anew is another one now",
         f"pod {work.namespace}/gone no longer exists",
     ]
-    assert {fate for thing, fate in world.fates.items() if thing.name == f"{work.namespace}/kept"} == set()
+    assert {change for thing, change in changes.by_object.items() if thing.name == f"{work.namespace}/kept"} == set()
 
 
-def test_what_goes_on_is_told(work: Workload) -> None:
+def test_objects_that_changed_are_found(work: Workload) -> None:
     """X-2: a maintenance that is being deleted or has Succeeded, and a node that is prepared."""
     node = work.node()
     ending = work.maintenance(node, finalizers=["example.com/hold"])
@@ -74,12 +74,12 @@ def test_what_goes_on_is_told(work: Workload) -> None:
     patch_node(node, work.read_node(node), cordon_patch, work.admin)
     patch_node(node, work.read_node(node), lambda fresh: taint_patch(fresh, "medik8s.io/drain"), work.admin)
 
-    things = mentioned(Entry(n, NOW, said(events.NODE_TAINTED, item)) for n, item in enumerate((ending, finished)))
-    world = work.admin.run(look(work.admin.api, things))
+    named = objects_in(Entry(n, NOW, said(events.NODE_TAINTED, item)) for n, item in enumerate((ending, finished)))
+    changes = work.admin.run(read_changes(work.admin.api, named))
 
-    assert {thing.name: fate for thing, fate in world.fates.items()} == {
-        ending["metadata"]["name"]: Fate.ENDING,
-        finished["metadata"]["name"]: Fate.FINISHED,
-        node: Fate.PREPARED,
+    assert {thing.name: change for thing, change in changes.by_object.items()} == {
+        ending["metadata"]["name"]: Change.TERMINATING,
+        finished["metadata"]["name"]: Change.SUCCEEDED,
+        node: Change.PREPARED,
     }
     work.admin.patch(path(ending), {"metadata": {"finalizers": None}})

@@ -11,7 +11,7 @@ from eventing.journal.store import Journal
 from kube.door.cluster import Cluster
 
 
-class Desk:
+class Context:
     """Shared by all requests of one console.
 
     Attributes:

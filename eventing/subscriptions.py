@@ -1,6 +1,6 @@
-"""Who acts on which event: what our Triggers say, for whoever has a recording and no cluster.
+"""Which functions subscribe to which events: the filters of our Triggers, for whoever has a journal and no cluster.
 
-A test holds it together with the manifests. `record`, which takes everything, is left out.
+A test compares it with the manifests. `record`, which subscribes to everything, is left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 
-LISTENERS: tuple[tuple[str, Mapping[str, str]], ...] = (
+SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("begin", {"type": events.RESOURCE_ADDED, "kind": "NodeMaintenance"}),
     ("begin", {"type": events.MAINTENANCE_FOUND}),
     ("cordon", {"type": events.MAINTENANCE_BEGUN}),
@@ -25,10 +25,10 @@ LISTENERS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("guard", {"type": events.RESOURCE_DELETED, "kind": "Node"}),
     ("resync", {"type": events.TICK}),
 )
-"""Function and attributes of its Trigger's filter, in the order of a maintenance."""
+"""Function and the attributes in its Trigger's filter, in the order of a maintenance."""
 
 
-def takers(event: BaseCloudEvent) -> tuple[str, ...]:
-    """The functions that an event is brought to."""
-    said = {name: str(value) for name, value in event.get_attributes().items()}
-    return tuple(name for name, wanted in LISTENERS if wanted.items() <= said.items())
+def subscribers(event: BaseCloudEvent) -> tuple[str, ...]:
+    """The functions that an event is delivered to."""
+    attributes = {name: str(value) for name, value in event.get_attributes().items()}
+    return tuple(name for name, wanted in SUBSCRIPTIONS if wanted.items() <= attributes.items())
