@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # Tests wait more than they compute, so there may be more workers than cores; tests/sharing.py says who runs what.
-SHARED = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+SHARED = -n $(WORKERS) --no-loadscope-reorder
 CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
 	$(wildcard tests/eventing/test_*.py tests/test_*.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install

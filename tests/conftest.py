@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from tests.postgresql import PostgreSQL
-from tests.sharing import Machine, group_of
+from tests.sharing import GroupScheduling, Machine, group_of
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # real servers share these cores: a slow draw says nothing of the test
@@ -25,15 +26,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A shell makes what it starts in the background deaf to Ctrl-C, and so the children that tests interrupt.
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    """Hand out the work by groups."""
+    return GroupScheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker: name each test's group to whoever hands out the work, the longest first, what runs alone last."""
-    if not hasattr(config, "workerinput"):
-        return
-    groups = {path: group_of(path.relative_to(ROOT)) for path in {item.path for item in items}}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(f"group-{groups[item.path]}"))
-    items.sort(key=lambda item: (groups[item.path], is_alone(item)))
+    """In a worker: the longest group first, and at the end of each what runs alone."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: (group_of(item.path.relative_to(ROOT)), is_alone(item)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

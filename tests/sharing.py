@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from xdist.scheduler import LoadScopeScheduling
+
 GROUPS = (
     ("tests/chain/test_audit.py", "tests/chain/test_observability.py", "tests/chain/test_bad_input.py"),
     ("tests/chain/test_replay.py", "tests/chain/test_readme.py"),
@@ -33,6 +35,14 @@ def group_of(file: Path) -> int:
     """Give the place in `GROUPS` of a test file, whose path is relative to the root of the repository."""
     above = {str(file), *map(str, file.parents)}
     return next(number for number, names in enumerate(GROUPS) if above & set(names))
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives each group as a whole to the worker that is free first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Name the group of a test."""
+        return str(group_of(Path(nodeid.partition("::")[0])))
 
 
 class Machine:
