@@ -3,29 +3,44 @@
 NODES ?= 3
 DELIVERY ?= local
 ARGS ?=
+WORKERS ?= 3
+OVERLAY ?= knative
+NODE ?=
+IMAGE ?=
+VERSION ?=
 PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+# Tests wait more than they compute, so there may be more workers than cores; tests/sharing.py says who runs what.
+SHARED := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
+	$(wildcard tests/eventing/test_*.py tests/test_*.py)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e screenshots requirements up down bench lint build clean
+.PHONY: help demo test check e2e screenshots requirements up env status down deploy cluster-functest container-build \
+  container-push container-build-and-push-community bench lint build clean needs
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
 
 demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
 
 # The build comes first by itself, since pytest would hide its progress.
-test: $(STAMP) ## run the tests; ARGS="-k cordon" goes to pytest
+test: $(STAMP) ## run the tests, WORKERS=3 side by side (0: one by one); ARGS="-k cordon" goes to pytest
 	@$(BIN)/python -m localcluster build
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(SHARED) $(ARGS)
+
+check: lint ## check style and types, then the rules and functions: the inner loop, a minute or so
+	@$(BIN)/python -m localcluster build
+	@$(BIN)/python -m pytest $(SHARED) $(CHECKED) $(ARGS)
 
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
 	@$(BIN)/python -m localcluster build
@@ -43,8 +58,33 @@ requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove wha
 up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, knative or rabbitmq
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)
 
+# Nothing is set up first: what this prints is evaluated.
+env: ## print the variables of the cluster that is up: eval "$$(make -s env)"
+	@[ -x $(BIN)/python ] || { echo 'error: no cluster is up: make up starts one' >&2; exit 1; }
+	@$(BIN)/python -m localcluster env
+
 down: $(STAMP) ## end what `make up` started
 	@$(BIN)/python -m localcluster down
+
+status: $(STAMP) ## show the processes of what is up: state, restarts, why each ended last
+	@$(BIN)/python -m localcluster status
+
+deploy: $(STAMP) ## install on the cluster of your kubeconfig; OVERLAY=knative, or another of manifests/overlays, or a folder
+	@$(BIN)/python -m localcluster.deploy $(OVERLAY)
+
+cluster-functest: $(STAMP) ## try what is installed on the cluster of your kubeconfig; NODE=name is drained and given back
+	@$(BIN)/python -m tests.functest $(NODE)
+
+# The engine is podman or docker; IMAGE is the name with its registry, VERSION=1.2.3 becomes the tag v1.2.3.
+ENGINE = $(shell command -v podman || command -v docker)
+container-build container-push:
+	@[ -n '$(ENGINE)' ] || { echo 'error: neither podman nor docker is there to build and push an image with' >&2; exit 1; }
+	@[ -n '$(IMAGE)' ] && [ -n '$(VERSION)' ] || { echo 'error: say what to make: make $@ IMAGE=registry.example/nodemaintenance VERSION=1.2.3' >&2; exit 1; }
+	@$(ENGINE) $(if $(filter %push,$@),push,build --file Dockerfile --tag) $(IMAGE):v$(VERSION) $(if $(filter %build,$@),.)
+
+container-build-and-push-community:
+	@$(MAKE) --no-print-directory container-build
+	@$(MAKE) --no-print-directory container-push
 
 bench: ## compare with other ways to drain
 	@echo 'bench: not built yet'
@@ -63,11 +103,14 @@ clean: ## end the cluster and remove what was made in this folder
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'the built servers stay in ~/.cache/nodemaintenance; remove that folder to have them built again'
 
-$(STAMP): requirements.txt requirements-dev.txt pyproject.toml
+$(STAMP): requirements.txt requirements-dev.txt pyproject.toml | needs
+	@echo 'setting up $(VENV): pip installs what requirements-dev.txt lists'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -r requirements-dev.txt --editable .
+	@touch $@
+
+# Comes first, whatever the targets are: programs of the distribution are installed, or all that is missing is said.
+needs:
 	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is needed: install it, or give its path: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo 'error: this Python has no venv module: install it (Debian and Ubuntu: apt install python3-venv)' >&2; exit 1; }
-	@echo 'setting up $(VENV)'
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt --editable .
-	@touch $@
+	@$(PYTHON) -m localcluster.programs.packages --delivery $(DELIVERY) $(MAKECMDGOALS)

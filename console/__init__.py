@@ -1,1 +1,1 @@
-"""What a person touches: the command line. Every command is a file of its name."""
+"""The user interfaces: the commands of `kubectl maintenance` and the web console, on shared operations."""

@@ -15,10 +15,11 @@ from console.commands.start import start
 from console.commands.status import status
 from console.commands.stop import stop
 from console.commands.uncordon import uncordon
+from console.terminal.errors import Commands
 from console.terminal.options import cluster_options
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @cluster_options
 def commands() -> None:
     """Take nodes out of service and give them back.

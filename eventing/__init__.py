@@ -1,1 +1,1 @@
-"""What flows and how it is carried: the event vocabulary, the sources, the local delivery, the journal."""
+"""Events and their transport: the vocabulary, the local delivery, PodSource, the journal, replay."""

@@ -1,4 +1,4 @@
-"""The vocabulary: every event type with what it says, and the one way to make an event from its cause.
+"""The vocabulary: every event type with its meaning and data, and the one way to make an event from its cause.
 
 All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node`, `maintenance` (uid), `partitionkey` (the
 node's name: order per node where the broker keeps order), `cause` (id of the event it answers), `traceparent`
@@ -19,7 +19,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import marks, traces
 
-# What the API server says, through ApiServerSource in `mode: Resource`: data is the whole object; extensions
+# Changes in the API server, through ApiServerSource in `mode: Resource`: data is the whole object; extensions
 # kind, apiversion, name, namespace (X-4).
 RESOURCE_ADDED = "dev.knative.apiserver.resource.add"
 RESOURCE_UPDATED = "dev.knative.apiserver.resource.update"
@@ -27,7 +27,7 @@ RESOURCE_DELETED = "dev.knative.apiserver.resource.delete"
 # The tick of PingSource.
 TICK = "dev.knative.sources.ping"
 
-# What we say, in the order of a maintenance.
+# Ours, in the order of a maintenance.
 MAINTENANCE_FOUND = "dev.nodemaintenance.maintenance.found"
 MAINTENANCE_BEGUN = "dev.nodemaintenance.maintenance.begun"
 NODE_DRIFTED = "dev.nodemaintenance.node.drifted"
@@ -48,7 +48,8 @@ MEANINGS = {
     NODE_CORDONED: "the node takes no new pods",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now",
     PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
-    "reason, budget, healthy, needed, message}], error, podsVersion; flagged `more` when others may go at once",
+    "reason, budget, healthy, needed, allowsNone, message}], error, podsVersion; "
+    "flagged `more` when others may go at once",
     PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone; "
     "flagged `more` when it was the last one or others wait to be evicted, else `progress`",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
@@ -57,22 +58,22 @@ MEANINGS = {
     MAINTENANCE_ENDED: "deletion of a NodeMaintenance was requested and its node is not restored yet (seen by resync)",
     NODE_RESTORED: "cordon, taints, lease and finalizer are off",
 }
-"""Type → what it says. Everything we emit is here."""
+"""Type → its meaning. Everything we emit is here."""
 
-# Straight from each function to `record`, by no broker: what it ran on, how long, what it answered; data: attempts.
+# Published by each function to `record`, past the broker: its attempts; data: attempts.
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
 FLAGS = {
     "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, PODS_GONE, NODE_DRAINED, MAINTENANCE_FAILED),
     "more": (NODE_TAINTED, PODS_GONE, BUDGET_OPENED, PODS_EVICTED),
 }
-"""Extensions, "true" on events of these types: the status should tell of it; `evict` should look.
+"""Extensions, "true" on events of these types: `progress` concerns the status, with `more` pods may be evicted.
 
 Each broker asks every Trigger of every event, some with a process each: one Trigger for a flag is cheaper than one for
 each type.
 """
 CHOSEN = {PODS_EVICTED: ("more",), PODS_GONE: ("progress", "more")}
-"""Flags that an event of that type carries only when its emitter says so."""
+"""Flags that an event of that type carries only when its emitter sets them."""
 
 SOURCE = "https://nodemaintenance.dev/"
 NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
@@ -128,7 +129,7 @@ def event(
         "maintenance": maintenance.uid,
         "partitionkey": node,
         **dict.fromkeys([*_usual_flags(kind), *flags], "true"),
-        traces.EXTENSION: traces.following(cause, maintenance.uid),
+        traces.EXTENSION: traces.emitted(cause, maintenance.uid),
         **extensions,
     }
     if cause:

@@ -1,4 +1,4 @@
-"""Log lines of functions and delivery: one JSON object a line on standard output (KNM-5, C31), flushed at once."""
+"""Structured logging of functions and local delivery: one JSON object a line on standard output (KNM-5, C31)."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def every_line(**fields: Any) -> Iterator[None]:
 
 
 def log(message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """One line of the local delivery's."""
+    """Write a log line of the local delivery."""
     LOGGER.log(level, message, extra={"fields": fields})

@@ -1,8 +1,8 @@
-"""What marks an event as a replay: the extensions `replay` (the run it belongs to) and `dryrun`.
+"""The extensions that mark an event as a replay: `replay`, the replay's id, and `dryrun`.
 
-A marked event is run like any other, but what it is answered with goes to whoever replays it and never to a broker;
-with `dryrun` the API server keeps none of its writes. Answers inherit the marks, so that one that reaches a broker by
-some other way begins nothing either.
+A marked event is processed like any other, but the replies go to whoever replays it and never to a broker; with
+`dryrun` the API server keeps none of its writes. Replies inherit the marks, so that one that reaches a broker by some
+other way begins nothing either.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ALL = "All"
 
 def of(event: BaseCloudEvent) -> dict[str, str]:
     """The marks that the event carries, {} for a real one."""
-    said = {name: event.get_extension(name) for name in (REPLAY, DRY_RUN)}
-    return {name: str(value) for name, value in said.items() if value is not None}
+    marks = {name: event.get_extension(name) for name in (REPLAY, DRY_RUN)}
+    return {name: str(value) for name, value in marks.items() if value is not None}
 
 
 def is_replay(event: BaseCloudEvent) -> bool:
-    """Whether somebody posts it again to see what comes of it; a dry run is never anything else."""
+    """Whether the event is posted again to see the replies; a dry run is never anything else."""
     return bool(of(event))
 
 
@@ -36,7 +36,7 @@ def is_dry_run(event: BaseCloudEvent) -> bool:
     return value == ALL
 
 
-def marked(event: BaseCloudEvent, run: str, *, dry_run: bool) -> BaseCloudEvent:
-    """The same event as part of the replay `run`, its own id kept."""
-    marks = {REPLAY: run, **({DRY_RUN: ALL} if dry_run else {})}
+def marked(event: BaseCloudEvent, replay_id: str, *, dry_run: bool) -> BaseCloudEvent:
+    """The same event, its own id kept, as part of the replay of that id."""
+    marks = {REPLAY: replay_id, **({DRY_RUN: ALL} if dry_run else {})}
     return CloudEvent({**event.get_attributes(), **marks}, event.get_data())

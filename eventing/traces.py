@@ -1,8 +1,8 @@
-"""Which trace an event belongs to: W3C Trace Context in the extension `traceparent`, as CloudEvents lays it down.
+"""The trace of an event: W3C Trace Context in the CloudEvents extension `traceparent`.
 
-The extension says which run brought the event about; a header `traceparent` belongs to one hop, and is not read here.
-An event that speaks of a maintenance and was brought about by nothing in a trace (a watch, a tick) belongs to the
-maintenance's own trace, whose id is the maintenance's uid: it can be looked up by that.
+The extension names the attempt that emitted the event; a header `traceparent` belongs to one hop, and is not read here.
+An event about a maintenance that no trace led to (a watch, a tick) belongs to the maintenance's own trace, whose id is
+the maintenance's uid: it can be looked up by that.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from cloudevents.core.base import BaseCloudEvent
 EXTENSION = "traceparent"
 FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 """W3C Trace Context, 3.2.2: version, trace id, parent id, flags; neither id is all zeros."""
-RUNNING: ContextVar[tuple[str, str]] = ContextVar("maintenance's uid and span of the run under way", default=("", ""))
+CURRENT: ContextVar[tuple[str, str]] = ContextVar("maintenance's uid and span of the current attempt", default=("", ""))
 
 
 def of(event: BaseCloudEvent) -> str:
-    """The event's traceparent, "" when it has none or one that means nothing."""
-    said = str(event.get_extension(EXTENSION) or "")
-    return said if FORM.fullmatch(said) else ""
+    """The event's traceparent, "" when it has none or an invalid one."""
+    value = str(event.get_extension(EXTENSION) or "")
+    return value if FORM.fullmatch(value) else ""
 
 
-def own(maintenance: str) -> str:
+def root(maintenance: str) -> str:
     """The traceparent of the first span of a maintenance's own trace, by the uid."""
     try:
         trace = uuid.UUID(maintenance).hex
@@ -37,16 +37,16 @@ def own(maintenance: str) -> str:
     return f"00-{trace}-{hashlib.sha256(trace.encode()).hexdigest()[:16]}-01"
 
 
-def following(cause: BaseCloudEvent | None, maintenance: str) -> str:
-    """The traceparent of an event about a maintenance: of the run under way, else of its cause, else the own one.
+def emitted(cause: BaseCloudEvent | None, maintenance: str) -> str:
+    """The traceparent to emit an event about a maintenance with: the current span, else its cause's, else the root.
 
-    A run or cause that is about something else (a tick, a node, another maintenance) leads into no maintenance's trace.
+    A span or cause that is about something else (a tick, a node, another maintenance) is not continued.
     """
-    uid, span = RUNNING.get()
+    uid, span = CURRENT.get()
     if uid == maintenance and span:
         return span
     if cause is None or not (of(cause) and _about(cause, maintenance)):
-        return own(maintenance)
+        return root(maintenance)
     return of(cause)
 
 
@@ -59,10 +59,10 @@ def _about(cause: BaseCloudEvent, maintenance: str) -> bool:
 
 
 @contextmanager
-def running(maintenance: str, span: str) -> Iterator[None]:
-    """What is said of the maintenance in this block is brought about by the span."""
-    before = RUNNING.set((maintenance, span))
+def current(maintenance: str, span: str) -> Iterator[None]:
+    """Within the block, events about the maintenance continue this span."""
+    before = CURRENT.set((maintenance, span))
     try:
         yield
     finally:
-        RUNNING.reset(before)
+        CURRENT.reset(before)

@@ -1,4 +1,4 @@
-"""CloudEvents over HTTP, both modes: one way in and one way out, for functions, delivery, sources and replay alike."""
+"""Reads and writes CloudEvents as HTTP messages, in binary and structured mode, for all that send or accept them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = "application/cloudevents-batch+json"
 
 
 class BadEvent(ValueError):
-    """The request is no CloudEvent we can read; the message says what is wrong and is fit for the sender."""
+    """The request is no CloudEvent we can read; the message names what is wrong and is fit for the sender."""
 
     status = 400
 
@@ -67,8 +67,8 @@ def received(
     return event
 
 
-def unread(headers: Mapping[str, str], body: bytes | None) -> BaseCloudEvent | None:
-    """The CloudEvent whatever its data is, for whoever keeps it; None when it is none."""
+def received_or_none(headers: Mapping[str, str], body: bytes | None) -> BaseCloudEvent | None:
+    """The CloudEvent in a request, with whatever data; None when there is none."""
     try:
         return None if body is None else received(headers, body, any_data=True)
     except BadEvent:
@@ -89,11 +89,11 @@ def _check_content_type(content_type: str, *, binary: bool, any_data: bool) -> N
         raise WrongContentType(f"no ce- headers and content type {content_type or 'missing'!r}: not a CloudEvent")
 
 
-def _check_required(said: object, prefix: str) -> None:
+def _check_required(attributes: object, prefix: str) -> None:
     """The library makes up an id and a specversion where they are missing; a retry would be another event each time."""
-    if not isinstance(said, Mapping):
+    if not isinstance(attributes, Mapping):
         raise BadEvent("not a CloudEvent 1.0: the body is no JSON object")
-    missing = [name for name in REQUIRED if f"{prefix}{name}" not in said]
+    missing = [name for name in REQUIRED if f"{prefix}{name}" not in attributes]
     if missing:
         raise BadEvent(f"not a CloudEvent 1.0: {', '.join(missing)} missing")
 

@@ -1,1 +1,1 @@
-"""What happens: one step a file, event in, events out. `app` serves them."""
+"""The functions: steps that take an event in and answer with events; `app` lists and serves them."""

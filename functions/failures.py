@@ -1,6 +1,10 @@
-"""The two errors that carry the policy (design: a bug stays a 500)."""
+"""The two errors that decide what becomes of an event that a step cannot act on (a bug stays a 500)."""
 
 from __future__ import annotations
+
+from typing import NoReturn
+
+from cloudevents.core.base import BaseCloudEvent
 
 
 class Retry(Exception):
@@ -8,4 +12,9 @@ class Retry(Exception):
 
 
 class Failed(Exception):
-    """The step cannot be done: becomes a `maintenance.failed` event, which `status` records as `lastError`."""
+    """The step cannot be done: becomes the wing's event of failure, which its status records."""
+
+
+def retry(_step: str, _event: BaseCloudEvent, error: str) -> NoReturn:
+    """What a step without an event of failure does about `Failed`: raises `Retry`."""
+    raise Retry(error)

@@ -1,14 +1,15 @@
-"""Read a node, decide, patch it, and decide again when somebody wrote in between."""
+"""Patches a node: read, decide, send, and decide again when somebody wrote in between."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from functions.failures import Retry
-from kube.door.api import JSON_PATCH, Object, absent_ok
+from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict
 from kube.nodes import Node, node_path
+from kube.paths import Object
 
 ATTEMPTS = 5
 """Others write taints in bursts when a node is cordoned; after this many the broker's backoff is the better wait."""

@@ -1,4 +1,4 @@
-"""Record every event in the journal, so that a maintenance can be read and replayed when its object is gone.
+"""Record every event in the journal, so that a maintenance can be read and replayed after its object is gone.
 
 In: every event but those of a dry run, which did not happen; from the functions themselves, `attempts.made`.
 Out: nothing.
@@ -15,20 +15,23 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cloudevents.core.base import BaseCloudEvent
+from prometheus_client import Counter
 
 from eventing import events, marks
-from eventing.journal.entries import attempts_in, dead_letter_of
+from eventing.deadletters import dead_letter_of
+from eventing.journal.entries import attempts_in
 from eventing.journal.retention import Pruner, Retention
 from functions.failures import Retry
-from functions.serving.metrics import DEAD, REDELIVERED
 from kube.door.cluster import Cluster
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-TAKES = ()
+CONSUMES = ()
 """Every type."""
-GIVES = ()
+EMITS = ()
+REDELIVERED = Counter("nodemaintenance_events_redelivered_total", "Events that came once more to record")
+DEAD = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 OPENING = threading.Lock()
 """Two journals in one process would number events side by side."""
 
@@ -52,12 +55,12 @@ def _keep(event: BaseCloudEvent, arrived: datetime) -> None:
     with OPENING:
         book, pruner = journal(), _pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
-        book.note(attempts_in(event))
+        book.write_attempts(attempts_in(event))
     elif not book.write(event, arrived):
         REDELIVERED.inc()
     elif dead_letter_of(event):
         DEAD.inc()
-    pruner.event_kept()
+    pruner.event_recorded()
 
 
 @cache

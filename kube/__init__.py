@@ -1,1 +1,1 @@
-"""The cluster, said in dicts. Only `api` imports the `kubernetes` package; everything beside the doors is pure."""
+"""Rules about Kubernetes objects on plain dicts, and `door`, the one way to the API server."""

@@ -1,4 +1,4 @@
-"""What disruption budgets let go now: the eviction subresource's rules, so that no eviction is sent in vain."""
+"""Disruption budgets: which pods one pass may evict, by the eviction subresource's own rules. Pure."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Blocked:
         message: the sentence for a person, naming what would unblock it.
         budget: name of the budget, "" when none is the reason.
         healthy, needed: its counts, None when unknown.
+        allows_none: the budget lets no pod go, however many are ready.
     """
 
     pod: dict[str, str]
@@ -35,12 +36,14 @@ class Blocked:
     budget: str = ""
     healthy: int | None = None
     needed: int | None = None
+    allows_none: bool = False
 
     def as_data(self) -> dict[str, Any]:
         """The form that travels in event data; absent counts are left out."""
-        said = {"reason": self.reason, "message": self.message, "budget": self.budget}
+        fields = {"reason": self.reason, "message": self.message, "budget": self.budget}
         counts = {"healthy": self.healthy, "needed": self.needed}
-        return {**self.pod, **said, **{name: count for name, count in counts.items() if count is not None}}
+        closed = {"allowsNone": True} if self.allows_none else {}
+        return {**self.pod, **fields, **closed, **{name: count for name, count in counts.items() if count is not None}}
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,17 @@ def refused_by(budget: Budget, pod: Pod, going: int = 0) -> Blocked:
         return Blocked(identity(pod), "DisruptionBudget", f"budget {name} is new and not yet counted", name)
     healthy, needed = max(0, status.get("currentHealthy", 0) - going), status.get("desiredHealthy", 0)
     message = f"budget {name} needs {needed} healthy pods and has {healthy}"
-    return Blocked(identity(pod), "DisruptionBudget", message, name, healthy, needed)
+    return Blocked(identity(pod), "DisruptionBudget", message, name, healthy, needed, allows_none(budget))
+
+
+def allows_none(budget: Budget) -> bool:
+    """Whether the budget asks for all of its pods, and for more when there are more: `maxUnavailable: 0` and the like.
+
+    Of a number in `minAvailable` a pod more than that would do.
+    """
+    status = budget.get("status") or {}
+    fixed = isinstance(budget["spec"].get("minAvailable"), int)
+    return not fixed and 0 < status.get("expectedPods", 0) <= status.get("desiredHealthy", 0)
 
 
 def identity(pod: Pod) -> dict[str, str]:

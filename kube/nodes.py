@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from kube.door.api import Object, segment
+from kube.paths import Object, segment
 
 Node = Mapping[str, Any]
 NODES = "/api/v1/nodes"

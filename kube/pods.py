@@ -38,7 +38,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Sorted:
-    """The pods of a node, told apart.
+    """The pods of a node, sorted by what a drain does with them.
 
     Attributes:
         leaving: to be evicted, or on their way already.
@@ -150,10 +150,10 @@ def _refusals(found: Sorted, local: list[Pod], options: DrainOptions) -> Iterabl
 
 
 def warnings(found: Sorted) -> list[str]:
-    """What an operator is told once before the first eviction (NMO-7, NMO-8)."""
-    said = []
+    """What an operator is warned of once, before the first eviction (NMO-7, NMO-8)."""
+    lines = []
     if found.daemons:
-        said.append("ignoring DaemonSet-managed Pods: " + ", ".join(key(pod) for pod in found.daemons))
+        lines.append("ignoring DaemonSet-managed Pods: " + ", ".join(key(pod) for pod in found.daemons))
     if found.bare:
-        said.append("deleting Pods that declare no controller: " + ", ".join(key(pod) for pod in found.bare))
-    return said
+        lines.append("deleting Pods that declare no controller: " + ", ".join(key(pod) for pod in found.bare))
+    return lines

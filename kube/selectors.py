@@ -1,4 +1,4 @@
-"""LabelSelector objects, as the API server reads them."""
+"""Matches labels against a `metav1.LabelSelector`, as the API server does. Pure."""
 
 from __future__ import annotations
 

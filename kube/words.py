@@ -1,4 +1,4 @@
-"""Sentences for people."""
+"""Counts as text: `1 pod`, `2 pods`."""
 
 from __future__ import annotations
 

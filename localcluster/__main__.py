@@ -1,4 +1,7 @@
-"""`python -m localcluster up|down|status|build`: what the Makefile calls."""
+"""`python -m localcluster up|env|down|status|build`: what the Makefile calls.
+
+What starts a cluster is imported where it is used: it takes seconds on a busy machine, and the first line comes before.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from localcluster import build, deliveries, supervisor
 from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
 
 directory_option = click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
-    default=supervisor.DIRECTORY,
+    default=Path(".cluster"),
     show_default=True,
     help="Where the cluster keeps its files.",
 )
@@ -20,8 +23,8 @@ delivery_option = click.option(
     "--delivery",
     default="local",
     show_default=True,
-    metavar="|".join(deliveries.DELIVERIES),
-    help="What carries the events.",
+    metavar="NAME",
+    help="What carries the events: local, knative or rabbitmq.",
 )
 
 
@@ -36,27 +39,44 @@ def main() -> None:
 @delivery_option
 def up(directory: Path, nodes: int, delivery: str) -> None:
     """Start a cluster and the product; return when both are ready."""
+    if not folder.running(directory):
+        print(f"starting a cluster: NODES={nodes} DELIVERY={delivery}", flush=True)
+    from localcluster.up import supervisor
+
     supervisor.up(directory, nodes, delivery)
+
+
+@main.command()
+@directory_option
+def env(directory: Path) -> None:
+    """Print the export lines of the cluster that is up, for a shell's eval."""
+    print(folder.exports(directory), end="")
 
 
 @main.command()
 @directory_option
 def down(directory: Path) -> None:
     """End all that `up` started."""
-    supervisor.down(directory)
+    from localcluster.up import down
+
+    down.down(directory)
 
 
 @main.command()
 @directory_option
 def status(directory: Path) -> None:
-    """Say whether a cluster is up, and where."""
-    supervisor.status(directory)
+    """Print whether a cluster is up and whole, and the state of each process."""
+    from localcluster.up import status
+
+    status.status(directory)
 
 
 @main.command("build")
 @delivery_option
 def build_command(delivery: str) -> None:
     """Build the servers, and say where those of Kubernetes are."""
+    from localcluster import build, deliveries
+
     deliveries.named(delivery).build()
     print(build.target())
 
@@ -67,6 +87,8 @@ def build_command(delivery: str) -> None:
 @click.argument("delivery")
 def supervise(directory: Path, nodes: int, delivery: str) -> None:
     """Own the servers until SIGTERM; `up` starts this."""
+    from localcluster.up import supervisor
+
     supervisor.supervise(directory, nodes, delivery)
 
 

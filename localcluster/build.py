@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from localcluster import toolchain
+from localcluster.programs import assets, toolchain
 from localcluster.trouble import LocalClusterError
 
 HERE = Path(__file__).parent
@@ -40,16 +40,27 @@ class Toolset:
     Attributes:
         modules: folders beside this file with a go.mod whose tool lines name the programs.
         programs: the files that must be there after the build.
+        packages: the Go packages to build; all that the tool lines name if empty.
     """
 
     modules: tuple[str, ...]
     programs: tuple[str, ...]
+    packages: tuple[str, ...] = ()
 
 
 KUBERNETES = Toolset(
     ("etcd", "kubernetes"),
     ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"),
 )
+CONTROLLERS = Toolset(
+    ("kubernetes",),
+    ("kube-controller-manager", "kube-scheduler", "kwok"),
+    (
+        *("k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler"),
+        "sigs.k8s.io/kwok/cmd/kwok",
+    ),
+)
+"""What is still built where KUBEBUILDER_ASSETS brings the rest."""
 KNATIVE = Toolset(
     ("knative",),
     (
@@ -69,23 +80,50 @@ def cache() -> Path:
 
 
 def target(tools: Toolset = KUBERNETES) -> Path:
-    """Give the folder where a toolset's programs belong; its name changes with any of its module files."""
-    digest = hashlib.sha256("\0".join((*FLAGS, sys.platform, platform.machine())).encode())
+    """Give the folder where a toolset's programs belong; its name changes with any of its module files.
+
+    Where KUBEBUILDER_ASSETS is set, that of Kubernetes holds links to those programs and to ours.
+    """
+    given = assets.folder() if tools is KUBERNETES else None
+    return assets.joined(given, _controllers(), cache()) if given else _own(tools)
+
+
+def _own(tools: Toolset) -> Path:
+    """Give the folder of what is built here."""
+    digest = hashlib.sha256("\0".join((*FLAGS, sys.platform, platform.machine(), *tools.packages)).encode())
     for module in tools.modules:
         for name in ("go.mod", "go.sum"):
             digest.update((HERE / module / name).read_bytes())
     return cache() / f"bin-{digest.hexdigest()[:12]}"
 
 
+def _controllers() -> Path:
+    """Give the folder that has, or will have, the programs of CONTROLLERS: all are there where all was built once."""
+    whole = _own(KUBERNETES)
+    return whole if whole.is_dir() else _own(CONTROLLERS)
+
+
 def servers(tools: Toolset = KUBERNETES) -> Path:
-    """Give the folder with all programs of a toolset, building them first if need be."""
+    """Give the folder with all programs of a toolset, building them first if need be.
+
+    Errors: LocalClusterError when something cannot be built, or KUBEBUILDER_ASSETS names a folder that lacks some.
+    """
     folder = target(tools)
     if not folder.is_dir():
         cache().mkdir(parents=True, exist_ok=True)
         with _alone():
-            if not folder.is_dir():
-                _build(folder, tools)
+            _provide(folder, tools)
     return folder
+
+
+def _provide(folder: Path, tools: Toolset) -> None:
+    """Build what is missing, unless another builder just did."""
+    given = assets.folder() if tools is KUBERNETES else None
+    built, tools = (_controllers(), CONTROLLERS) if given else (folder, tools)
+    if not built.is_dir():
+        _build(built, tools)
+    if given and not folder.is_dir():
+        assets.join(given, built, tools.programs, folder, KUBERNETES_VERSION)
 
 
 def module_folder(module: str, path: str) -> Path:
@@ -121,7 +159,7 @@ def _build(folder: Path, tools: Toolset) -> None:
     fresh = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     started = time.monotonic()
     for module in tools.modules:
-        _install(go, HERE / module, fresh)
+        _install(go, HERE / module, fresh, tools.packages or ("tool",))
     for name, better in RENAMED.items():
         if better in tools.programs:
             (fresh / name).rename(fresh / better)
@@ -132,10 +170,10 @@ def _build(folder: Path, tools: Toolset) -> None:
     print(f"built {', '.join(tools.modules)} in {time.monotonic() - started:.0f} s: {folder}", flush=True)
 
 
-def _install(go: Path, module: Path, bin_folder: Path) -> None:
-    """Run `go install tool` in one module's folder, showing that it lives."""
+def _install(go: Path, module: Path, bin_folder: Path, packages: tuple[str, ...]) -> None:
+    """Run `go install` in one module's folder, showing that it lives."""
     environment = _environment(GOBIN=str(bin_folder))
-    command = [str(go), "install", *FLAGS, "tool"]
+    command = [str(go), "install", *FLAGS, *packages]
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     progress = _Progress(module.name)
     with (

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kube.door.cluster import Cluster
+from kube.door.errors import ApiError
+from kube.door.following import Change, follow
 from localcluster import access, build
-from localcluster.api import Api
+from localcluster.health import answers
 from localcluster.processes import Server, Startable, await_ready, free_port, kill_all
 from localcluster.servers import LOOPBACK, CommandLines
 from localcluster.trouble import LocalClusterError
@@ -36,6 +40,7 @@ class LocalCluster(Startable):
         self._lines = CommandLines(self._programs, self.directory, self._ports, audit, flags)
         self.audit_log = self._lines.audit_log
         self.servers: list[Server] = []
+        self._doors: dict[str, Cluster] = {}
 
     def start(self) -> None:
         """Start all servers and the nodes; return when pods can be scheduled and run."""
@@ -51,6 +56,9 @@ class LocalCluster(Startable):
 
     def stop(self) -> None:
         """Stop all servers; the folder stays, for its logs."""
+        for door in self._doors.values():
+            door.close()
+        self._doors.clear()
         # Nothing that they could still write is wanted, so none is asked politely, which would take seconds.
         kill_all(self.servers)
         self.servers.clear()
@@ -76,9 +84,37 @@ class LocalCluster(Startable):
             access.write_kubeconfig(file, self.url, self.certificate, user, self.token(user))
         return file
 
-    def api(self, user: str = access.ADMIN) -> Api:
-        """Give a plain client for a user."""
-        return Api(self.url, self.certificate, self.token(user))
+    def door(self, user: str = access.ADMIN) -> Cluster:
+        """Give a user's door to the API server; it is closed when the cluster stops."""
+        if user not in self._doors:
+            self._doors[user] = Cluster(str(self.kubeconfig_for(user)))
+        return self._doors[user]
+
+    def serves(self, path: str) -> bool:
+        """Tell whether the API server answers the administrator's GET with success."""
+        try:
+            self.door().get(path)
+        except ApiError:
+            return False
+        return True
+
+    def watch(self, path: str, *, fields: str = "", seconds: float = 60.0) -> Iterator[Change]:
+        """Follow a collection (`kube.door.following`), for code that does not await: what is there, then changes.
+
+        Raises `LocalClusterError` after `seconds` of silence.
+        """
+        door = self.door()
+        changes = follow(door.api, path, fields=fields)
+        try:
+            while True:
+                try:
+                    change = door.run(asyncio.wait_for(changes.__anext__(), seconds))
+                except asyncio.TimeoutError:
+                    raise LocalClusterError(f"{path} has not changed for {seconds:.0f} s") from None
+                if change.kind != "SYNCED":
+                    yield change
+        finally:
+            door.run(changes.aclose())
 
     def kubectl(
         self, *arguments: str | Path, input: str | None = None, check: bool = True, user: str = access.ADMIN
@@ -100,10 +136,9 @@ class LocalCluster(Startable):
 
     def add_named(self, *names: str) -> None:
         """Create nodes of these names; return when they are Ready."""
-        api = self.api()
-        for name in names:
-            api.post("/api/v1/nodes", _node(name))
-        await_ready(f"the nodes {', '.join(names)}", lambda: set(names) <= self._ready_nodes(api), self.servers)
+        door = self.door()
+        door.together(*(door.api.create("/api/v1/nodes", _node(name)) for name in names))
+        await_ready(f"the nodes {', '.join(names)}", lambda: set(names) <= self._ready_nodes(), self.servers)
 
     def _start_control_plane(self) -> None:
         """Start etcd and the API server together; return when the API server is ready."""
@@ -113,8 +148,7 @@ class LocalCluster(Startable):
         self._tokens = access.Tokens(self._lines.tokens, access.users())
         self._start(self._lines.etcd(), self._lines.apiserver())
         await_ready("the API server's certificate", self._certificate_is_whole, self.servers)
-        api = self.api()
-        await_ready("the API server", lambda: api.answers("/readyz"), self.servers)
+        await_ready("the API server", partial(answers, f"{self.url}/readyz", self._lines.certificate), self.servers)
 
     def _certificate_is_whole(self) -> bool:
         file = self._lines.certificate
@@ -129,19 +163,19 @@ class LocalCluster(Startable):
     def _await_clients(self) -> None:
         """Wait for the two with a health page, and for the account that every pod in `default` needs."""
         for name in ("kube-controller-manager", "kube-scheduler"):
-            health = Api(f"https://{LOOPBACK}:{self._ports[name]}", self.certificate)
-            await_ready(name, partial(health.answers, "/healthz"), self.servers)
-        api = self.api()
+            page = f"https://{LOOPBACK}:{self._ports[name]}/healthz"
+            await_ready(name, partial(answers, page, self._lines.certificate), self.servers)
         account = "/api/v1/namespaces/default/serviceaccounts/default"
-        await_ready("the default ServiceAccount", lambda: api.answers(account), self.servers)
+        await_ready("the default ServiceAccount", lambda: self.serves(account), self.servers)
 
     def _start(self, *servers: Server) -> None:
         for server in servers:
             self.servers.append(server)
             server.start()
 
-    def _ready_nodes(self, api: Api) -> set[str]:
-        return {node["metadata"]["name"] for node in api.get("/api/v1/nodes")["items"] if _is_ready(node)}
+    def _ready_nodes(self) -> set[str]:
+        nodes = self.door().list("/api/v1/nodes", version="0")["items"]
+        return {node["metadata"]["name"] for node in nodes if _is_ready(node)}
 
 
 def _node(name: str) -> dict[str, Any]:

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 from localcluster import access
-from localcluster.api import Api
 from localcluster.cluster import LocalCluster
-from localcluster.functions import READY
+from localcluster.health import is_ready
 from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
 
@@ -35,14 +34,13 @@ class Console(Startable):
         port = free_port()
         self.url = f"http://{LOOPBACK}:{port}"
         words: list[str | Path] = [sys.executable, "-m", "console.cli", "console", "--listen", f"{address}:{port}"]
-        told = {"KUBECONFIG": str(cluster.kubeconfig_for(user)), "FUNCTIONS": functions, "BROKER": broker}
-        self.server = Server("console", [*words, *options], directory / "console.log", {**DIRECT, **told}, ROOT)
+        variables = {"KUBECONFIG": str(cluster.kubeconfig_for(user)), "FUNCTIONS": functions, "BROKER": broker}
+        self.server = Server("console", [*words, *options], directory / "console.log", {**DIRECT, **variables}, ROOT)
 
     def _bring_up(self) -> None:
         """Start it; return when it knows what is on the cluster."""
         self.server.start()
-        api = Api(self.url)
-        await_ready("the console", lambda: api.answers(READY), [self.server], SECONDS)
+        await_ready("the console", lambda: is_ready(self.url), [self.server], SECONDS)
 
     def stop(self) -> None:
         """End it; there is nothing that it could lose."""

@@ -1,30 +1,22 @@
-"""The functions as processes: all in one, or each alone with a token of its own ServiceAccount, as in a cluster."""
+"""The functions as processes, each alone with a token of its own ServiceAccount, as in a cluster."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from functions.app import FUNCTIONS
 from localcluster import access
-from localcluster.api import Api
 from localcluster.cluster import LocalCluster
+from localcluster.functionserver import Wiring, function_server
+from localcluster.health import is_ready
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server, await_ready, free_port
-from localcluster.servers import DIRECT, LOOPBACK, ROOT
+from localcluster.servers import LOOPBACK
 
-READY = "/health/readiness"
 SECONDS = 60
-
-
-def gunicorn(name: str, port: int, log: Path, environment: Mapping[str, str]) -> Server:
-    """Give the process that serves the functions that its environment names, as the image's command does."""
-    config = ("-c", ROOT / "functions" / "gunicorn.conf.py", "--bind", f"{LOOPBACK}:{port}")
-    command: list[str | Path] = [sys.executable, "-m", "gunicorn", *config, "functions.app:create_app()"]
-    return Server(name, command, log, {**DIRECT, **environment}, ROOT)
 
 
 class FunctionProcesses:
@@ -37,7 +29,7 @@ class FunctionProcesses:
     def __init__(self, cluster: LocalCluster, directory: Path, sink: str, journal: Path) -> None:
         self._cluster, self._directory = cluster, directory
         self._ports = {name: free_port() for name in FUNCTIONS}
-        self._environment = {"K_SINK": sink, "JOURNAL": str(journal), "RECORD": self.url("record")}
+        self._wiring = Wiring(sink, str(journal), self.url("record"))
         self.servers: dict[str, Server] = {}
 
     def url(self, name: str) -> str:
@@ -55,8 +47,7 @@ class FunctionProcesses:
         """Start these functions, all if none is named; return when they answer and reach the API server."""
         self.launch(*names)
         for name in names or FUNCTIONS:
-            answers = partial(Api(self.url(name).rstrip("/")).answers, READY)
-            await_ready(name, answers, [self.servers[name]], SECONDS)
+            await_ready(name, partial(is_ready, self.url(name)), [self.servers[name]], SECONDS)
 
     def kill(self, *names: str) -> None:
         """End these functions as a crash would, all if none is named."""
@@ -78,5 +69,5 @@ class FunctionProcesses:
 
     def _server(self, name: str) -> Server:
         identity = kubeconfig(self._cluster, access.NAMESPACE, name)
-        environment = {**self._environment, "FUNCTION": name, "KUBECONFIG": str(identity)}
-        return gunicorn(name, self._ports[name], self._directory / f"{name}.log", environment)
+        log = self._directory / f"{name}.log"
+        return function_server(name, self._ports[name], log, identity, self._wiring, function=name)

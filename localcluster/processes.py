@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,8 @@ PORTS = range(20_000, 32_000)
 
 # The kernel ties a leash to the thread that forked, not to the process; so every fork is left to one thread that stays.
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
+# It begins here: a signal whose handler raises, amid the first use, would leave a thread that nobody ends at exit.
+_forker.submit(os.getpid).result()
 _given_ports: set[int] = set()
 # What every child holds open besides its log: while one of these files is locked, a child is alive (see supervisor).
 inherited: list[int] = []
@@ -89,7 +92,12 @@ THRIFT = {"GOGC": "400"}
 
 
 class Server:
-    """One server: started, watched, stopped, and started again with the same command line."""
+    """One server: started, watched, stopped, and started again with the same command line. Threads may share it.
+
+    Attributes:
+        process: the latest process.
+        wanted: set from `start` until `kill` or `stop`, whatever the process does itself meanwhile.
+    """
 
     def __init__(
         self,
@@ -105,6 +113,8 @@ class Server:
         self.env = {**os.environ, **THRIFT, **(env or {})}
         self.cwd = cwd
         self.process: subprocess.Popen[bytes] | None = None
+        self.wanted = threading.Event()
+        self._lock = threading.RLock()
 
     @property
     def pid(self) -> int:
@@ -119,8 +129,28 @@ class Server:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start it; its output is added to its log."""
+        """Start it unless it runs; its output is added to its log."""
+        with self._lock:
+            self._launch()
+            self.wanted.set()
+
+    def restart(self) -> bool:
+        """Start it if it ended by itself; tells whether it is wanted, and so runs now. Raises OSError."""
+        with self._lock:
+            if self.wanted.is_set():
+                self._launch()
+            return self.wanted.is_set()
+
+    def await_start(self) -> subprocess.Popen[bytes]:
+        """Wait until it is wanted; gives its process, which may have ended by then."""
+        self.wanted.wait()
+        if self.process is None:
+            raise LocalClusterError(f"{self.name} was not started")
+        return self.process
+
+    def _launch(self) -> None:
         if not self.alive:
+            self.signal(signal.SIGKILL)  # a worker may outlive the process that started it, and hold its port
             self.process = _forker.submit(self._fork).result()
 
     def _fork(self) -> subprocess.Popen[bytes]:
@@ -146,19 +176,23 @@ class Server:
 
     def kill(self) -> None:
         """End it as a crash would: no notice, no cleaning up."""
-        self.signal(signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait()
+        with self._lock:
+            self.wanted.clear()
+            self.signal(signal.SIGKILL)
+            if self.process is not None:
+                self.process.wait()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Ask it to end, and kill what is left of it after that time."""
-        if self.process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(seconds)
-        self.kill()
+        with self._lock:
+            self.wanted.clear()
+            if self.process is None:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+            self.kill()
 
     def tail(self, lines: int = 8) -> str:
         """Give the end of its log."""

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from localcluster import access
-from localcluster.api import Api
 from localcluster.cluster import LocalCluster
-from localcluster.functions import READY, gunicorn
+from localcluster.functionserver import Wiring, function_server
+from localcluster.health import is_ready
 from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
 
@@ -42,13 +42,9 @@ class Product(Startable):
         self.database = directory / "delivery.db"
         self.functions_log = directory / "functions.log"
         self.delivery_log = directory / "delivery.log"
-        environment = {
-            "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("functions"))),
-            "K_SINK": self.broker_url,
-            "JOURNAL": str(self.journal),
-            "RECORD": self.function_url("record"),
-        }
-        self.functions = gunicorn("functions", functions_port, self.functions_log, environment)
+        identity = cluster.kubeconfig_for(access.service_account("functions"))
+        wiring = Wiring(self.broker_url, str(self.journal), self.function_url("record"))
+        self.functions = function_server("functions", functions_port, self.functions_log, identity, wiring)
         self.delivery = self._delivery(cluster, delivery_port)
 
     def _delivery(self, cluster: LocalCluster, port: int) -> Server:
@@ -102,8 +98,7 @@ class Product(Startable):
         self.delivery.kill()
 
     def _await(self, server: Server, url: str) -> None:
-        api = Api(url)
-        await_ready(server.name, lambda: api.answers(READY), [server], seconds=30)
+        await_ready(server.name, lambda: is_ready(url), [server], seconds=30)
 
 
 def start(cluster: LocalCluster, directory: Path) -> Product:

@@ -56,6 +56,7 @@ REQUIREMENTS = {
     "NMO-22": "One maintenance for a node: a second one is `Failed`, and its deletion frees nothing.",
     "NMO-24": "One command installs, again it changes nothing; without Knative it fails, and nothing works by half.",
     "NMO-25": "One command gathers what explains a maintenance, or names each right that is missing.",
+    "NMO-26a": "Make targets deploy, try the product on a cluster, build and push its image; or say why not, and fail.",
     "NMO-27": "Kubernetes Events tell begin, success, failure and end; a lease for each node is respected.",
     "KNM-1": "This group is served beside the first and does the same.",
     "KNM-1a": "The document's sample has the document's name, and its commands work as written.",

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 def source_of(step: str) -> Path:
     """The module that a step's function stands in."""
-    return ROOT / f"{FUNCTIONS[step].run.__module__.replace('.', '/')}.py"
+    return ROOT / f"{FUNCTIONS[step].step.__module__.replace('.', '/')}.py"
 
 
 def mirror_of(step: str) -> Path:

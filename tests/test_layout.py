@@ -1,8 +1,12 @@
-"""The rooms: who may import whom, and one name for each step everywhere."""
+"""The rooms: who may import whom, one name for each step everywhere, and no folder that holds two things."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,41 +15,126 @@ import yaml
 from functions.app import FUNCTIONS
 from tests.sources import ROOT, mirror_of, source_of
 
+WINGS = ("maintenance", "mutex", "virtualization", "certificates", "admission")
+"""Systems of the field. A wing has a folder of its name in `functions` and, for its rules, in `kube`."""
+EVENTING = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
+KUBE = ("kube", "kube/door", *(f"kube/{wing}" for wing in WINGS))
 MAY_IMPORT = {
-    "kube": {"kube"},
-    "eventing": {"eventing", "kube"},
-    "functions": {"functions", "eventing", "kube"},
-    "console": {"console", "eventing", "kube"},
+    "kube": ("kube",),
+    "kube/door": ("kube", "kube/door"),
+    **{f"kube/{wing}": ("kube", f"kube/{wing}") for wing in WINGS},
+    "eventing": ("eventing",),
+    **{folder: ("eventing", folder, *KUBE) for folder in EVENTING[1:]},
+    "eventing/replay": ("eventing", "eventing/journal", "eventing/replay", *KUBE),
+    "functions": ("functions", "eventing", "eventing/journal", "kube", "kube/door"),
+    "functions/serving": ("functions", "functions/serving", "eventing", "eventing/journal", "kube", "kube/door"),
+    **{
+        f"functions/{wing}": ("functions", f"functions/{wing}", "eventing", "kube", "kube/door", f"kube/{wing}")
+        for wing in WINGS
+    },
+    "console": ("console/commands", "console/terminal"),
+    "console/commands": ("console/terminal", "console/operations", *EVENTING, *KUBE),
+    "console/terminal": ("console/terminal", "console/operations", *EVENTING, *KUBE),
+    "console/web": ("console/web", "console/operations", *EVENTING, *KUBE),
+    "console/operations": ("console/operations", *EVENTING, *KUBE),
 }
-CALLS_FUNCTIONS = Path("console/operations/inprocess.py")
-"""Replay can run a function in its own process, to be stopped in by a debugger."""
-ROOMS = {*MAY_IMPORT, "localcluster", "tests"}
-MODULES = [path for room in MAY_IMPORT for path in sorted((ROOT / room).rglob("*.py"))]
+"""Folder → folders whose modules its own may import."""
+EXCEPTIONS = {
+    **{f"kube/{wing}/lookup.py": ("kube/door",) for wing in WINGS},  # a wing's one module that asks the API server
+    "functions/app.py": ("functions/serving", *(f"functions/{wing}" for wing in WINGS)),  # the list of all functions
+    "console/commands/console.py": ("console/web",),  # the command that starts the pages
+    "console/operations/inprocess.py": ("functions", "functions/serving"),  # replay in the own process, for a debugger
+}
+"""Module → what it may import beside what its folder may, and why."""
+ROOMS = ("functions", "eventing", "kube", "console", "localcluster", "tests")
+PRODUCT = ROOMS[:4]
+MOST_MODULES = 16
+MODULES = [path for room in PRODUCT for path in sorted((ROOT / room).rglob("*.py"))]
+HEAVY = ("sqlalchemy", "rich", "croniter", "opentelemetry")
+"""Libraries that no function needs to answer an event."""
 
 
-def imported(path: Path) -> set[str]:
-    """Top-level packages that the module imports."""
-    names: set[str] = set()
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names of all that the module imports, within functions, too."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module.split(".")[0])
-    return names
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_room_imports_only_what_it_may(path: Path) -> None:
-    """Design, rooms: `kube` and `eventing` import no room above them; `functions` and `console` not each other."""
-    room = path.relative_to(ROOT).parts[0]
-    more = {"functions"} if path.relative_to(ROOT) == CALLS_FUNCTIONS else set()
+def packages(path: Path) -> set[str]:
+    """Top-level packages that the module imports."""
+    return {name.split(".")[0] for name in imports(path)}
 
-    assert imported(path) & ROOMS <= MAY_IMPORT[room] | more
+
+def folder_of(imported: str) -> str:
+    """The folder of ours that an imported name is from: of the module, whether it or something in it is named."""
+    parts = imported.split(".")
+    for length in range(len(parts), 0, -1):
+        if ROOT.joinpath(*parts[:length]).with_suffix(".py").is_file():
+            return "/".join(parts[: length - 1])
+    return "/".join(part for part in parts if ROOT.joinpath(*parts[: parts.index(part) + 1]).is_dir())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_imports_only_what_its_folder_may(path: Path) -> None:
+    """Design, rooms: rules know no door, wings no other wing, pages no command, `kube` and `eventing` nobody above."""
+    ours = {folder_of(name) for name in imports(path) if name.split(".")[0] in ROOMS}
+    allowed = MAY_IMPORT[name_of(path.parent)] + EXCEPTIONS.get(name_of(path), ())
+
+    assert ours <= set(allowed)
+
+
+def test_the_arrows_are_those_of_folders_that_are_there() -> None:
+    """Every folder with modules has its arrows, and every exception is a module that needs it."""
+    assert {name_of(path.parent) for path in MODULES} <= MAY_IMPORT.keys()
+    for module, more in EXCEPTIONS.items():
+        if (ROOT / module).exists():
+            assert {folder_of(name) for name in imports(ROOT / module)} & set(more), module
 
 
 def test_only_one_door_leads_to_the_kubernetes_package() -> None:
     """Design, rooms: `kube/door/api.py` alone imports `kubernetes`."""
-    assert [path.relative_to(ROOT) for path in MODULES if "kubernetes" in imported(path)] == [Path("kube/door/api.py")]
+    assert [name_of(path) for path in MODULES if "kubernetes" in packages(path)] == ["kube/door/api.py"]
+
+
+def test_rules_know_no_client() -> None:
+    """Design, rooms: rules are pure; what speaks HTTP, or awaits, is no rule."""
+    rules = [path for path in MODULES if name_of(path.parent) in ("kube", *(f"kube/{wing}" for wing in WINGS))]
+    impure = {name_of(path) for path in rules if packages(path) & {"aiohttp", "requests", "asyncio", "threading"}}
+
+    assert impure <= {f"kube/{wing}/lookup.py" for wing in WINGS}
+
+
+def test_operations_know_neither_terminal_nor_page() -> None:
+    """Design, rooms: what commands and pages both do imports no click, no Flask, no rich."""
+    operations = [path for path in MODULES if name_of(path.parent) == "console/operations"]
+    pages = [path for path in MODULES if name_of(path.parent) == "console/web"]
+
+    assert {name_of(path) for path in operations if packages(path) & {"click", "flask", "rich"}} == set()
+    assert {name_of(path) for path in pages if packages(path) & {"click", "rich"}} == set()
+
+
+@pytest.mark.parametrize("room", ROOMS[:-1])
+def test_a_folder_holds_one_thing(room: str) -> None:
+    """Design, rooms: a folder with more than about 15 modules holds two things."""
+    modules = [path for path in (ROOT / room).rglob("*.py") if path.stem != "__init__"]
+    counts = Counter(name_of(path.parent) for path in modules)
+
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def test_tests_mirror_the_rooms() -> None:
+    """Design, rooms: who looks for the tests of a folder finds them under its name."""
+    modules = [path for room in PRODUCT for path in (ROOT / "tests" / room).rglob("*.py")]
+    folders = {path.parent.relative_to(ROOT / "tests") for path in modules}
+
+    assert [folder.as_posix() for folder in sorted(folders) if not (ROOT / folder).is_dir()] == []
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -56,15 +145,23 @@ def test_a_step_has_one_name_everywhere(name: str) -> None:
     triggers = list(yaml.safe_load_all((ROOT / "manifests/base/eventing/triggers.yaml").read_text()))
 
     assert any(isinstance(node, ast.FunctionDef) and node.name == name for node in source.body)
-    assert FUNCTIONS[name].run.__name__ == name
+    assert FUNCTIONS[name].step.__name__ == name
     assert any(item["kind"] == "ServiceAccount" and item["metadata"]["name"] == name for item in rights)
     assert any(item["spec"]["subscriber"]["ref"]["name"] == name for item in triggers)
     assert mirror_of(name).exists()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_says_what_comes_in_goes_out_and_is_touched(name: str) -> None:
+def test_a_function_names_what_comes_in_goes_out_and_is_touched(name: str) -> None:
     """Design rule 7: each function's module docstring says In, Out and Touches."""
-    said = ast.get_docstring(ast.parse(source_of(name).read_text())) or ""
+    documentation = ast.get_docstring(ast.parse(source_of(name).read_text())) or ""
 
-    assert all(word in said for word in ("In: ", "Out: ", "Touches: "))
+    assert all(word in documentation for word in ("In: ", "Out: ", "Touches: "))
+
+
+def test_a_function_starts_without_what_only_others_need() -> None:
+    """A function that scales from zero waits for its imports: no database and no command line is among them."""
+    code = f"import sys, functions.app; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []

@@ -14,11 +14,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.door.following import follow
 from kube.maintenance.groups import MEDIK8S, Group
 from kube.maintenance.objects import path as maintenance_path
+from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import click
 
@@ -11,6 +11,15 @@ from console.terminal.recording import missing
 from eventing.urls import host_and_port
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def _networks(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for network in value:
+            ip_network(network)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
 
 
 @click.command
@@ -51,6 +60,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
     envvar="CONSOLE_PROXIES",
     default=("127.0.0.0/8", "::1"),
     show_default=True,
+    callback=_networks,
     help="Address or network of that proxy; nobody else's headers count.  [env: CONSOLE_PROXIES]",
 )
 @click.option("--tls/--no-tls", envvar="CONSOLE_TLS", help="Browsers reach it by https.  [env: CONSOLE_TLS]")
@@ -107,8 +117,8 @@ def _is_local(listen: str) -> bool:
     try:
         host, _ = host_and_port(listen)
     except ValueError:
-        said = f"{listen!r} is no ADDRESS:PORT such as 127.0.0.1:8090"
-        raise click.BadParameter(said, param_hint="--listen") from None
+        message = f"{listen!r} is no ADDRESS:PORT such as 127.0.0.1:8090"
+        raise click.BadParameter(message, param_hint="--listen") from None
     try:
         return host == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,23 +1,23 @@
-"""`kubectl maintenance deadletters`: events that a function did not take, and why."""
+"""`kubectl maintenance deadletters`: list dead letters, each with its function and the reason."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Any
 
 import click
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.diff import short
-from console.operations.display import age
+from console.operations.describing import age
+from console.operations.event_types import short
+from console.operations.redriving import letter_fields
 from console.terminal.options import output_option
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show, show_json
 from eventing.journal.entries import Entry, Query
-from eventing.replay.redrive import function_of, is_open
+from eventing.replay.redrive import is_open
 
 
 @click.command
@@ -25,7 +25,7 @@ from eventing.replay.redrive import function_of, is_open
 @journal_option
 @output_option
 def deadletters(everything: bool, journal: str, output: str) -> None:
-    """List the events that were given up: which function did not take them, with what answer.
+    """List dead letters: the event, the function that it could not be delivered to, and that function's answer.
 
     \b
     Example:
@@ -35,27 +35,9 @@ def deadletters(everything: bool, journal: str, output: str) -> None:
     with opened(journal) as book:
         found = [letter for letter in book.select(Query(dead=True)) if everything or is_open(letter)]
     if output == "json":
-        show_json({"deadLetters": [as_json(letter) for letter in found]})
+        show_json({"deadLetters": [letter_fields(letter) for letter in found]})
     else:
         show(table(found, datetime.now(timezone.utc)))
-
-
-def as_json(letter: Entry) -> dict[str, Any]:
-    """One dead letter for a program."""
-    why = letter.dead_letter
-    return {
-        "event": letter.event.get_id(),
-        "source": letter.event.get_source(),
-        "type": letter.event.get_type(),
-        "node": letter.node,
-        "maintenance": letter.maintenance,
-        "arrived": letter.arrived.isoformat(),
-        "function": function_of(letter),
-        "destination": why.destination if why else "",
-        "code": why.code if why else 0,
-        "reason": why.data if why else "",
-        "open": is_open(letter),
-    }
 
 
 def table(letters: Sequence[Entry], now: datetime) -> RenderableType:
@@ -66,9 +48,11 @@ def table(letters: Sequence[Entry], now: datetime) -> RenderableType:
     for column in ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON"):
         rows.add_column(column, overflow="fold")
     for letter in letters:
-        said = as_json(letter)
-        reason = " ".join(said["reason"].split()) + ("" if said["open"] else " (redriven)")
-        function = said["function"] or said["destination"]
-        old = age(said["arrived"], now)
-        rows.add_row(said["event"], short(said["type"]), said["node"], old, function, str(said["code"]), Text(reason))
+        fields = letter_fields(letter)
+        reason = " ".join(fields["reason"].split()) + ("" if fields["open"] else " (redriven)")
+        function = fields["function"] or fields["destination"]
+        old = age(fields["arrived"], now)
+        rows.add_row(
+            fields["event"], short(fields["type"]), fields["node"], old, function, str(fields["code"]), Text(reason)
+        )
     return rows

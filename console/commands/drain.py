@@ -1,16 +1,18 @@
-"""`kubectl maintenance drain NODE`: what `kubectl drain` does, without a NodeMaintenance (DRN-1 to DRN-6, OSV-10)."""
+"""`kubectl maintenance drain NODE`: as `kubectl drain`, without a NodeMaintenance (DRN-1 to DRN-6, OSV-10)."""
 
 from __future__ import annotations
 
 import click
 
 from console.operations.draining import Drain, cordon, look
+from console.operations.errors import InvalidSelector
 from console.operations.maintaining import known_node
 from console.terminal.connection import with_api, within
 from console.terminal.flags import KubectlFlags, switch
 from console.terminal.options import cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
-from kube.door.api import Api, Object
+from kube.door.api import Api
+from kube.paths import Object
 from kube.pods import DrainOptions, Sorted, key, name_of, warnings
 
 
@@ -22,7 +24,7 @@ from kube.pods import DrainOptions, Sorted, key, name_of, warnings
 @switch("--ignore-daemonsets", help="Leave DaemonSet pods where they are.")
 @switch("--force", help="Evict pods too that no controller makes again.")
 @click.option("--pod-selector", default="", help="Evict only pods with these labels, such as app=web.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 @timeout_option("0", "all pods are gone")
 @output_option
 @cluster_options
@@ -47,9 +49,7 @@ def drain(
 
     async def work(api: Api) -> Object:
         await known_node(api, node)
-        await look(
-            api, node, options
-        )  # the server refuses a selector it cannot read before anything is cordoned (DRN-5)
+        await _check_selector(api, node, options)
         if not dry_run:
             note(f"node/{node} {'cordoned' if await cordon(api, node) else 'already cordoned'}", output)
         found = await look(api, node, options)
@@ -68,13 +68,21 @@ def drain(
         show_json(report)
 
 
+async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
+    """The server refuses a selector that it cannot read, before anything is cordoned (DRN-5)."""
+    try:
+        await look(api, node, options)
+    except InvalidSelector as error:
+        raise click.BadParameter(error.message, param_hint="--pod-selector") from None
+
+
 def _refuse(node: str, found: Sorted, *, cordoned: bool) -> None:
     """All refusals in one line; nothing is evicted then, and the node stays cordoned (DRN-2)."""
     if not found.refusals:
         return
-    said = "; ".join(f"{refusal.reason}: {', '.join(refusal.pods)}" for refusal in found.refusals)
+    reasons = "; ".join(f"{refusal.reason}: {', '.join(refusal.pods)}" for refusal in found.refusals)
     state = ", which stays cordoned" if cordoned else ""
-    raise click.ClickException(f"nothing was evicted from {node}{state}: {said}")
+    raise click.ClickException(f"nothing was evicted from {node}{state}: {reasons}")
 
 
 async def _evict(api: Api, node: str, found: Sorted, options: DrainOptions, timeout: float, output: str) -> None:

@@ -1,4 +1,4 @@
-"""`kubectl maintenance events`: what was recorded, by node, maintenance, type and time; export and import."""
+"""`kubectl maintenance events`: show recorded events by node, maintenance, type and time; export and import them."""
 
 from __future__ import annotations
 
@@ -11,36 +11,27 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from console.operations.diff import short
-from console.terminal.moments import Moment
-from console.terminal.options import picked
+from console.operations.errors import NoResult
+from console.operations.event_types import KNOWN, short, whole
+from console.terminal.options import Moment, picked
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show_json
 from console.terminal.timeline import as_json, table_lines, tree_lines
-from console.terminal.trouble import Trouble
-from eventing import events as vocabulary
 from eventing.journal.entries import Query
 from eventing.journal.transfer import BrokenLine, exported, imported
-from eventing.journal.tree import grow, unknown_causes
+from eventing.journal.tree import trees_of, unknown_causes
 from kube.words import counted
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-KNOWN = (
-    *vocabulary.MEANINGS,
-    vocabulary.RESOURCE_ADDED,
-    vocabulary.RESOURCE_UPDATED,
-    vocabulary.RESOURCE_DELETED,
-    vocabulary.TICK,
-)
 LIMIT = 2000
 """Events for eyes; an export has no limit of its own."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """What the command line says of events; empty is not said."""
+class Filters:
+    """The filters that the command line names; empty is none."""
 
     node: str = ""
     maintenance: str = ""
@@ -66,7 +57,7 @@ class Said:
 @click.option("--since", type=Moment(), help="Arrived since then: 10m, 2h or 1d ago, or a time.")
 @click.option("--until", type=Moment(), help="Arrived before then.")
 @click.option(
-    "--failed", is_flag=True, help="That a function failed on, that tell of a failure, or that could not be delivered."
+    "--failed", is_flag=True, help="That a function failed on, whose type is a failure, or that could not be delivered."
 )
 @click.option(
     "--limit",
@@ -81,10 +72,10 @@ class Said:
     show_default=True,
     help="tree: cause and effect. json: all that is known. jsonl: as CloudEvents, one a line, for --import.",
 )
-@click.option("--import", "file", type=click.File("rb"), help="Take what -o jsonl gave into the journal; - is stdin.")
+@click.option("--import", "file", type=click.File("rb"), help="Add what -o jsonl exported to the journal; - is stdin.")
 @journal_option
-def events(output: str, file: BinaryIO | None, journal: str, **said: Any) -> None:
-    """Show recorded events: a maintenance as a tree says which step was slow, failed, or is missing.
+def events(output: str, file: BinaryIO | None, journal: str, **values: Any) -> None:
+    """Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.
 
     \b
     Example:
@@ -97,18 +88,16 @@ def events(output: str, file: BinaryIO | None, journal: str, **said: Any) -> Non
         if file is not None:
             _import(book, file)
         else:
-            _show(book, Said(**picked(Said, said)).query(output), output)
-
-
-def whole(kind: str) -> str:
-    """The whole name of a type of which only the end was said; any other name as it is."""
-    return next((known for known in KNOWN if known == kind or known.endswith(f".{kind}")), kind)
+            _show(book, Filters(**picked(Filters, values)).query(output), output)
 
 
 def _show(book: Journal, query: Query, output: str) -> None:
     if output == "jsonl":
+        count = 0
         for line in exported(book, query):
+            count += 1
             click.echo(line, nl=False)
+        _warn_unknown(book, query, count)
         return
     found, now = book.select(query), datetime.now(timezone.utc)
     if output == "json":
@@ -116,13 +105,25 @@ def _show(book: Journal, query: Query, output: str) -> None:
     elif output == "tree" and found:
         ids = unknown_causes(found)
         causes = book.select(Query(ids=ids)) if ids else []
-        _print(tree_lines(grow(found, causes, now)))
+        _print(tree_lines(trees_of(found, causes, now)))
     else:
         _print(table_lines(found, now))
-    if not found and (strange := [kind for kind in query.types if kind not in KNOWN]):
-        click.echo(f"No event is of type {', '.join(strange)}; ours are {', '.join(map(short, KNOWN))}.", err=True)
+    _warn_unknown(book, query, len(found))
     if query.limit and len(found) == query.limit and book.select(replace(query, until=found[0].arrived, limit=1)):
         click.echo(f"There are older ones: these are the newest {query.limit}; see --limit and --until.", err=True)
+
+
+def _warn_unknown(book: Journal, query: Query, count: int) -> None:
+    """Where nothing was found: the filters that match nothing in the whole journal, such as a misspelt name."""
+    if count:
+        return
+    if query.node and not book.select(Query(node=query.node, limit=1)):
+        click.echo(f"The journal has no event of a node {query.node}: see kubectl get nodes.", err=True)
+    if query.maintenance and not book.select(Query(maintenance=query.maintenance, limit=1)):
+        message = f"The journal has no event of a NodeMaintenance {query.maintenance}, by name or uid"
+        click.echo(f"{message}: see kubectl maintenance status.", err=True)
+    if strange := [kind for kind in query.types if kind not in KNOWN]:
+        click.echo(f"No event is of type {', '.join(strange)}; ours are {', '.join(map(short, KNOWN))}.", err=True)
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -137,5 +138,5 @@ def _import(book: Journal, file: BinaryIO) -> None:
         try:
             count = imported(book, copy)
         except BrokenLine as error:
-            raise Trouble(f"{file.name}: {error}") from None
+            raise NoResult(f"{file.name}: {error}") from None
     click.echo(counted(count, "new event"))

@@ -1,4 +1,4 @@
-"""`kubectl maintenance must-gather`: all that explains a maintenance, in one archive (NMO-25)."""
+"""`kubectl maintenance must-gather`: write what explains a maintenance into one archive (NMO-25)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
     index = _gather(wanted, namespace, logs, journal)
     note(f"{wanted}: {counted(len(index['files']), 'file')}", output)
     if not journal:
-        note("The recorded events are not in it: say where they are by --journal.", output)
+        note("The recorded events are not in it: name their journal by --journal.", output)
     if output == "json":
         show_json({"file": str(wanted), **index})
     if faults := _faults(index):
@@ -81,7 +81,7 @@ def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict
 
 
 def _faults(index: dict[str, Any]) -> list[str]:
-    """What to say of what is not in the archive, and what to do."""
+    """What is not in the archive, and what to do about it."""
     faults = []
     if denied := [item["permission"] for item in index["missingPermissions"]]:
         faults.append(f"ask an administrator for the rights to {', '.join(denied)}")

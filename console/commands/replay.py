@@ -1,4 +1,4 @@
-"""`kubectl maintenance replay`: recorded events once more, and what is answered now beside what was answered then."""
+"""`kubectl maintenance replay`: post recorded events again, and compare the answers now with the recorded ones."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any
 
 import click
 
-from console.operations.diff import DIFFERS, UNRECORDED, Replayed, as_json, gone, summary, text
-from console.operations.targets import Target, Targets, Wanted, target_options
-from console.terminal.options import cluster_options, output_option, picked
+from console.operations.diff import DIFFERS, UNRECORDED, Replayed, as_json, summary
+from console.operations.errors import NoResult
+from console.operations.replaying import compared
+from console.operations.targets import Target, Targets, Wanted
+from console.terminal.diff import lost_lines, replay_lines
+from console.terminal.errors import confirm, door
+from console.terminal.options import cluster_options, output_option, picked, target_options
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import note, show, show_json
 from console.terminal.selection import Chosen, selected, selection_options
-from console.terminal.trouble import Trouble, confirm, door
 from eventing.journal.entries import Entry
-from eventing.replay.again import Answer, new_run, recorded
+from eventing.replay.again import Answer, new_replay_id
 from eventing.replay.again import replay as posted
-from eventing.replay.differences import compare
-from eventing.replay.world import World, look, mentioned
+from eventing.replay.changes import Changes, objects_in, read_changes
 from kube.door.cluster import Cluster
 from kube.words import counted
 
@@ -30,7 +32,7 @@ Call = tuple[Entry, Target]
 class How:
     """How events are replayed."""
 
-    run: str
+    replay_id: str
     dry_run: bool
     in_process: bool
     debug: bool
@@ -51,11 +53,11 @@ class How:
 @journal_option
 @output_option
 @cluster_options
-def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **said: Any) -> None:
+def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **values: Any) -> None:
     """Replay recorded events, and show what each function answered then and what it answers now.
 
     No answer goes to the broker: a replay begins nothing new. Exit status 1 when an answer differs by more than what
-    the cluster's own change since then explains, 2 when there is no answer to tell of.
+    the cluster's own change since then explains, 2 when there is no answer to compare.
 
     \b
     Example:
@@ -63,24 +65,24 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **sa
       kubectl maintenance replay --maintenance node-1 --from node.tainted --until node.drained --dry-run=server
       kubectl maintenance replay --id ID --function evict --in-process --pdb --dry-run=server
     """
-    wanted, chosen = Wanted(**picked(Wanted, said)), Chosen(**picked(Chosen, said))
+    wanted, chosen = Wanted(**picked(Wanted, values)), Chosen(**picked(Chosen, values))
     if debug and not wanted.in_process:
         raise click.UsageError("--pdb stops in a function of this process: add --in-process")
     if wanted.in_process and wanted.url:
         raise click.UsageError("--url is a function elsewhere, --in-process runs it here: leave one out")
-    how = How(new_run(), dry_run == "server", wanted.in_process, debug)
+    how = How(new_replay_id(), dry_run == "server", wanted.in_process, debug)
     with opened(journal) as book:
         entries = selected(book, chosen)
     with door() as cluster:
         targets = Targets(wanted, cluster)
         calls = [(entry, target) for entry in entries for target in targets.of(entry.event)]
         if not calls:
-            raise Trouble("no Trigger calls a function for these events: name one by --function")
+            raise NoResult("no Trigger calls a function for these events: name one by --function")
         if not (how.dry_run or yes):
             _confirm(calls)
-        world = cluster.run(look(cluster.api, mentioned(entries)))
-        found = _replay(calls, world, how, cluster, output)
-    _end(found, world, how, output)
+        changes = cluster.run(read_changes(cluster.api, objects_in(entries)))
+        found = _replay(calls, changes, how, cluster, output)
+    _end(found, changes, how, output)
 
 
 def _confirm(calls: Sequence[Call]) -> None:
@@ -89,39 +91,38 @@ def _confirm(calls: Sequence[Call]) -> None:
     confirm(question, "say --yes, or --dry-run=server, which writes nothing")
 
 
-def _replay(calls: Sequence[Call], world: World, how: How, cluster: Cluster, output: str) -> list[Replayed]:
+def _replay(calls: Sequence[Call], changes: Changes, how: How, cluster: Cluster, output: str) -> list[Replayed]:
     """Call after call, in the order of the recording; each is shown as it comes."""
     if output == "table":
-        _show_lost(world)
+        _show_lost(changes)
     found = []
     for entry, target in calls:
-        now, then = _answer(entry, target, how, cluster), recorded(entry, target.function)
-        replayed = Replayed(entry, then, now, compare(then, now, world) if then else [])
+        replayed = compared(entry, _answer(entry, target, how, cluster), changes)
         found.append(replayed)
         if output == "table":
-            show(text(replayed))
+            show(replay_lines(replayed))
     return found
 
 
-def _show_lost(world: World) -> None:
-    if lost := world.lost():
-        show(gone(lost))
+def _show_lost(changes: Changes) -> None:
+    if lost := changes.lost():
+        show(lost_lines(lost))
 
 
 def _answer(entry: Entry, target: Target, how: How, cluster: Cluster) -> Answer:
     if how.in_process:
         from console.operations.inprocess import run_here  # all functions and Flask, for this case alone
 
-        return run_here(entry, target.function, cluster, run=how.run, dry_run=how.dry_run, debug=how.debug)
-    return posted(entry, target.function, target.url, run=how.run, dry_run=how.dry_run)
+        return run_here(entry, target.function, cluster, run=how.replay_id, dry_run=how.dry_run, debug=how.debug)
+    return posted(entry, target.function, target.url, replay_id=how.replay_id, dry_run=how.dry_run)
 
 
-def _end(found: Sequence[Replayed], world: World, how: How, output: str) -> None:
+def _end(found: Sequence[Replayed], changes: Changes, how: How, output: str) -> None:
     """Sum up, and give the exit status."""
     note(summary(found), output)
     if output == "json":
-        show_json(as_json(how.run, dry_run=how.dry_run, lost=world.lost(), found=found))
+        show_json(as_json(how.replay_id, dry_run=how.dry_run, lost=changes.lost(), found=found))
     if found and all(replayed.result == UNRECORDED for replayed in found):
-        raise Trouble("the journal does not know what these functions answered then: nothing could be compared")
+        raise NoResult("the journal does not know what these functions answered then: nothing could be compared")
     if any(replayed.result == DIFFERS for replayed in found):
         raise click.exceptions.Exit(1)

@@ -7,16 +7,18 @@ from datetime import datetime, timezone
 
 import click
 
-from console.operations.display import full_name, line, overview, phase_word, plain
+from console.operations.describing import full_name, phase_word, plain
 from console.operations.maintaining import create
 from console.operations.watching import watched
 from console.terminal.connection import with_api, within
-from console.terminal.options import cluster_options, output_option, timeout_option
+from console.terminal.display import line, overview
+from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import live, note, show_json
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.reviews import whoami
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.objects import FAILED, condition, is_deleting, node_name
+from kube.paths import Object
 
 GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 
@@ -42,6 +44,7 @@ def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: fl
       kubectl maintenance start node-1 --reason "new disk"
       kubectl maintenance start node-1 --wait --timeout 10m
     """
+    check_timeout(wait=wait, remedy="add --wait")
 
     async def work(api: Api) -> Object:
         made = await create(api, GROUPS[group], node, name or node, reason, await whoami(api))
@@ -65,13 +68,13 @@ async def _drained(api: Api, made: Object, output: str) -> Object:
         else nullcontext(_mute)
     )
     uid, name = made["metadata"]["uid"], full_name(made)
-    with screen as tell:
+    with screen as show_state:
         async with aclosing(watched(api, node_name(made))) as states:
             async for state in states:
                 item = next((item for item in state if item["metadata"]["uid"] == uid), None)
                 if item is None or is_deleting(item):
                     raise click.ClickException(f"{name} was deleted before its node was drained")
-                tell(item)
+                show_state(item)
                 if condition(item, "Drained").get("status") == "True":
                     return item
                 if phase_word(item) == FAILED:

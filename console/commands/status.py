@@ -1,4 +1,4 @@
-"""`kubectl maintenance status [NODE]`: which nodes are in maintenance, how far, and what holds the rest."""
+"""`kubectl maintenance status [NODE]`: which nodes are in maintenance, how far each drain is, and what blocks it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from datetime import datetime, timezone
 import click
 from rich.console import RenderableType
 
-from console.operations.display import GONE, details, line, node_report, overview, plain
+from console.operations.describing import GONE, node_report, plain
 from console.operations.maintaining import unknown
 from console.operations.watching import watched
 from console.terminal.connection import with_api
+from console.terminal.display import details, line, overview
 from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import live, show, show_json
-from kube.door.api import Api, Object, absent_ok
+from kube.door.api import Api, absent_ok
 from kube.maintenance.lookup import maintenances
 from kube.nodes import node_path
+from kube.paths import Object
 
 
 @click.command
@@ -62,10 +64,10 @@ async def _state(api: Api, node: str, found: list[Object]) -> Object:
 
 async def _watch(api: Api, node: str, output: str) -> None:
     screen = live(_render, _lines) if output == "table" else nullcontext(_json_line)
-    with screen as tell:
+    with screen as show_state:
         async with aclosing(watched(api, node)) as states:
             async for found in states:
-                tell(await _state(api, node, found))
+                show_state(await _state(api, node, found))
 
 
 def _json_line(state: Object) -> None:

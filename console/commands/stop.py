@@ -1,4 +1,4 @@
-"""`kubectl maintenance stop NODE`: delete its NodeMaintenance and see the node come back."""
+"""`kubectl maintenance stop NODE`: delete its NodeMaintenance objects and wait until the node is restored."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from contextlib import aclosing
 
 import click
 
-from console.operations.display import full_name, node_report
+from console.operations.describing import full_name, node_report
 from console.operations.maintaining import end
 from console.operations.watching import watched
 from console.terminal.connection import with_api, within
-from console.terminal.options import cluster_options, output_option, timeout_option
+from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
-from kube.door.api import Api, Object, absent_ok
+from kube.door.api import Api, absent_ok
 from kube.nodes import node_path
+from kube.paths import Object
 
 
 @click.command
@@ -29,6 +30,7 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
     Example:
       kubectl maintenance stop node-1
     """
+    check_timeout(wait=wait, remedy="leave out --no-wait")
 
     async def work(api: Api) -> Object:
         ended = await end(api, node)

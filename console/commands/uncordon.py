@@ -1,4 +1,4 @@
-"""`kubectl maintenance uncordon NODE`: the end of a drain that no NodeMaintenance asked for (DRN-6, OSV-10)."""
+"""`kubectl maintenance uncordon NODE`: make a node schedulable that no NodeMaintenance cordoned (DRN-6, OSV-10)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import click
 
-from console.operations.display import full_name
+from console.operations.describing import full_name
 from console.operations.maintaining import known_node
 from console.terminal.connection import with_api
 from console.terminal.options import cluster_options, output_option
@@ -38,9 +38,9 @@ def uncordon(node: str, output: str) -> None:
 
 
 async def _uncordon(api: Api, node: str) -> bool:
-    """Take the cordon off; a one-line error while a maintenance holds the node, which would cordon it again."""
-    for holder in await maintenances(api, node):
-        raise click.ClickException(f"{node} is in maintenance by {full_name(holder)}: kubectl maintenance stop {node}")
+    """Take the cordon off; a one-line error while the node is in maintenance, which would cordon it again."""
+    for other in await maintenances(api, node):
+        raise click.ClickException(f"{node} is in maintenance by {full_name(other)}: kubectl maintenance stop {node}")
     for _ in range(ATTEMPTS):
         patch = restore_patch(await known_node(api, node), (), uncordon=True)
         if not patch:

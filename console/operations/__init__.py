@@ -1,1 +1,1 @@
-"""What commands and pages both do. No click, no Flask."""
+"""Operations that commands and pages share. They import no click, no Flask and no rich."""

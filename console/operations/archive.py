@@ -1,4 +1,4 @@
-"""The archive that a must-gather writes: files as they come, and at the end an index of them."""
+"""The .tar.gz that a must-gather writes, with an index of what is in it and what could not be read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kube.maintenance.objects import timestamp
 ROOT = "must-gather"
 """The one folder in the archive."""
 PRIVATE = 0o600
-"""Names of pods and nodes are nobody else's business."""
+"""Names of pods and nodes are for the owner of the file alone."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Missing:
 
     Attributes:
         right: the permission that it takes, e.g. `list nodes`.
-        message: what the server said.
+        message: the server's.
         denied: the account has not that permission; otherwise something else went wrong.
     """
 
@@ -97,8 +97,8 @@ class Archive:
             "gathered": timestamp(datetime.now(timezone.utc)),
             "files": self.files,
             "notInstalled": self.not_installed,
-            "missingPermissions": [_said(item) for item in self.not_read if item.denied],
-            "notRead": [_said(item) for item in self.not_read if not item.denied],
+            "missingPermissions": [_fields(item) for item in self.not_read if item.denied],
+            "notRead": [_fields(item) for item in self.not_read if not item.denied],
         }
 
     def _write(self, name: str, content: bytes) -> None:
@@ -111,7 +111,7 @@ def _entry(name: str, size: int) -> tarfile.TarInfo:
     return entry
 
 
-def _said(item: Missing) -> dict[str, str]:
+def _fields(item: Missing) -> dict[str, str]:
     return {"permission" if item.denied else "what": item.right, "message": item.message}
 
 

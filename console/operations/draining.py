@@ -1,4 +1,4 @@
-"""A drain from the command line: evicts, then waits for pods to go and budgets to open by watching both."""
+"""Drain a node without a NodeMaintenance: evict, then watch for pods to go and budgets to open."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 
-import click
-
+from console.operations.errors import InvalidSelector, OperationError
 from console.operations.maintaining import known_node
 from console.operations.watching import merged
 from kube.budgets import BUDGETS, Blocked, Budget, budget_key, plan
 from kube.door.api import JSON_PATCH, Api
 from kube.door.errors import Rejected
+from kube.door.evicting import evict_batch, orphans
 from kube.door.following import Change, follow
-from kube.eviction import evict_batch, orphans, summary
-from kube.maintenance.lookup import pods_on
+from kube.evictions import summary
 from kube.nodes import cordon_patch, node_path
+from kube.paths import pods_on
 from kube.pods import DrainOptions, Pod, Sorted, key, sort, uid
 from kube.words import counted
 
@@ -35,24 +35,24 @@ async def cordon(api: Api, name: str) -> bool:
 
 
 async def look(api: Api, node: str, options: DrainOptions) -> Sorted:
-    """The pods of the node, told apart by the flags; a usage error when the selector cannot be read."""
+    """The pods of the node, told apart by the flags. Raises `InvalidSelector`."""
     path, fields = pods_on(node)
     try:
         pods = (await api.list(path, fields=fields, labels=options.pod_selector))["items"]
     except Rejected as error:
-        raise click.BadParameter(error.message, param_hint="--pod-selector") from None
+        raise InvalidSelector(error.message) from None
     return sort(pods, options, await orphans(api, pods))
 
 
 class Drain:
     """Evicts these pods, and only these, as their budgets allow; `run` returns when all are gone.
 
-    In: the pods that leave (`look`), and `tell`, which shows a line to a person.
+    In: the pods that leave (`look`), and `show`, which shows a line to a person.
     """
 
-    def __init__(self, api: Api, node: str, selector: str, leaving: Iterable[Pod], tell: Callable[[str], None]) -> None:
+    def __init__(self, api: Api, node: str, selector: str, leaving: Iterable[Pod], show: Callable[[str], None]) -> None:
         self._api = api
-        self._tell = tell
+        self._show = show
         path, fields = pods_on(node)
         self._streams = (follow(api, path, fields=fields, labels=selector), follow(api, BUDGETS))
         self._left: dict[str, Pod] = {uid(pod): pod for pod in leaving}
@@ -64,13 +64,13 @@ class Drain:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Evict until nothing is left; a one-line error when what is left cannot be evicted."""
+        """Evict until nothing is left. Raises `OperationError` when what is left cannot be evicted."""
         watching = asyncio.create_task(self._watch())
         try:
             await self._next(watching, None)
             while self._left:
                 again = await self._pass()
-                self._give_up_if_hopeless()
+                self._end_if_hopeless()
                 await self._next(watching, again)
         finally:
             watching.cancel()
@@ -79,8 +79,8 @@ class Drain:
     def rest(self) -> str:
         """Who is left, and why, in one line."""
         names = sorted(key(pod) for pod in self._left.values())
-        waiting = summary(self._blocked[mark] for mark in self._left if mark in self._blocked)
-        return f"{counted(len(names), 'pod')} left: {waiting or ', '.join(names[:5])}"
+        blocked = summary(self._blocked[mark] for mark in self._left if mark in self._blocked)
+        return f"{counted(len(names), 'pod')} left: {blocked or ', '.join(names[:5])}"
 
     async def _next(self, watching: asyncio.Task[None], seconds: float | None) -> None:
         """Return at the next change, at the latest after `seconds`; raises what ended the watch."""
@@ -93,27 +93,27 @@ class Drain:
 
     async def _pass(self) -> float | None:
         """Evict whom the budgets let go now. Returns after how long to look again without any change."""
-        waiting = [pod for mark, pod in self._left.items() if mark not in self._sent]
-        intended = plan(waiting, self._budgets.values())
+        unsent = [pod for mark, pod in self._left.items() if mark not in self._sent]
+        intended = plan(unsent, self._budgets.values())
         for pod in [*intended.free, *(pod for queue in intended.queues.values() for pod in queue)]:
-            self._tell(f"evicting pod {key(pod)}")
+            self._show(f"evicting pod {key(pod)}")
         batch = await evict_batch(self._api, intended)
         self._sent.update(pod["uid"] for pod in (*batch.evicted, *batch.gone))
-        self._say_blocked(batch.blocked)
+        self._show_blocked(batch.blocked)
         if batch.unsent:
             return 0.0
         return RETRY_SECONDS if len(batch.blocked) > len(intended.blocked) else None
 
-    def _say_blocked(self, blocked: Iterable[Blocked]) -> None:
+    def _show_blocked(self, blocked: Iterable[Blocked]) -> None:
         before, self._blocked = self._blocked, {item.pod["uid"]: item for item in blocked}
         for mark, item in self._blocked.items():
             if mark not in before or before[mark].message != item.message:
-                self._tell(f"waiting with pod {item.pod['namespace']}/{item.pod['name']}: {item.message}")
+                self._show(f"waiting with pod {item.pod['namespace']}/{item.pod['name']}: {item.message}")
 
-    def _give_up_if_hopeless(self) -> None:
+    def _end_if_hopeless(self) -> None:
         reasons = {self._blocked[mark].reason if mark in self._blocked else "" for mark in self._left}
         if reasons and reasons <= set(HOPELESS):
-            raise click.ClickException(f"these pods cannot be evicted: {summary(self._blocked.values())}")
+            raise OperationError(f"these pods cannot be evicted: {summary(self._blocked.values())}")
 
     async def _watch(self) -> None:
         async with aclosing(merged(*self._streams)) as changes:
@@ -145,7 +145,7 @@ class Drain:
             self._left[mark] = change.object
 
     def _gone(self, mark: str) -> None:
-        self._tell(f"pod {key(self._left.pop(mark))} is gone")
+        self._show(f"pod {key(self._left.pop(mark))} is gone")
 
     def _budget(self, change: Change) -> None:
         if change.kind == "DELETED":

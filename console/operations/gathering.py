@@ -1,4 +1,4 @@
-"""What a must-gather reads of the cluster, and how: lists of objects and logs, each with the right that it takes.
+"""Read what a must-gather holds of the cluster: lists of objects, and logs, each with the permission that it takes.
 
 Secrets are not read, and of every other object the values of environment variables are left out.
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from console.operations.archive import Archive, Missing
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.errors import ApiError, Denied, NotFound
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.leases import NAMESPACE
-from kube.maintenance.lookup import pods_on
 from kube.maintenance.objects import node_name
+from kube.paths import Object, pods_on
 
 PART_OF = "app.kubernetes.io/part-of=node-maintenance"
 """Label of the product's own pods."""

@@ -1,6 +1,6 @@
-"""A function run in this process, with the caller's own rights, and stopped in when asked. Used by replay.
+"""Run a function on a recorded event in this process, with the caller's own rights, optionally under pdb: for replay.
 
-The one module of this room that calls functions.
+The one module of this room that imports functions.
 """
 
 from __future__ import annotations
@@ -12,40 +12,42 @@ from pdb import Pdb
 
 from cloudevents.core.base import BaseCloudEvent
 
-from console.terminal.trouble import Trouble
+from console.operations.errors import NoResult
 from eventing import marks
 from eventing.journal.entries import Entry
 from eventing.replay.again import Answer, answer_of
 from eventing.wire import BATCH
-from functions.app import FUNCTIONS, Function, answer
-from functions.serving.attempts import Feed, Run
+from functions.app import FUNCTIONS
+from functions.serving.attempts import OngoingAttempt, Publisher
+from functions.serving.function import Function
+from functions.serving.handler import answer
 from kube.door.cluster import Cluster
 from kube.door.deadline import within
 
 
 def run_here(entry: Entry, function: str, cluster: Cluster, *, run: str, dry_run: bool, debug: bool) -> Answer:
-    """Replay a recorded event to a function of this very code, and give its answer.
+    """Replay a recorded event to a function of this code, and give its answer.
 
     With `debug` pdb stops at the function's first line, `event` and `cluster` in hand.
-    Raises `Trouble` when pdb is told to quit.
+    Raises `NoResult` when pdb is told to quit.
     """
+    served = FUNCTIONS[function]
     event = marks.marked(entry.event, run, dry_run=dry_run)
-    step = FUNCTIONS[function]
-    with Run(function, event, Feed("")) as attempt:
-        response = answer(_stopped(step) if debug else step, attempt, cluster, accept=BATCH)
+    with OngoingAttempt(function, event, Publisher("")) as attempt:
+        response = answer(_stopped(served) if debug else served, attempt, cluster, accept=BATCH)
     headers = {name.lower(): value for name, value in response.headers.items()}
     return answer_of(function, response.status_code, headers, response.get_data(), attempt.seconds)
 
 
-def _stopped(step: Function) -> Function:
+def _stopped(function: Function) -> Function:
     """The same function under pdb, which talks on stderr: stdout is for what the command finds."""
 
     def run(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         debugger = Pdb(stdout=sys.stderr, nosigint=True)
         with within(inf):  # a person thinks for longer than a function may take
-            replies: list[BaseCloudEvent] | None = debugger.runcall(step.run, event, cluster)
+            replies: list[BaseCloudEvent] | None = debugger.runcall(function.step, event, cluster)
         if replies is None:  # `quit` ends the function anywhere
-            raise Trouble(f"stopped in {step.name}; nothing after it was replayed")
+            raise NoResult(f"stopped in {function.name}; nothing after it was replayed")
         return replies
 
-    return replace(step, run=run)
+    return replace(function, step=run)

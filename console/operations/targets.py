@@ -1,33 +1,30 @@
-"""Where an event goes when it is replayed: to whom the Triggers send it, or to whom the command line says."""
+"""The functions that a replayed event is posted to: those that the Triggers name, or those that the caller names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
-import click
 from cloudevents.core.base import BaseCloudEvent
 
-from console.terminal.options import functions_option, namespace_option
-from console.terminal.trouble import Trouble
-from eventing.listeners import LISTENERS
+from console.operations.errors import NoResult
 from eventing.local import manifests
 from eventing.local.manifests import ManifestError
 from eventing.local.triggers import Policy, Trigger
-from eventing.urls import Url, below
+from eventing.subscriptions import SUBSCRIPTIONS
+from eventing.urls import below
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FUNCTION_LABEL = "nodemaintenance.dev/function"
 SHIPPED = Path(__file__).parents[2] / "manifests" / "base"
 """The manifests beside the sources; an installed package has none."""
-KEEPS_ONLY = "record"
-"""Acts on nothing and answers nothing: replaying to it shows nothing, unless somebody asks for it."""
-FUNCTIONS = (*dict.fromkeys(name for name, _ in LISTENERS), KEEPS_ONLY)
+RECORDS_ONLY = "record"
+"""Acts on nothing and answers nothing: a replay leaves it out unless it is named."""
+FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), RECORDS_ONLY)
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line says of targets; empty is not said.
+    """What the caller names; empty is not named.
 
     Attributes:
         functions: their names.
@@ -59,45 +56,25 @@ class Wanted:
     in_process: bool = False
 
 
-def target_options(command: Decorated) -> Decorated:
-    """Add the options of `Wanted`."""
-    functions = click.option(
-        "--function",
-        "functions",
-        multiple=True,
-        help="To this function; repeatable.  [default: all whose Trigger takes the event]",
-    )
-    url = click.option("--url", type=Url(), default="", help="To this address, of one function.")
-    base = functions_option("base", "the Triggers' own addresses")
-    manifests = click.option(
-        "--manifests",
-        multiple=True,
-        type=click.Path(exists=True, path_type=Path),
-        help="File or folder with the Triggers; repeatable.  [default: the cluster's, then those shipped]",
-    )
-    here = click.option("--in-process", is_flag=True, help="Run the function in this process, with your own rights.")
-    return functions(url(base(manifests(namespace_option(here(command))))))
-
-
 class Targets:
-    """Who gets which event. Raises `Trouble` for what the command line has to say better."""
+    """Which functions a replayed event is posted to. Raises `NoResult` for what the caller has to name."""
 
     def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
         self._wanted = wanted
         unknown = [name for name in wanted.functions if name not in FUNCTIONS]
         if unknown and not wanted.url:
-            raise Trouble(f"there is no function {unknown[0]}: {', '.join(FUNCTIONS)}")
+            raise NoResult(f"there is no function {unknown[0]}: {', '.join(FUNCTIONS)}")
         alone = _named_by(wanted) if wanted.url else ""
         self._named = wanted.functions or ((alone,) if alone else ())
         needed = not self._named or not (wanted.base or wanted.url or wanted.in_process)
         self._triggers = _triggers(wanted, cluster) if needed else []
 
     def of(self, event: BaseCloudEvent) -> list[Target]:
-        """The functions named, else all whose Trigger takes the event; each once, in the order of the Triggers."""
+        """The functions named, else all whose Trigger's filter lets the event pass; each once, in their order."""
         if self._named:
             return [Target(name, self._url(name)) for name in self._named]
-        taking = [trigger.name for trigger in self._triggers if trigger.wants(lambda name: _attribute(event, name))]
-        return [Target(name, self._url(name)) for name in dict.fromkeys(taking) if name != KEEPS_ONLY]
+        subscribed = [each.name for each in self._triggers if each.matches(lambda name: _attribute(event, name))]
+        return [Target(name, self._url(name)) for name in dict.fromkeys(subscribed) if name != RECORDS_ONLY]
 
     def _url(self, function: str) -> str:
         if self._wanted.in_process:
@@ -108,7 +85,7 @@ class Targets:
             return below(self._wanted.base, function)
         url = next((trigger.url for trigger in self._triggers if trigger.name == function and trigger.url), "")
         if not url:
-            raise Trouble(
+            raise NoResult(
                 f"no Trigger on the cluster says where the function {function} is: name the URL under which functions "
                 "are found by --functions or $FUNCTIONS, or one function's own by --url"
             )
@@ -118,10 +95,10 @@ class Targets:
 def _named_by(wanted: Wanted) -> str:
     """The function at `--url`: the one that is named, else the last word of the URL's path."""
     if len(wanted.functions) > 1:
-        raise Trouble("--url is one function's address: name one --function with it")
+        raise NoResult("--url is one function's address: name one --function with it")
     name = wanted.functions[0] if wanted.functions else urlsplit(wanted.url).path.rstrip("/").rpartition("/")[2]
     if not name:
-        raise Trouble(f"which function is at {wanted.url}? Name it with --function")
+        raise NoResult(f"which function is at {wanted.url}? Name it with --function")
     return name
 
 
@@ -132,9 +109,9 @@ def _triggers(wanted: Wanted, cluster: Cluster) -> list[Trigger]:
     try:
         items = list(found) or [item.body for item in manifests.read(paths) if item.kind == "Trigger"]
     except ManifestError as error:
-        raise Trouble(str(error)) from None
+        raise NoResult(str(error)) from None
     if not items:
-        raise Trouble(f"no Trigger in namespace {wanted.namespace}: name their files by --manifests, or --function")
+        raise NoResult(f"no Trigger in namespace {wanted.namespace}: name their files by --manifests, or --function")
     return [_trigger(item) for item in items]
 
 
@@ -147,9 +124,7 @@ def _on_cluster(namespace: str, cluster: Cluster) -> list[Mapping[str, Any]]:
 def _trigger(item: Mapping[str, Any]) -> Trigger:
     spec, name = item["spec"], item["metadata"]["name"]
     if spec.get("filters"):
-        raise Trouble(
-            f"the Trigger {name} has spec.filters, of which replay knows nothing: name functions by --function"
-        )
+        raise NoResult(f"the Trigger {name} has spec.filters, which replay does not read: name functions by --function")
     function = (item["metadata"].get("labels") or {}).get(FUNCTION_LABEL) or name.split("-on-")[0]
     attributes = (spec.get("filter") or {}).get("attributes") or {}
     return Trigger(function, attributes, (item.get("status") or {}).get("subscriberUri") or "", Policy())

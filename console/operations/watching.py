@@ -1,4 +1,4 @@
-"""Maintenances as they change: several watches of the API server, told as one."""
+"""NodeMaintenances as they change: the watches of all served API groups as one stream."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-import click
-
-from kube.door.api import Api, Object, absent_ok
+from console.operations.errors import OperationError
+from kube.door.api import Api, absent_ok
 from kube.door.following import Change, follow
 from kube.maintenance.groups import GROUPS, Group
-from kube.maintenance.lookup import pods_on
+from kube.paths import Object, pods_on
 
 
 async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
@@ -37,11 +36,11 @@ async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple
 
 
 async def served_groups(api: Api) -> list[Group]:
-    """The groups whose CRD is installed; a one-line error when none is."""
+    """The groups whose CRD is installed. Raises `OperationError` when none is."""
     answers = await asyncio.gather(*(absent_ok(api.get(f"/apis/{version}")) for version in GROUPS))
     served = [group for group, answer in zip(GROUPS.values(), answers, strict=True) if _serves(answer)]
     if not served:
-        raise click.ClickException("this cluster has no NodeMaintenance kind: install the CRDs first")
+        raise OperationError("this cluster has no NodeMaintenance kind", "install the CRDs first")
     return served
 
 

@@ -1,4 +1,4 @@
-"""One command, one connection: opens it, runs the command's work, and says every error in one line."""
+"""Run a command's work on one connection to the API server; its errors become one line each."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ async def _connected(kubeconfig: str | None, context: str | None, work: Callable
 
 
 def sentence(error: ApiError) -> str:
-    """What the server said, on one line, and what a person can do about it."""
-    said = " ".join(error.message.split())
+    """The server's message on one line, and what a person can do about it."""
+    message = " ".join(error.message.split())
     if isinstance(error, Denied):
-        return f"{said}: ask an administrator for this right, or use another --context"
+        return f"{message}: ask an administrator for this right, or use another --context"
     if isinstance(error, Unavailable):
-        return f"{said}: check that the cluster is up and that --kubeconfig and --context name it, then try again"
-    return said
+        return f"{message}: check that the cluster is up and that --kubeconfig and --context name it, then try again"
+    return message
 
 
 async def within(seconds: float, work: Awaitable[T], late: Callable[[], str]) -> T:

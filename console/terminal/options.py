@@ -1,15 +1,19 @@
-"""Options that commands share: which cluster, where the functions are, which form of output, how long to wait."""
+"""Options that commands share, and the types of their values: durations, moments, URLs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from eventing.urls import Url
+from console.operations.moments import parse_moment
+from eventing.urls import is_url
 from kube.maintenance.leases import NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -32,6 +36,33 @@ class Duration(click.ParamType[float]):
         if not parts or "".join(number + unit for number, unit in parts) != value:
             self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h30m", param, ctx)
         return sum(float(number) * SECONDS[unit] for number, unit in parts)
+
+
+class Moment(click.ParamType[datetime]):
+    """`10m`, `2h`, `1d`: so long ago; else an ISO 8601 time, local where it names no zone."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Give the time, with zone; a usage error when it is none."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_moment(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Url(click.ParamType[str]):
+    """An address on the command line; "" is none."""
+
+    name = "URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Give it as it is; a usage error when nothing can be sent there."""
+        if value and not is_url(value):
+            self.fail(f"{value!r} is not a URL such as http://127.0.0.1:8080", param, ctx)
+        return str(value)
 
 
 def cluster_options(command: Decorated) -> Decorated:
@@ -65,7 +96,7 @@ def namespace_option(command: Decorated) -> Decorated:
 
 
 def functions_option(name: str, otherwise: str) -> Callable[[Decorated], Decorated]:
-    """Add `--functions`, given to the command as `name`; `otherwise` says where functions are when nobody says it."""
+    """Add `--functions`, given to the command as `name`; `otherwise` says where functions are without it."""
     return click.option(
         "--functions",
         name,
@@ -99,9 +130,9 @@ def output_option(command: Decorated) -> Decorated:
     )(command)
 
 
-def picked(kind: type, said: Mapping[str, Any]) -> dict[str, Any]:
+def picked(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a command's options that are fields of the dataclass `kind`: options that go together go as one."""
-    return {field.name: said[field.name] for field in fields(kind) if field.name in said}
+    return {field.name: values[field.name] for field in fields(kind) if field.name in values}
 
 
 def timeout_option(default: str, what: str) -> Callable[[Decorated], Decorated]:
@@ -113,3 +144,30 @@ def timeout_option(default: str, what: str) -> Callable[[Decorated], Decorated]:
         show_default=True,
         help=f"How long to wait until {what}, such as 90s or 5m; 0 is without limit.",
     )
+
+
+def check_timeout(*, wait: bool, remedy: str) -> None:
+    """A usage error when `--timeout` was given to a command that does not wait: it would do nothing."""
+    source = click.get_current_context().get_parameter_source("timeout")
+    if source is ParameterSource.COMMANDLINE and not wait:
+        raise click.UsageError(f"--timeout limits a wait, and this command would not wait: {remedy}")
+
+
+def target_options(command: Decorated) -> Decorated:
+    """Add the options of `console.operations.targets.Wanted`."""
+    functions = click.option(
+        "--function",
+        "functions",
+        multiple=True,
+        help="To this function; repeatable.  [default: all whose Trigger lets the event pass]",
+    )
+    url = click.option("--url", type=Url(), default="", help="To this address, of one function.")
+    base = functions_option("base", "the Triggers' own addresses")
+    manifests = click.option(
+        "--manifests",
+        multiple=True,
+        type=click.Path(exists=True, path_type=Path),
+        help="File or folder with the Triggers; repeatable.  [default: the cluster's, then those shipped]",
+    )
+    here = click.option("--in-process", is_flag=True, help="Run the function in this process, with your own rights.")
+    return functions(url(base(manifests(namespace_option(here(command))))))

@@ -1,4 +1,4 @@
-"""The journal that a command reads."""
+"""Open the journal that a command reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from console.terminal.trouble import Trouble
+from console.operations.errors import NoResult
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
@@ -37,16 +37,16 @@ def missing(journal: str) -> Path | None:
 
 @contextmanager
 def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
-    """The journal; unless it may be made, it has to be there. Raises `Trouble`, also for what fails inside."""
+    """The journal; unless it may be made, it has to be there. Raises `NoResult`, also for what fails inside."""
     from eventing.journal.store import (  # a seventh of a second that commands without it should not pay
         Journal,
         JournalError,
     )
 
     if not create and (file := missing(journal)):
-        raise Trouble(f"there is no journal at {file}: name it with --journal or $JOURNAL")
+        raise NoResult(f"there is no journal at {file}: name it with --journal or $JOURNAL")
     try:
         with closing(Journal(journal, create=create)) as book:
             yield book
     except JournalError as error:
-        raise Trouble(str(error)) from None
+        raise NoResult(str(error)) from None

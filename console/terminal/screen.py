@@ -1,4 +1,4 @@
-"""Where the output goes: a terminal is redrawn in place, a pipe gets lines, a program gets JSON."""
+"""Write output: redrawn in place on a terminal, lines for a pipe, JSON for a program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def show_json(what: Any, indent: int | None = 2) -> None:
 
 
 def note(text: str, output: str = "table") -> None:
-    """Tell a person what was done; with JSON the one object tells it all."""
+    """Show a line to a person; with JSON nothing, since the one object holds it all."""
     if output == "table":
         click.echo(text)
 
@@ -64,11 +64,11 @@ def live(render: Callable[[T], RenderableType], text: Callable[[T], str]) -> Ite
 def _lines(text: Callable[[T], str]) -> Callable[[T], None]:
     last = ""
 
-    def tell(state: T) -> None:
+    def show_lines(state: T) -> None:
         nonlocal last
-        said = text(state)
-        if said and said != last:
-            last = said
-            click.echo(said)
+        lines = text(state)
+        if lines and lines != last:
+            last = lines
+            click.echo(lines)
 
-    return tell
+    return show_lines

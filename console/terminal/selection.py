@@ -1,4 +1,4 @@
-"""Which recorded events a command is about: by id, or a maintenance from one step to another."""
+"""Select recorded events by id, or those of a maintenance from one step to another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from console.terminal.trouble import Trouble
+from console.operations.errors import NoResult
 from eventing.journal.entries import Entry, Query
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the command line says of events: their ids, or a maintenance (uid or name) and its first and last step."""
+    """The events that the command line names: their ids, or a maintenance (uid or name) and its first and last step."""
 
     ids: tuple[str, ...] = ()
     maintenance: str = ""
@@ -41,7 +41,7 @@ def selection_options(command: Decorated) -> Decorated:
 
 
 def selected(book: Journal, chosen: Chosen) -> list[Entry]:
-    """The entries, each event once, in the order of arrival. Raises `Trouble` naming what is not in the journal."""
+    """The entries, each event once, in the order of arrival. Raises `NoResult` naming what is not in the journal."""
     ids, maintenance = chosen.ids, chosen.maintenance
     if not ids and not maintenance:
         raise click.UsageError("which events? Name them by --id, or their NodeMaintenance by --maintenance")
@@ -49,7 +49,7 @@ def selected(book: Journal, chosen: Chosen) -> list[Entry]:
     missing = set(ids) - {entry.event.get_id() for entry in found}
     if missing or not found:
         what = f"event {', '.join(sorted(missing))}" if missing else f"event of NodeMaintenance {maintenance}"
-        raise Trouble(f"the journal holds no {what}: see kubectl maintenance events")
+        raise NoResult(f"the journal holds no {what}: see kubectl maintenance events")
     return between(_newest(found, maintenance), chosen.first, chosen.last)
 
 
@@ -76,7 +76,7 @@ def between(entries: Sequence[Entry], first: str, last: str) -> list[Entry]:
     start = _places(entries, first, "--from")[0] if first else 0
     end = _places(entries, last, "--until")[-1] if last else len(entries) - 1
     if start > end:
-        raise Trouble(f"--until {last} comes before --from {first} in this recording")
+        raise NoResult(f"--until {last} comes before --from {first} in this recording")
     return list(entries[start : end + 1])
 
 
@@ -84,5 +84,5 @@ def _places(entries: Sequence[Entry], step: str, option: str) -> list[int]:
     kinds = [entry.event.get_type() for entry in entries]
     places = [place for place, kind in enumerate(kinds) if kind == step or kind.endswith(f".{step}")]
     if not places:
-        raise Trouble(f"{option} {step}: there are only {', '.join(dict.fromkeys(kinds))}")
+        raise NoResult(f"{option} {step}: there are only {', '.join(dict.fromkeys(kinds))}")
     return places

@@ -1,4 +1,4 @@
-"""How recorded events look: as a tree of cause and effect, as a table, as JSON. Pure.
+"""Recorded events on a terminal: a tree of cause and effect, a table, or JSON. Pure.
 
 Lines are styled for a terminal; `click.echo` takes that away elsewhere.
 """
@@ -13,18 +13,19 @@ from typing import Any
 import click
 from cloudevents.core.base import BaseCloudEvent
 
-from console.operations.diff import short
-from eventing.journal.entries import Attempt, DeadLetter, Entry, maintenance_of
+from console.operations.event_types import short
+from eventing.deadletters import DeadLetter
+from eventing.journal.entries import Attempt, Entry, maintenance_of
 from eventing.journal.tree import Branch, Tree, missing
 from eventing.wire import structured
 from kube.words import counted
 
 SLOW = 1.0
-"""Seconds for one hop or run; more stands out. No function should take longer."""
+"""Seconds for one hop or attempt; more stands out. No function should take longer."""
 DEEPEST = 12
 """Steps that are set in; a longer chain goes straight down."""
 TYPE_WIDTH, HOP_WIDTH = 40, 10
-HEADINGS = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "RUNS")
+HEADINGS = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
 
 
 def tree_lines(trees: Sequence[Tree]) -> Iterator[str]:
@@ -42,21 +43,21 @@ def tree_lines(trees: Sequence[Tree]) -> Iterator[str]:
 def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
     first, last = (choose(branch.entry.arrived for branch in branches) for choose in (min, max))
     counts = [f"{counted(len(branches), 'event')} in {(last - first).total_seconds():.3f} s"]
-    failed = sum(made.failed for branch in branches for made in branch.runs)
+    failed = sum(made.failed for branch in branches for made in branch.attempts)
     absent = sum(len(branch.missing) for branch in branches)
-    letters = sum(len(branch.letters) for branch in branches)
-    told = {f"{failed} failed": failed, f"{absent} missing": absent, counted(letters, "dead letter"): letters}
-    counts += [click.style(text, fg="red", bold=True) for text, number in told.items() if number]
-    who = f"{tree.name} ({tree.uid}), node {tree.node}" if tree.uid else "Of no maintenance"
-    return f"{click.style(who, bold=True)}, {_clock(first)}: {', '.join(counts)}"
+    letters = sum(len(branch.dead_letters) for branch in branches)
+    alerts = {f"{failed} failed": failed, f"{absent} missing": absent, counted(letters, "dead letter"): letters}
+    counts += [click.style(text, fg="red", bold=True) for text, number in alerts.items() if number]
+    title = f"{tree.name} ({tree.uid}), node {tree.node}" if tree.uid else "Of no maintenance"
+    return f"{click.style(title, bold=True)}, {_clock(first)}: {', '.join(counts)}"
 
 
 def _line(depth: int, branch: Branch, start: datetime) -> str:
     offset = (branch.entry.arrived - start).total_seconds()
     indent = "  " * (min(depth, DEEPEST) - 1) + "└─ " if depth else ""
     kind = f"{indent}{short(branch.entry.event.get_type())}"
-    said = [*map(_run, branch.runs), *map(_missing, branch.missing), *map(_letter, branch.letters)]
-    return f"{offset:+9.3f} s  {kind:{TYPE_WIDTH}} {_hop(branch):>{HOP_WIDTH}}  {', '.join(said)}".rstrip()
+    outcomes = [*map(_attempt, branch.attempts), *map(_missing, branch.missing), *map(_letter, branch.dead_letters)]
+    return f"{offset:+9.3f} s  {kind:{TYPE_WIDTH}} {_hop(branch):>{HOP_WIDTH}}  {', '.join(outcomes)}".rstrip()
 
 
 def _hop(branch: Branch) -> str:
@@ -68,7 +69,7 @@ def _hop(branch: Branch) -> str:
     return f"{styled} after {short(branch.cause)}" if branch.cause else styled
 
 
-def _run(made: Attempt) -> str:
+def _attempt(made: Attempt) -> str:
     text = f"{made.function} {made.seconds * 1000:.0f} ms"
     if made.failed:
         return click.style(f"{text} {made.status} {made.error}".rstrip(), fg="red")
@@ -98,10 +99,10 @@ def table_lines(entries: Sequence[Entry], now: datetime) -> Iterator[str]:
 
 def _row(entry: Entry, now: datetime) -> tuple[str, ...]:
     event, letter = entry.event, entry.dead_letter
-    runs = [_run(made) for made in entry.attempts if not made.replay]
-    said = [_letter(letter)] if letter else [*runs, *map(_missing, missing(entry, now))]
+    attempts = [_attempt(made) for made in entry.attempts if not made.replay]
+    outcomes = [_letter(letter)] if letter else [*attempts, *map(_missing, missing(entry, now))]
     name = maintenance_of(event)[1]
-    return (_clock(entry.arrived), short(event.get_type()), entry.node, name, str(event.get_id()), ", ".join(said))
+    return (_clock(entry.arrived), short(event.get_type()), entry.node, name, str(event.get_id()), ", ".join(outcomes))
 
 
 def as_json(entries: Iterable[Entry], now: datetime) -> list[dict[str, Any]]:
@@ -123,8 +124,8 @@ def as_json(entries: Iterable[Entry], now: datetime) -> list[dict[str, Any]]:
 
 
 def _event(event: BaseCloudEvent) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(structured(event).body)
-    return said
+    fields: dict[str, Any] = json.loads(structured(event).body)
+    return fields
 
 
 def _clock(moment: datetime) -> str:

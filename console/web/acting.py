@@ -1,4 +1,4 @@
-"""What the console changes: a confirmation window first, then maintenances begun or ended (OSV-7, OSV-8).
+"""Start and stop maintenances from the console, behind a confirmation window (OSV-7, OSV-8).
 
 A request without the window's `confirm` changes nothing, whatever its method.
 """
@@ -13,9 +13,9 @@ from flask import flash, make_response, redirect, render_template, request, url_
 from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations import maintaining
-from console.operations.maintaining import Refusal
+from console.operations.errors import OperationError, Refusal
 from console.web.callers import Caller, to_see, to_start, to_stop
-from console.web.desk import Desk
+from console.web.context import Context
 from console.web.faults import status_of
 from console.web.live import State
 from console.web.rows import START, STOP, row
@@ -42,8 +42,8 @@ class Outcome:
 class Acting:
     """The views; each method is one, listed in `console.web.app`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def start(self) -> AnyResponse:
         """Start maintenance of every `node`; `reason` says why."""
@@ -59,13 +59,13 @@ class Acting:
             raise Refusal(HTTPStatus.BAD_REQUEST, "no node was chosen: nothing was changed", "choose at least one")
         if request.method != "POST" or request.form.get("confirm") != "yes":
             return self._window(action, names)
-        caller = self._desk.caller()
-        outcomes = self._desk.cluster.together(*(_outcome(name, work(caller, name)) for name in names))
-        return _told(action, outcomes)
+        caller = self._context.caller()
+        outcomes = self._context.cluster.together(*(_outcome(name, work(caller, name)) for name in names))
+        return _answer(action, outcomes)
 
     def _window(self, action: str, names: list[str]) -> AnyResponse:
         """The confirmation window: whom it concerns, and who is left out and why."""
-        state, user = self._desk.viewed()
+        state, user = self._context.viewed()
         listed = [(name, _objection(state, action, name)) for name in names]
         possible = [name for name, objection in listed if objection is None]
         refused = [objection for _, objection in listed if objection]
@@ -79,13 +79,13 @@ class Acting:
         return make_response(page)
 
     async def _begin(self, caller: Caller, name: str) -> None:
-        state = self._desk.live.now(0)
+        state = self._context.live.now(0)
         await caller.require(to_start(NEW_GROUP, state.groups))
         reason = " ".join(request.form.get("reason", "").split())[:LONGEST_REASON]
         await maintaining.create(caller.api, NEW_GROUP, name, name, reason, await caller.name())
 
     async def _end(self, caller: Caller, name: str) -> None:
-        state = self._desk.live.now(0)
+        state = self._context.live.now(0)
         known = [GROUPS[item["apiVersion"]] for item in state.maintenances if node_name(item) == name]
         await caller.require([*to_see(state.groups), *to_stop(known or state.groups)])
         await maintaining.end(caller.api, name)
@@ -95,8 +95,8 @@ async def _outcome(name: str, work: Awaitable[None]) -> Outcome:
     """What became of one node: one that is refused does not stop the others."""
     try:
         await work
-    except Refusal as refusal:
-        return Outcome(name, refusal.said, refusal.status)
+    except OperationError as error:
+        return Outcome(name, error.message, error.http_status)
     except ApiError as error:
         return Outcome(name, error.message, status_of(error))
     return Outcome(name)
@@ -111,21 +111,21 @@ def _objection(state: State, action: str, name: str) -> Refusal | None:
     shown = row(name, facts, found)
     if shown.offers == action:
         return None
-    said = shown.note or f"{name} is {'in maintenance already' if found else 'not in maintenance'}"
-    return Refusal(HTTPStatus.CONFLICT, said, f"kubectl maintenance status {name}")
+    message = shown.note or f"{name} is {'in maintenance already' if found else 'not in maintenance'}"
+    return Refusal(HTTPStatus.CONFLICT, message, f"kubectl maintenance status {name}")
 
 
-def _told(action: str, outcomes: Iterable[Outcome]) -> AnyResponse:
+def _answer(action: str, outcomes: Iterable[Outcome]) -> AnyResponse:
     """The answer: where it came from with a message, or what went wrong with the first refusal's status."""
     done = [each.node for each in outcomes if not each.error]
     failed = [each for each in outcomes if each.error]
     word = {START: "Maintenance of {} begins.", STOP: "Maintenance of {} ends."}[action]
-    said = word.format(", ".join(done[:5]) + (f" and {len(done) - 5} more" if len(done) > 5 else ""))
+    message = word.format(", ".join(done[:5]) + (f" and {len(done) - 5} more" if len(done) > 5 else ""))
     if failed:
-        page = render_template("outcomes.html", verb=VERBS[action], said=said if done else "", failed=failed)
+        page = render_template("outcomes.html", verb=VERBS[action], message=message if done else "", failed=failed)
         return make_response(page, HTTPStatus.OK if done else failed[0].status)
     if "HX-Request" in request.headers:
-        return make_response(render_template("done.html", said=said))
-    flash(said)
+        return make_response(render_template("done.html", message=message))
+    flash(message)
     at = request.form.get("at", "")
     return redirect(url_for("node", name=at) if at else url_for("nodes"), HTTPStatus.SEE_OTHER)

@@ -15,9 +15,9 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from console.web.acting import Acting
 from console.web.callers import Identify
-from console.web.desk import Desk
+from console.web.context import Context
+from console.web.event_pages import EventPages
 from console.web.faults import show_errors
-from console.web.ledger import Ledger
 from console.web.live import Live
 from console.web.pages import Pages
 from console.web.protection import protect
@@ -48,11 +48,11 @@ def create_app(
     app = Flask(__name__)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     live = app.extensions["live"] = Live(cluster)
-    desk = Desk(cluster, live, identify, journal, functions, broker)
+    context = Context(cluster, live, identify, journal, functions, broker)
     app.jinja_env.globals.update(has_journal=journal is not None, counted=counted)
     protect(app, tls=tls, hosts=list(hosts))
     show_errors(app)
-    pages, acting, ledger, redriving = Pages(desk), Acting(desk), Ledger(desk), Redriving(desk)
+    pages, acting, events, redriving = Pages(context), Acting(context), EventPages(context), Redriving(context)
     app.add_url_rule("/", "home", _home)
     app.add_url_rule("/nodes", "nodes", pages.nodes)
     app.add_url_rule("/nodes/<name>", "node", pages.node)
@@ -60,10 +60,10 @@ def create_app(
     app.add_url_rule("/live/nodes/<name>", "live_node", pages.live_node)
     app.add_url_rule("/start", "start", acting.start, methods=["GET", "POST"])
     app.add_url_rule("/stop", "stop", acting.stop, methods=["GET", "POST"])
-    app.add_url_rule("/events", "events", ledger.events)
-    app.add_url_rule("/events/<int:seq>", "event", ledger.event)
-    app.add_url_rule("/events/<int:seq>/replay", "replay", ledger.replay, methods=["POST"])
-    app.add_url_rule("/timeline/<name>", "timeline", ledger.timeline)
+    app.add_url_rule("/events", "events", events.events)
+    app.add_url_rule("/events/<int:seq>", "event", events.event)
+    app.add_url_rule("/events/<int:seq>/replay", "replay", events.replay, methods=["POST"])
+    app.add_url_rule("/timeline/<name>", "timeline", events.timeline)
     app.add_url_rule("/dead-letters", "dead_letters", redriving.dead_letters)
     app.add_url_rule("/dead-letters/redrive", "redrive", redriving.redrive, methods=["POST"])
     _add_health(app, live)
@@ -75,7 +75,7 @@ def _home() -> AnyResponse:
 
 
 def _add_health(app: Flask, live: Live) -> None:
-    """Liveness says that we answer; readiness that what there is was told."""
+    """Liveness: the process answers; readiness: nodes and maintenances are read."""
 
     @app.get("/health/liveness")
     def liveness() -> Response:

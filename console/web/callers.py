@@ -1,4 +1,4 @@
-"""Who looks at the console, and in whose name it acts: three ways, of which one is chosen at its start.
+"""The caller of a request, and in whose name the console acts: one of three ways, chosen at its start.
 
 - the kubeconfig's user, for a console that only this machine can reach;
 - the owner of the bearer token that comes with the request: the API server judges every request;
@@ -73,7 +73,7 @@ def by_token(api: Api) -> Identify:
 
 
 def networks(addresses: Iterable[str]) -> list[IPv4Network | IPv6Network]:
-    """Addresses and networks, read; `ValueError` names the one that is neither."""
+    """Addresses and networks, parsed; `ValueError` names the one that is neither."""
     return [ip_network(address) for address in addresses]
 
 
@@ -114,7 +114,7 @@ def to_stop(groups: Iterable[Group]) -> list[Right]:
     return [_of("delete", group) for group in groups]
 
 
-def to_rehearse(groups: Iterable[Group]) -> list[Right]:
+def to_replay(groups: Iterable[Group]) -> list[Right]:
     """What looking at the objects of a recording needs: what became of nodes, pods and maintenances."""
     return [NODES_GET, PODS_GET, *(_of("get", group) for group in groups)]
 

@@ -1,4 +1,4 @@
-"""From errors to pages: the status that says the same, one sentence, and no trace of the inside."""
+"""Error pages: the HTTP status of each error, one sentence, and no internals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from flask import Flask, Response, make_response, render_template, request
 from werkzeug.exceptions import HTTPException, SecurityError
 from werkzeug.wrappers import Response as AnyResponse
 
-from console.operations.maintaining import Refusal
-from console.terminal.trouble import Trouble
+from console.operations.errors import OperationError
 from eventing.journal.store import JournalError
 from eventing.replay.again import NoAnswer
 from kube.door.errors import ApiError, Conflict, Denied, NotFound, Rejected
@@ -22,27 +21,26 @@ log = logging.getLogger(__name__)
 
 def show_errors(app: Flask) -> None:
     """Have every error of the app answered by a page."""
-    app.register_error_handler(Refusal, lambda error: page(error.said, error.status))
+    app.register_error_handler(OperationError, lambda error: page(error.message, error.http_status))
     app.register_error_handler(ApiError, lambda error: page(error.message, status_of(error)))
-    app.register_error_handler(Trouble, lambda error: page(error.message, HTTPStatus.SERVICE_UNAVAILABLE))
     app.register_error_handler(NoAnswer, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
     app.register_error_handler(JournalError, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
     app.register_error_handler(HTTPException, _http)
 
 
 def status_of(error: ApiError) -> HTTPStatus:
-    """The status of a page that tells of it."""
+    """The status of the page that shows it."""
     if isinstance(error, Denied):
         return HTTPStatus.UNAUTHORIZED if error.status == HTTPStatus.UNAUTHORIZED else HTTPStatus.FORBIDDEN
     return STATUSES.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def page(said: str, status: int) -> Response:
+def page(message: str, status: int) -> Response:
     """A page, or for a part of one the sentence alone, which says what is wrong."""
-    response = make_response(render_template("error.html", said=said, status=HTTPStatus(status)), status)
+    response = make_response(render_template("error.html", message=message, status=HTTPStatus(status)), status)
     if status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = "Bearer"
-    log.info("%s %s: %s %s", request.method, request.path, status, said)
+    log.info("%s %s: %s %s", request.method, request.path, status, message)
     return response
 
 

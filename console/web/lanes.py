@@ -1,6 +1,6 @@
 """A maintenance's recorded events as a picture: a lane for each function, time from left to right. Pure.
 
-A drain is bursts of milliseconds between waits of minutes: a wait is drawn short, and says how long it was.
+A drain is bursts of milliseconds between waits of minutes: a wait is drawn short and labelled with its length.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.operations.diff import short
+from console.operations.event_types import short
 from eventing.events import SOURCE
 from eventing.journal.entries import Attempt, Entry
 
 STEPS = ("begin", "cordon", "taint", "evict", "status", "guard", "resync", "restore", "record")
-"""Lanes from top to bottom, in the order of a maintenance; who else speaks comes before."""
+"""Lanes from top to bottom, in the order of a maintenance; other emitters come before."""
 PIXELS_A_SECOND = 400.0
 LEAST, MOST = 9.0, 46.0
 """Pixels between two moments: no two are drawn on each other, no wait takes the page."""
 LANE, TOP, LEFT, RIGHT = 26, 24, 110, 60
 """Height of a lane, room above for times, at the left for names, at the right for the last time."""
-SHORT_RUN, MARK = 5.0, 4.5
+SHORTEST_BAR = 5.0
 
 
 @dataclass(frozen=True)
-class Run:
-    """A function at work on an event: a bar."""
+class Bar:
+    """An attempt: a bar in the lane of its function."""
 
     seq: int
     x: float
@@ -37,8 +37,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Said:
-    """An event where it came from: a ring."""
+class Ring:
+    """An event: a ring in the lane of who emitted it."""
 
     seq: int
     x: float
@@ -49,7 +49,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Line:
-    """From a run to what it said, or from an event to a run on it."""
+    """From an event to an attempt on it."""
 
     x1: float
     y1: float
@@ -73,8 +73,8 @@ class Picture:
     width: float
     height: float
     lanes: tuple[tuple[str, float], ...]
-    runs: tuple[Run, ...]
-    said: tuple[Said, ...]
+    attempts: tuple[Bar, ...]
+    events: tuple[Ring, ...]
     lines: tuple[Line, ...]
     ticks: tuple[Tick, ...]
 
@@ -125,7 +125,7 @@ def seconds(value: float) -> str:
 
 
 def origin(entry: Entry) -> str:
-    """Who said it: the name of our function, or of the source."""
+    """Who emitted it: the name of our function, or of the source."""
     source = entry.event.get_source()
     if source.startswith(SOURCE):
         return source.removeprefix(SOURCE)
@@ -146,48 +146,46 @@ def draw(entries: Sequence[Entry]) -> Picture | None:
     names = {origin(entry) for entry in entries} | {each.function for entry in entries for each in real(entry)}
     ordered = [*sorted(names - set(STEPS)), *(name for name in STEPS if name in names)]
     rows = {name: TOP + LANE * (number + 0.5) for number, name in enumerate(ordered)}
-    runs = {(entry.seq, each.function): _run(entry, each, scale, rows) for entry in entries for each in real(entry)}
-    said = {entry.seq: _said(entry, scale, rows) for entry in entries}
-    width = max([scale.end, *(run.x + run.width for run in runs.values())]) + RIGHT
+    bars = {(entry.seq, each.function): _bar(entry, each, scale, rows) for entry in entries for each in real(entry)}
+    rings = {entry.seq: _ring(entry, scale, rows) for entry in entries}
+    width = max([scale.end, *(bar.x + bar.width for bar in bars.values())]) + RIGHT
     return Picture(
         width,
         TOP + LANE * len(ordered) + 6,
         tuple(rows.items()),
-        tuple(runs.values()),
-        tuple(said.values()),
-        tuple(_lines(entries, runs, said)),
+        tuple(bars.values()),
+        tuple(rings.values()),
+        tuple(_lines(entries, bars, rings)),
         tuple(scale.ticks()),
     )
 
 
 def began(entry: Entry) -> datetime:
-    """When it was said: its own time where it has one, and never after somebody worked on it."""
-    told = entry.event.get_time() or entry.arrived
-    return min([told, entry.arrived, *(attempt.at for attempt in real(entry))])
+    """When it was emitted: its own time where it has one, and never after an attempt on it."""
+    emitted = entry.event.get_time() or entry.arrived
+    return min([emitted, entry.arrived, *(attempt.at for attempt in real(entry))])
 
 
-def _run(entry: Entry, attempt: Attempt, scale: Scale, rows: dict[str, float]) -> Run:
+def _bar(entry: Entry, attempt: Attempt, scale: Scale, rows: dict[str, float]) -> Bar:
     x = scale(attempt.at)
     kind = short(entry.event.get_type())
-    told = (
-        attempt.error or ", ".join(short(str(reply.get("type", ""))) for reply in attempt.replies) or "nothing to say"
-    )
-    title = f"{attempt.function} on {kind}: {attempt.status} in {attempt.seconds * 1000:.0f} ms, {told}"
-    width = min(MOST, max(SHORT_RUN, attempt.seconds * PIXELS_A_SECOND))
-    return Run(entry.seq, x, rows[attempt.function], width, attempt.failed or bool(attempt.error), title)
+    answer = attempt.error or ", ".join(short(str(reply.get("type", ""))) for reply in attempt.replies) or "no event"
+    title = f"{attempt.function} on {kind}: {attempt.status} in {attempt.seconds * 1000:.0f} ms, {answer}"
+    width = min(MOST, max(SHORTEST_BAR, attempt.seconds * PIXELS_A_SECOND))
+    return Bar(entry.seq, x, rows[attempt.function], width, attempt.failed or bool(attempt.error), title)
 
 
-def _said(entry: Entry, scale: Scale, rows: dict[str, float]) -> Said:
+def _ring(entry: Entry, scale: Scale, rows: dict[str, float]) -> Ring:
     kind = entry.event.get_type()
     bad = entry.dead_letter is not None or kind.endswith(".failed")
-    return Said(entry.seq, scale(began(entry)), rows[origin(entry)], bad, f"{short(kind)}, said by {origin(entry)}")
+    return Ring(entry.seq, scale(began(entry)), rows[origin(entry)], bad, f"{short(kind)}, emitted by {origin(entry)}")
 
 
-def _lines(entries: Sequence[Entry], runs: dict[tuple[int, str], Run], said: dict[int, Said]) -> Iterable[Line]:
-    """From each event to the runs on it; `record` hears all, and its lines would hide the others."""
+def _lines(entries: Sequence[Entry], bars: dict[tuple[int, str], Bar], rings: dict[int, Ring]) -> Iterable[Line]:
+    """From each event to the attempts on it; `record` consumes all, and its lines would hide the others."""
     for entry in entries:
-        mark = said[entry.seq]
+        ring = rings[entry.seq]
         for attempt in real(entry):
-            run = runs[entry.seq, attempt.function]
-            if attempt.function != "record" and run.y != mark.y:
-                yield Line(mark.x, mark.y, run.x, run.y)
+            bar = bars[entry.seq, attempt.function]
+            if attempt.function != "record" and bar.y != ring.y:
+                yield Line(ring.x, ring.y, bar.x, bar.y)

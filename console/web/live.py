@@ -10,16 +10,15 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-import click
-
+from console.operations.errors import OperationError
 from console.operations.watching import merged, served_groups
 from console.web.rows import NodeFacts
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Unavailable
 from kube.door.following import Change, follow
 from kube.maintenance.groups import Group
 from kube.nodes import NODES
+from kube.paths import Object
 
 FIRST_SECONDS = 10.0
 """How long the first viewer waits for the first lists."""
@@ -41,13 +40,13 @@ class State:
 
 
 class Live:
-    """Follows the cluster on its loop thread and tells waiting threads; close it before the cluster."""
+    """Follows the cluster on its loop thread and wakes waiting threads; close it before the cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._changed = threading.Condition()
         self._state = State()
-        self._error: ApiError = Unavailable(0, "the API server has not told yet what there is")
+        self._error: ApiError = Unavailable(0, "nodes and maintenances are not read yet")
         self._following = cluster.run(self._begin())
 
     def close(self) -> None:
@@ -87,9 +86,9 @@ class Live:
                 continue
             except ApiError as error:
                 self._error = error
-            except click.ClickException as error:  # no CRD is installed
-                self._error = Unavailable(0, error.message)
-            log.warning("what there is cannot be followed: %s", self._error.message)
+            except OperationError as error:  # no CRD is installed
+                self._error = Unavailable(0, str(error))
+            log.warning("nodes and maintenances cannot be watched: %s", self._error.message)
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow_until_other(self, groups: list[Group]) -> None:
@@ -109,7 +108,7 @@ class Live:
             await asyncio.sleep(GROUPS_SECONDS)
 
     async def _follow(self, groups: list[Group]) -> None:
-        """Take in every change; told once all lists are read, and then when it makes a difference."""
+        """Take in every change; publish a state once all lists are read, and then when it makes a difference."""
         nodes: dict[str, NodeFacts] = {}
         items: dict[str, Object] = {}
         unread = set(range(len(groups) + 1))
@@ -118,13 +117,13 @@ class Live:
             async for number, change in changes:
                 if change.kind == "SYNCED":
                     unread.discard(number)
-                    told = True
+                    differs = True
                 else:
-                    told = _take_node(nodes, change) if number == 0 else _take_item(items, change)
-                if told and not unread:
-                    self._tell(nodes, items, groups)
+                    differs = _take_node(nodes, change) if number == 0 else _take_item(items, change)
+                if differs and not unread:
+                    self._publish(nodes, items, groups)
 
-    def _tell(self, nodes: dict[str, NodeFacts], items: dict[str, Object], groups: list[Group]) -> None:
+    def _publish(self, nodes: dict[str, NodeFacts], items: dict[str, Object], groups: list[Group]) -> None:
         maintenances = tuple(sorted(items.values(), key=lambda item: item["metadata"]["creationTimestamp"]))
         with self._changed:
             # the clock, so that no version of an earlier process, which a browser may still show, comes again

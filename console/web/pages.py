@@ -10,13 +10,13 @@ from itertools import chain
 from flask import Response, render_template, request, stream_template, stream_with_context
 from werkzeug.exceptions import NotFound, ServiceUnavailable
 
-from console.operations.display import full_name, phase_word, remedy
-from console.web.desk import Desk
+from console.operations.describing import full_name, phase_word, remedy
+from console.web.context import Context
 from console.web.live import State
 from console.web.protection import token
 from console.web.rows import STATE_FILTERS, Row, Wanted, leading, row, rows, steps
-from kube.door.api import Object
 from kube.maintenance.objects import Maintenance, is_deleting, node_name, requester
+from kube.paths import Object
 
 STREAMS = 48
 """Viewers at a time: each holds a thread, and enough must be left for pages (console/web/serving.py)."""
@@ -35,13 +35,13 @@ BURST_SECONDS = 0.1
 class Pages:
     """The views; each method is one, listed in `console.web.app`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._streams = threading.Semaphore(STREAMS)
 
     def nodes(self) -> Response:
         """The list, narrowed by `q` (in the name) and `state`; sent while it is made: its head is seen early."""
-        state, user = self._desk.viewed()
+        state, user = self._context.viewed()
         wanted = _wanted()
         everything = rows(state.nodes, state.maintenances)
         shown = [item for item in everything if wanted(item)]
@@ -55,7 +55,7 @@ class Pages:
 
     def live_nodes(self) -> Response:
         """Changes of the list, from the version that the page shows."""
-        state, _ = self._desk.viewed()
+        state, _ = self._context.viewed()
         wanted, seen = _wanted(), _seen()
         shown = [item for item in rows(state.nodes, state.maintenances) if wanted(item)]
         first = "" if seen == str(state.version) else render_template("rows_all.html", rows=shown)
@@ -72,21 +72,21 @@ class Pages:
                 everything = rows(newer.nodes, newer.maintenances)
                 after = [item for item in everything if wanted(item)]
                 html = render_template("rows_changed.html", steps=list(steps(before, after)))
-                told, before = counts(everything), after
-                if html.strip() or told != known:
-                    known = told
-                    yield message("rows", html + render_template("counts.html", counts=told, oob=True), newer.version)
+                totals, before = counts(everything), after
+                if html.strip() or totals != known:
+                    known = totals
+                    yield message("rows", html + render_template("counts.html", counts=totals, oob=True), newer.version)
 
         return self._stream(changes())
 
     def node(self, name: str) -> str:
         """One node in detail."""
-        state, user = self._desk.viewed()
+        state, user = self._context.viewed()
         return render_template("node.html", user=user, version=state.version, **self._details(state, name))
 
     def live_node(self, name: str) -> Response:
         """Changes of the details; `moved` says that there may be new events, too."""
-        state, _ = self._desk.viewed()
+        state, _ = self._context.viewed()
         seen = _seen()
         last = _parts(self._details(state, name))
 
@@ -123,7 +123,7 @@ class Pages:
         """States newer than this one as they come, None when there was none for a while; ends after some minutes."""
         end, version = time.monotonic() + STREAM_SECONDS, state.version
         while time.monotonic() < end:
-            newer = self._desk.live.after(version, QUIET_SECONDS)
+            newer = self._context.live.after(version, QUIET_SECONDS)
             if newer:
                 version = newer.version
             yield newer

@@ -1,4 +1,4 @@
-"""What keeps strangers from acting through a viewer's browser: forged requests, scripts in names, rebound hosts."""
+"""Protection of a viewer's browser: against forged requests, scripts in names, and rebound hosts."""
 
 from __future__ import annotations
 

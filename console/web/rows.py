@@ -1,4 +1,4 @@
-"""What the console shows of a node: one row of the list, and what may be done with it. Pure."""
+"""A node as a row of the console's list: its state, and the action that it offers. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from console.operations.display import full_name, phase_word
-from kube.door.api import Object
+from console.operations.describing import full_name, phase_word
 from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED, Maintenance, is_deleting, node_name
 from kube.nodes import is_cordoned
+from kube.paths import Object
 from kube.pods import is_ready
 
 START, STOP = "start", "stop"
@@ -23,7 +23,7 @@ TONES = {RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", "Ending": "busy", "W
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the console shows of a Node object; all else may change without anybody being told."""
+    """What the console shows of a Node object; changes of anything else are not published."""
 
     name: str
     ready: bool

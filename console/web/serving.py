@@ -1,4 +1,4 @@
-"""The console as a process: gunicorn, the connection to the cluster, and in whose name it acts."""
+"""Serve the web console by gunicorn: settings, checks before the start, and in whose name it acts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from socket import AF_INET, AF_INET6, create_server
 from typing import Any
 
-import click
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 
+from console.operations.errors import OperationError
 from console.web.app import create_app
-from console.web.callers import Identify, as_owner, by_header, by_token, networks
+from console.web.callers import Identify, as_owner, by_header, by_token
 from console.web.pages import STREAMS
 from eventing.journal.store import Journal, JournalError
 from eventing.urls import host_and_port
@@ -27,7 +27,7 @@ THREADS = STREAMS + 16
 
 @dataclass(frozen=True)
 class Settings:
-    """What `kubectl maintenance console` was told.
+    """The options of `kubectl maintenance console`.
 
     Attributes:
         listen: ADDRESS:PORT.
@@ -57,14 +57,13 @@ class Settings:
 
 
 def serve(settings: Settings) -> None:
-    """Serve until the process is told to end. Raises `ClickException` at once for what could not work."""
-    _check_proxies(settings)
+    """Serve until the process is told to end. Raises `OperationError` at once for what could not work."""
     _connected(settings).close()
     journal = _journal(settings)
     if journal:
         journal.close()
     _check_free(settings.listen)
-    click.echo(f"console: http{'s' if settings.tls else ''}://{settings.listen}")
+    print(f"console: http{'s' if settings.tls else ''}://{settings.listen}", flush=True)
     Server(settings).run()
 
 
@@ -91,11 +90,11 @@ class Server(BaseApplication):
 
     def load_config(self) -> None:
         """Called by gunicorn."""
-        said: dict[str, Any] = {
+        options: dict[str, Any] = {
             **{"bind": self._settings.listen, "workers": 1, "worker_class": "gthread", "threads": THREADS},
             **{"timeout": 60, "graceful_timeout": 1, "control_socket_disable": True, "loglevel": "warning"},
         }
-        for name, value in said.items():
+        for name, value in options.items():
             self.cfg.set(name, value)
 
     def load(self) -> Any:
@@ -108,7 +107,7 @@ def _connected(settings: Settings) -> Cluster:
     try:
         return Cluster(settings.kubeconfig, settings.context)
     except Unavailable as error:
-        raise click.ClickException(error.message) from None
+        raise OperationError(error.message) from None
 
 
 def _identify(cluster: Cluster, settings: Settings) -> Identify:
@@ -118,26 +117,19 @@ def _identify(cluster: Cluster, settings: Settings) -> Identify:
     return as_owner(cluster.api) if settings.here else by_token(cluster.run(cluster.api.nameless()))
 
 
-def _check_proxies(settings: Settings) -> None:
-    try:
-        networks(settings.proxies)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--proxy") from None
-
-
 def _check_free(listen: str) -> None:
-    """Whether the address can be had: gunicorn would try for seconds, behind an address that was told already."""
+    """Whether the address can be had: gunicorn would try for seconds, behind an address that is printed already."""
     host, port = host_and_port(listen)
     family = AF_INET6 if host.startswith("[") else AF_INET
     try:
         create_server((host.strip("[]"), port), family=family).close()
     except OSError as error:
-        said = os.strerror(error.errno or 0)
-        raise click.ClickException(f"{listen}: {said}; name another address by --listen") from None
+        message = os.strerror(error.errno or 0)
+        raise OperationError(f"{listen}: {message}; name another address by --listen") from None
 
 
 def _journal(settings: Settings) -> Journal | None:
     try:
         return Journal(settings.journal) if settings.journal else None
     except JournalError as error:
-        raise click.ClickException(str(error)) from None
+        raise OperationError(str(error)) from None

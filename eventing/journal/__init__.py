@@ -1,1 +1,1 @@
-"""What happened, kept: every event and every attempt, in SQLite or PostgreSQL."""
+"""The journal: every event and every attempt, recorded in SQLite or PostgreSQL."""

@@ -1,4 +1,4 @@
-"""The database that a journal is in, SQLite or PostgreSQL, and one kind of error for both. Used by `journal`."""
+"""Connections to a journal's database, SQLite or PostgreSQL, with one kind of error for both. Used by `store`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, inspect, make_url
+from sqlalchemy import Connection, Engine, Table, create_engine, make_url
 from sqlalchemy import event as hooks
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.schema import CreateIndex, CreateTable
 
-from eventing.journal.tables import METADATA
+from eventing.journal import versions
+from eventing.journal.versions import WrongVersion
 
 BUSY_SECONDS = 5
 """How long one SQLite process waits for another, and any process for PostgreSQL to answer; a broker waits for 10."""
@@ -36,14 +36,15 @@ class JournalError(OSError):
 class Database:
     """Connections to one database. Safe to share between threads.
 
-    Tables that are missing are made; with `create` off, which asks for no right to write, that is a `JournalError`.
+    Tables that are missing are made, those of an older version migrated; with `create` off, which asks for no right to
+    write, that is a `JournalError`. Tables of a newer version are one for everybody.
     """
 
     def __init__(self, url: str | Path, *, create: bool) -> None:
         self.url = str(url)
         self._lock = threading.Lock()
         with self._errors():
-            self._engine = _engine(self.url)
+            self._engine = engine_of(self.url)
         self.insert: Insert = INSERTS[self._engine.dialect.name]
         try:
             self._prepare(create=create)
@@ -57,12 +58,12 @@ class Database:
 
     def _prepare(self, *, create: bool) -> None:
         with self.reading() as connection:
-            found = inspect(connection).get_table_names()
-        if not create and not METADATA.tables.keys() <= set(found):
+            ready = versions.is_current(connection) if create else versions.check(connection)
+        if not ready and not create:
             raise JournalError(f"journal {_without_password(self.url)}: there are no tables of a journal in it")
-        if create:
+        if not ready:
             with self.writing() as connection:
-                _create_tables(connection)
+                versions.upgrade(connection)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -83,11 +84,11 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (SQLAlchemyError, ImportError) as error:
+        except (SQLAlchemyError, ImportError, WrongVersion) as error:
             raise JournalError(f"journal {_without_password(self.url)}: {_reason(error)}") from None
 
 
-def _engine(url: str) -> Engine:
+def engine_of(url: str) -> Engine:
     """The connections to a database. Raises `SQLAlchemyError` or, without the driver, `ImportError`."""
     if "://" not in url:
         url = f"sqlite:///{url}"
@@ -106,13 +107,6 @@ def _tune(connection: Any, _record: object) -> None:
     """WAL: readers and the writer do not wait for each other; a kill -9 takes nothing, a power cut the last few."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
-
-
-def _create_tables(connection: Connection) -> None:
-    for table in METADATA.sorted_tables:
-        connection.execute(CreateTable(table, if_not_exists=True))
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            connection.execute(CreateIndex(index, if_not_exists=True))
 
 
 def _reason(error: Exception) -> str:

@@ -1,12 +1,10 @@
-"""What the journal holds and how it is asked: entries, attempts, dead letters, queries. Pure; no database here.
+"""The journal's data types: entries, attempts and queries, free of any database. Pure.
 
-Also the form in which attempts travel, from the functions to `record` and in an export.
+Also the event `attempts.made`, which carries attempts from the functions to `record` and in an export.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,27 +14,26 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
+from eventing.deadletters import DeadLetter, dead_letter_of
 from eventing.events import ATTEMPTS_MADE, SOURCE
 from eventing.wire import BadEvent
 
-ERROR_DATA = 1024
-"""Characters; Knative cuts `knativeerrordata` here."""
 Structured = Mapping[str, Any]
 """An event in the JSON format, structured mode."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of one function on one event, as the function itself knows it.
+    """One execution of one function on one event, as the function itself knows it.
 
     Attributes:
         source, event: source and id of the event; together they name it.
-        function: who ran.
+        function: its name.
         at: when it began, with time zone.
         seconds: how long it took.
-        status: the HTTP status of its answer.
-        replies: the events it answered, whole.
-        error: what it said instead; "" when it did what it should.
+        status: the HTTP status of its response.
+        replies: the events it replied with, whole.
+        error: the text of an error response, "" for a success.
         replay: id of the replay it belongs to, "" for a real one.
     """
 
@@ -52,12 +49,12 @@ class Attempt:
 
     @property
     def failed(self) -> bool:
-        """Whether its sender was told that it did not work."""
+        """Whether its response was an error."""
         return self.status >= 400
 
     def as_data(self) -> dict[str, Any]:
         """The form that travels; what is empty stays away."""
-        said = {
+        fields = {
             "source": self.source,
             "event": self.event,
             "function": self.function,
@@ -66,27 +63,12 @@ class Attempt:
             "status": self.status,
         }
         more = {"replies": list(self.replies), "error": self.error, "replay": self.replay}
-        return said | {name: value for name, value in more.items() if value}
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """Why an event was given up: what Knative adds to it (`knativeerrordest`, `knativeerrorcode`, `knativeerrordata`).
-
-    Attributes:
-        destination: URL of the subscriber that did not take it.
-        code: the last HTTP status, 0 when none was told.
-        data: the last answer, as text.
-    """
-
-    destination: str
-    code: int
-    data: str
+        return fields | {name: value for name, value in more.items() if value}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded event: its number in the order of arrival, when it arrived, itself, and who ran on it."""
+    """One recorded event: its number in the order of arrival, when it arrived, itself, and the attempts on it."""
 
     seq: int
     arrived: datetime
@@ -100,17 +82,17 @@ class Entry:
 
     @property
     def maintenance(self) -> str:
-        """Uid of the NodeMaintenance that it speaks of, "" for none."""
+        """Uid of the NodeMaintenance that it is about, "" for none."""
         return maintenance_of(self.event)[0]
 
     @property
     def node(self) -> str:
-        """Name of the node that it speaks of, "" for none."""
+        """Name of the node that it is about, "" for none."""
         return node_of(self.event)
 
     @property
     def dead_letter(self) -> DeadLetter | None:
-        """Why it was given up, None for what was delivered."""
+        """Why it was dead-lettered, None for what was delivered."""
         return dead_letter_of(self.event)
 
 
@@ -145,7 +127,7 @@ class Query:
 
 
 def maintenance_of(event: BaseCloudEvent) -> tuple[str, str]:
-    """Uid and name of the NodeMaintenance that an event speaks of, ours or the API server's; "" for other events."""
+    """Uid and name of the NodeMaintenance that an event is about, ours or the API server's; "" for other events."""
     if event.get_extension("kind") == "NodeMaintenance":
         metadata = _mapping(_mapping(event.get_data()).get("metadata"))
         return _text(metadata.get("uid")), _text(metadata.get("name"))
@@ -154,34 +136,13 @@ def maintenance_of(event: BaseCloudEvent) -> tuple[str, str]:
 
 
 def node_of(event: BaseCloudEvent) -> str:
-    """Name of the node that an event speaks of: said by ours, in the API server's about nodes and maintenances."""
+    """Name of the node that an event is about: an extension of ours, in the data of the API server's."""
     data = _mapping(event.get_data())
     if event.get_extension("kind") == "NodeMaintenance":
         return _text(_mapping(data.get("spec")).get("nodeName"))
     if event.get_extension("kind") == "Node":
         return _text(_mapping(data.get("metadata")).get("name"))
     return _text(event.get_extension("node"))
-
-
-def dead_letter_of(event: BaseCloudEvent) -> DeadLetter | None:
-    """What a dead letter says of why it is one, None for any other event."""
-    destination = event.get_extension("knativeerrordest")
-    if not destination:
-        return None
-    code = _text(event.get_extension("knativeerrorcode"))
-    return DeadLetter(
-        str(destination), int(code) if code.isdecimal() else 0, _decoded(event.get_extension("knativeerrordata"))
-    )
-
-
-def given_up(event: BaseCloudEvent, letter: DeadLetter) -> CloudEvent:
-    """The event as a dead letter, with the extensions that Knative would add."""
-    said = {
-        "knativeerrordest": letter.destination,
-        "knativeerrorcode": str(letter.code),
-        "knativeerrordata": base64.b64encode(letter.data.encode()).decode()[:ERROR_DATA],
-    }
-    return CloudEvent({**event.get_attributes(), **said}, event.get_data())
 
 
 def attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
@@ -198,14 +159,14 @@ def attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
 
 def attempts_in(event: BaseCloudEvent) -> list[Attempt]:
     """The attempts that an `attempts.made` carries. Raises `BadEvent` naming the field that is wrong."""
-    said = _mapping(event.get_data()).get("attempts")
-    if not isinstance(said, list):
+    attempts = _mapping(event.get_data()).get("attempts")
+    if not isinstance(attempts, list):
         raise BadEvent("data.attempts is missing: a list of attempts")
-    return [_attempt(f"data.attempts[{number}]", one) for number, one in enumerate(said)]
+    return [_attempt(f"data.attempts[{number}]", one) for number, one in enumerate(attempts)]
 
 
-def _attempt(where: str, said: object) -> Attempt:
-    data = _mapping(said)
+def _attempt(where: str, value: object) -> Attempt:
+    data = _mapping(value)
     fields = {name: _field(where, data, name, str) for name in ("source", "event", "function")}
     return Attempt(
         **fields,
@@ -225,21 +186,12 @@ def _field(where: str, data: Mapping[str, Any], name: str, *kinds: type) -> Any:
 
 
 def moment(text: str) -> datetime:
-    """The time that an ISO 8601 text says, in UTC where it names no zone. Raises `BadEvent`."""
+    """The time in ISO 8601, in UTC where the text names no zone. Raises `BadEvent`."""
     try:
-        said = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         raise BadEvent(f"{text!r} is no ISO 8601 time") from None
-    return said if said.tzinfo else said.replace(tzinfo=timezone.utc)
-
-
-def _decoded(data: object) -> str:
-    """Knative sends the answer in base64; what is none is given as it is."""
-    text = _text(data)
-    try:
-        return base64.b64decode(text, validate=True).decode(errors="replace")
-    except binascii.Error:
-        return text
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
-"""How much a journal keeps: by age, `$JOURNAL_DAYS`, and by size, `$JOURNAL_BYTES`. Unset, everything.
+"""Retention of a journal: `$JOURNAL_DAYS` limits the age of its events, `$JOURNAL_BYTES` its size; unset, neither.
 
-`record` forgets the rest, rarely and beside its work: at its first event and then once an hour while events come.
+`record` prunes the journal beside its work: at its first event, and then once an hour while events come.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pruner:
         self._journal, self._retention = journal, retention
         self._due = 0.0 if retention != Retention() else float("inf")
 
-    def event_kept(self) -> None:
+    def event_recorded(self) -> None:
         """Prune, if it is time; returns at once."""
         if (now := time.monotonic()) >= self._due:
             self._due = now + EVERY
@@ -56,10 +56,10 @@ class Pruner:
         try:
             count = self._journal.prune(self._retention.age, self._retention.size)
         except OSError as error:
-            log.warning("the journal keeps what it should forget: %s", error)
+            log.warning("the journal could not be pruned: %s", error)
             return
         if count:
-            log.info("the journal forgot %d events, the oldest", count)
+            log.info("pruned the %d oldest events of the journal", count)
 
 
 def _age(text: str) -> timedelta | None:

@@ -1,4 +1,4 @@
-"""From a `Query` to SQL, for both databases alike. Used by `journal`."""
+"""Builds the SQL of a `Query`, for both databases alike. Used by `store`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eventing.journal.entries import Query
 from eventing.journal.tables import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
 
 
-def chosen(query: Query) -> Select[int, float, str]:
+def selected(query: Query) -> Select[int, float, str]:
     """The number, arrival and body of each event that the query selects, in the order of arrival."""
     seq = EVENTS.c.seq
     found = select(seq, EVENTS.c.arrived).where(*_conditions(query))

@@ -1,6 +1,6 @@
-"""The journal: every event once, whole, in the order of arrival, and what each function made of it.
+"""The journal: records every event once, whole, in the order of arrival, with the attempts of each function on it.
 
-SQLite, one file, or PostgreSQL. Written by the function `record`, one process; read by people, replay and the console.
+In SQLite, one file, or PostgreSQL. Written by the function `record`, one process; read by replay and the console.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
 from sqlalchemy import Connection, Row, delete, func, select
 
+from eventing.deadletters import dead_letter_of
 from eventing.journal.database import Database, JournalError
-from eventing.journal.entries import Attempt, DeadLetter, Entry, Query, dead_letter_of, maintenance_of, node_of
-from eventing.journal.searching import chosen, oldest
+from eventing.journal.entries import Attempt, Entry, Query, maintenance_of, node_of
+from eventing.journal.searching import oldest, selected
 from eventing.journal.tables import ATTEMPTS, BODIES, EVENTS
 
-__all__ = ["Attempt", "DeadLetter", "Entry", "Journal", "JournalError", "Query"]
+__all__ = ["Attempt", "Entry", "Journal", "JournalError", "Query"]
 
 AT_ONCE = 500
 """Keys in one statement."""
 SLICE = 1000
-"""Events that are forgotten in one transaction: a writer waits no longer than for these."""
+"""Events that are deleted in one transaction: a writer waits no longer than for these."""
 
 
 class Journal:
@@ -43,9 +44,9 @@ class Journal:
     def __init__(self, url: str | Path, *, create: bool = True) -> None:
         self._database = Database(url, create=create)
         insert = self._database.insert
-        self._keep = insert(EVENTS).on_conflict_do_nothing().returning(EVENTS.c.seq)
-        self._keep_body = insert(BODIES)
-        self._note = insert(ATTEMPTS).on_conflict_do_nothing()
+        self._insert_event = insert(EVENTS).on_conflict_do_nothing().returning(EVENTS.c.seq)
+        self._insert_body = insert(BODIES)
+        self._insert_attempt = insert(ATTEMPTS).on_conflict_do_nothing()
 
     @classmethod
     def of_environment(cls) -> Journal:
@@ -57,39 +58,39 @@ class Journal:
         self._database.close()
 
     def write(self, event: BaseCloudEvent, arrived: datetime | None = None) -> bool:
-        """Keep the event, which arrived just now if not said; False when it (source and id) was kept before.
+        """Record the event, with its arrival or the time of now; False when it (source and id) is recorded already.
 
-        A dead letter is kept beside the event that it was, for what it says of who could not take it.
+        A dead letter is recorded beside the event that it was, once for each subscriber that did not accept it.
         """
         return self.write_all([(event, arrived or datetime.now(timezone.utc))]) == 1
 
     def write_all(self, events: Iterable[tuple[BaseCloudEvent, datetime]]) -> int:
-        """Keep events with the times of their arrival, all or none; how many were not kept before."""
+        """Record events with the times of their arrival, all or none; returns how many were new."""
         rows = [_rows(event, arrived) for event, arrived in events]
-        kept = 0
+        new = 0
         with self._database.writing() as connection:
             for row, body in rows:
-                seq = connection.execute(self._keep, row).scalar()
+                seq = connection.execute(self._insert_event, row).scalar()
                 if seq is not None:
-                    connection.execute(self._keep_body, {"seq": seq, "event": body})
-                    kept += 1
-        return kept
+                    connection.execute(self._insert_body, {"seq": seq, "event": body})
+                    new += 1
+        return new
 
-    def note(self, attempts: Iterable[Attempt]) -> None:
-        """Keep attempts, each once; the events may come later."""
+    def write_attempts(self, attempts: Iterable[Attempt]) -> None:
+        """Record attempts, each once; their events may come later."""
         rows = [_attempt_row(attempt) for attempt in attempts]
         if rows:
             with self._database.writing() as connection:
-                connection.execute(self._note, rows)
+                connection.execute(self._insert_attempt, rows)
 
     def select(self, query: Query | None = None) -> list[Entry]:
         """The entries that the query selects, by default all, in the order of arrival, each with its attempts."""
         with self._database.reading() as connection:
-            rows = connection.execute(chosen(query or Query())).all()
+            rows = connection.execute(selected(query or Query())).all()
             events = [JSONFormat().read(None, body) for _, _, body in rows]
-            made = _attempts(connection, {event.get_id() for event in events})
+            attempts = _attempts(connection, {event.get_id() for event in events})
         found = [
-            Entry(seq, _moment(arrived), event, tuple(made.get((event.get_source(), event.get_id()), ())))
+            Entry(seq, _moment(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
             for (seq, arrived, _), event in zip(rows, events, strict=True)
         ]
         return sorted(found, key=lambda entry: (entry.arrived, entry.seq))  # side by side, a later one is written first
@@ -100,34 +101,34 @@ class Journal:
             return sum(connection.scalar(select(func.sum(table.c.size))) or 0 for table in (EVENTS, ATTEMPTS))
 
     def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
-        """Forget what arrived longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
+        """Delete what arrived longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
 
         Returns how many events that were. Goes by small transactions: whoever writes meanwhile does not wait.
         """
         before = time.time() - age.total_seconds() if age is not None else -inf
         count = 0
-        while forgotten := self._forget(before, inf)[0]:
-            count += forgotten
+        while deleted := self._delete(before, inf)[0]:
+            count += deleted
         excess = self.size() - size if size is not None else 0
         while excess > 0:
-            forgotten, freed = self._forget(inf, excess)
-            count, excess = count + forgotten, excess - freed
-            if not forgotten:
+            deleted, freed = self._delete(inf, excess)
+            count, excess = count + deleted, excess - freed
+            if not deleted:
                 break
         return count
 
-    def _forget(self, before: float, enough: float) -> tuple[int, int]:
-        """Forget some of the oldest that arrived before then, until that frees `enough`; how many, and their bytes."""
+    def _delete(self, before: float, enough: float) -> tuple[int, int]:
+        """Delete some of the oldest that arrived before then, until that frees `enough`; how many, and their bytes."""
         with self._database.writing() as connection:
             edge = _edge(connection.execute(oldest(before, SLICE)), enough)
-            gone, run = EVENTS.c.arrived <= edge, ATTEMPTS.c.at <= edge
+            events, attempts = EVENTS.c.arrived <= edge, ATTEMPTS.c.at <= edge
             freed = sum(
                 connection.scalar(select(func.sum(table.c.size)).where(which)) or 0
-                for table, which in ((EVENTS, gone), (ATTEMPTS, run))
+                for table, which in ((EVENTS, events), (ATTEMPTS, attempts))
             )
-            connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(gone))))
-            connection.execute(delete(ATTEMPTS).where(run))
-            return connection.execute(delete(EVENTS).where(gone)).rowcount, freed
+            connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(events))))
+            connection.execute(delete(ATTEMPTS).where(attempts))
+            return connection.execute(delete(EVENTS).where(events)).rowcount, freed
 
 
 def _edge(events: Iterable[Row[float, int]], enough: float) -> float:
@@ -141,11 +142,11 @@ def _edge(events: Iterable[Row[float, int]], enough: float) -> float:
 
 
 def _rows(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str]:
-    """What is searched of an event, and the event itself."""
+    """The row of an event in the table that is searched, and its body."""
     body = JSONFormat().write(event).decode()
     dead = dead_letter_of(event)
     uid, name = maintenance_of(event)
-    said = {
+    columns = {
         "source": event.get_source(),
         "id": event.get_id(),
         "destination": dead.destination if dead else "",
@@ -154,15 +155,15 @@ def _rows(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str
         "maintenance": uid,
         "name": name,
     }
-    texts = {column: _plain(text) for column, text in said.items()}
+    texts = {column: _plain(text) for column, text in columns.items()}
     return {**texts, "arrived": arrived.timestamp(), "size": len(body)}, body
 
 
 def _attempt_row(attempt: Attempt) -> dict[str, Any]:
-    said = {name: getattr(attempt, name) for name in ("source", "event", "function", "error", "replay")}
+    columns = {name: getattr(attempt, name) for name in ("source", "event", "function", "error", "replay")}
     replies = json.dumps(attempt.replies)
     return {
-        **{column: _plain(text) for column, text in said.items()},
+        **{column: _plain(text) for column, text in columns.items()},
         "at": attempt.at.timestamp(),
         "seconds": attempt.seconds,
         "status": attempt.status,

@@ -1,4 +1,4 @@
-"""The journal's tables, alike on SQLite and PostgreSQL.
+"""The journal's tables, alike on SQLite and PostgreSQL. Every change of them is a new version: see `versions`.
 
 What is searched is apart from the events themselves: even a search that no index helps reads few bytes an event.
 """
@@ -28,7 +28,12 @@ EVENTS = Table(
     Column("seq", NUMBER, primary_key=True),
     Column("source", Text, nullable=False),
     Column("id", Text, nullable=False),
-    Column("destination", Text, nullable=False, comment="who did not take it: a dead letter's, else empty"),
+    Column(
+        "destination",
+        Text,
+        nullable=False,
+        comment="the subscriber, of a dead letter; else empty",
+    ),
     Column("type", Text, nullable=False),
     Column("node", Text, nullable=False),
     Column("maintenance", Text, nullable=False, comment="uid"),

@@ -1,6 +1,6 @@
-"""A journal as text and back: CloudEvents in the JSON format, one a line, to be kept, sent and imported elsewhere.
+"""Exports a journal as text and imports it again: CloudEvents in the JSON format, one a line.
 
-An event's extension `journaltime` says when it arrived. Its attempts follow it as an event `attempts.made`.
+An event's extension `journaltime` is the time of its arrival. Its attempts follow it as an event `attempts.made`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Line = tuple[BaseCloudEvent, datetime] | list[Attempt]
 
 
 class BrokenLine(ValueError):
-    """A line is no event; the message gives its number and what is wrong with it."""
+    """A line is no event; the message names its number and what is wrong with it."""
 
 
 def exported(journal: Journal, query: Query) -> Iterator[bytes]:
@@ -61,24 +61,31 @@ def imported(journal: Journal, file: BinaryIO) -> int:
     The whole file is read first, so that a broken line is an error before anything is written: `BrokenLine` with its
     number. Stopped half-way by a `JournalError`, it can be imported again. Lines that are empty are passed over.
     """
-    for _ in _read(file):
-        pass
+    _check(file)
     file.seek(0)
-    lines, count = _read(file), 0
+    lines, count = (_parsed(*numbered) for numbered in _numbered(file)), 0
     while some := list(islice(lines, TOGETHER)):
         count += journal.write_all(line for line in some if isinstance(line, tuple))
-        journal.note(attempt for line in some if isinstance(line, list) for attempt in line)
+        journal.write_attempts(attempt for line in some if isinstance(line, list) for attempt in line)
     return count
 
 
-def _read(lines: Iterable[bytes]) -> Iterator[Line]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            yield _line(line)
-        except BadEvent as error:
-            raise BrokenLine(f"line {number}: {error}; nothing was imported") from None
+def _check(lines: Iterable[bytes]) -> None:
+    """Raises `BrokenLine` for the first line that cannot be imported."""
+    for number, line in _numbered(lines):
+        _parsed(number, line)
+
+
+def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers."""
+    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def _parsed(number: int, line: bytes) -> Line:
+    try:
+        return _line(line)
+    except BadEvent as error:
+        raise BrokenLine(f"line {number}: {error}; nothing was imported") from None
 
 
 def _line(line: bytes) -> Line:
@@ -86,6 +93,6 @@ def _line(line: bytes) -> Line:
     if event.get_type() == ATTEMPTS_MADE:
         return attempts_in(event)
     attributes = event.get_attributes()
-    said = attributes.pop(ARRIVED, None)  # no journal has written it: it arrives now
-    arrived = datetime.now(timezone.utc) if said is None else moment(str(said))
+    time = attributes.pop(ARRIVED, None)  # no journal has written it: it arrives now
+    arrived = datetime.now(timezone.utc) if time is None else moment(str(time))
     return CloudEvent(attributes, event.get_data()), arrived

@@ -1,6 +1,6 @@
-"""Cause and effect: recorded events as trees, one for each maintenance, with what every hop took. Pure.
+"""Arranges recorded events as trees of cause and effect, one for each maintenance, with the time between them. Pure.
 
-What nobody's answer is (of the API server, PodSource, the tick) stands at the root, in the order of arrival.
+Events that no function replied with (of the API server, PodSource, the tick) are roots, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -9,37 +9,38 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from eventing.journal.entries import Attempt, DeadLetter, Entry, maintenance_of
-from eventing.listeners import takers
+from eventing.deadletters import DeadLetter
+from eventing.journal.entries import Attempt, Entry, maintenance_of
+from eventing.subscriptions import subscribers
 
 GRACE = timedelta(seconds=5)
-"""How long the account of a run may be under way; functions tell every half second."""
+"""How long an attempt may take to be recorded; functions publish theirs every half second."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One event and what came of it.
+    """One event with its effects.
 
     Attributes:
         entry: as recorded.
         after: seconds from the arrival of its cause to its own, None when the cause is not known.
         cause: type of a cause that is no branch of this tree, such as a tick; else "".
-        missing: functions that take it, and of which no run is known.
-        letters: whom it could not be delivered to.
-        effects: what was answered to it.
+        missing: its subscribers without a recorded attempt.
+        dead_letters: whom it could not be delivered to.
+        effects: the replies to it.
     """
 
     entry: Entry
     after: float | None = None
     cause: str = ""
     missing: tuple[str, ...] = ()
-    letters: list[DeadLetter] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
     effects: list[Branch] = field(default_factory=list)
 
     @property
-    def runs(self) -> list[Attempt]:
-        """The runs that happened; replays did not."""
-        return [made for made in self.entry.attempts if not made.replay]
+    def attempts(self) -> list[Attempt]:
+        """The recorded attempts without replays."""
+        return [attempt for attempt in self.entry.attempts if not attempt.replay]
 
 
 @dataclass(frozen=True)
@@ -53,22 +54,22 @@ class Tree:
 
     def branches(self) -> Iterator[tuple[int, Branch]]:
         """Each branch with its depth, cause before effect. No recursion: a chain may be as long as a drain."""
-        rest = [(0, branch) for branch in reversed(self.roots)]
-        while rest:
-            depth, branch = rest.pop()
+        stack = [(0, branch) for branch in reversed(self.roots)]
+        while stack:
+            depth, branch = stack.pop()
             yield depth, branch
-            rest += [(depth + 1, effect) for effect in reversed(branch.effects)]
+            stack += [(depth + 1, effect) for effect in reversed(branch.effects)]
 
 
 def missing(entry: Entry, now: datetime) -> tuple[str, ...]:
-    """The functions that take the event, and of which no run is known though there was time to tell of it."""
+    """The subscribers of the event without a recorded attempt, though there was time to record one."""
     if entry.dead_letter or now - entry.arrived < GRACE:
         return ()
-    known = {made.function for made in entry.attempts if not made.replay}
-    return tuple(name for name in takers(entry.event) if name not in known)
+    known = {attempt.function for attempt in entry.attempts if not attempt.replay}
+    return tuple(name for name in subscribers(entry.event) if name not in known)
 
 
-def grow(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime) -> list[Tree]:
+def trees_of(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime) -> list[Tree]:
     """Trees of these entries, in the order of their first events, that of no maintenance last.
 
     `causes` are entries that may have caused some of these and are not to be shown themselves.
@@ -116,7 +117,7 @@ def _place_letter(entry: Entry, letter: DeadLetter, branches: Mapping[str, Branc
     if branch is None:
         branch = Branch(entry)
         _tree(entry, trees).roots.append(branch)
-    branch.letters.append(letter)
+    branch.dead_letters.append(letter)
 
 
 def _tree(entry: Entry, trees: dict[str, Tree]) -> Tree:

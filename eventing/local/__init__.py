@@ -1,1 +1,1 @@
-"""The embedded delivery: Knative's sources, Broker and Triggers in one process, from the same manifests."""
+"""The local delivery: Knative's sources, Broker and Triggers in one process, from the same manifests."""

@@ -1,4 +1,4 @@
-"""ApiServerSource: what changes in the cluster, as events of the types and attributes that Knative's source sends."""
+"""ApiServerSource for the local delivery: emits changes in the cluster as Knative's own source does."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from eventing.local.outlet import Outlet
 from eventing.local.triggers import broker_sink
 from eventing.logs import log
 from kube.door import discovery
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.discovery import Resource
 from kube.door.errors import ApiError, NotFound
 from kube.door.following import follow
+from kube.paths import Object
 
 LOOK_AGAIN_SECONDS = 2.0
 """How often a kind that is not served, or that we may not list, is looked for."""
@@ -40,8 +41,8 @@ class Watched:
 
 
 class ApiServerSource:
-    """Follows one kind. Objects that are there when it starts give no event, as on Knative; a kind that appears later
-    gives an event for each object found then, since those are new.
+    """Follows one kind. For objects that are there when it starts it emits nothing, as on Knative; for a kind
+    that appears later it emits an event for each object found then, since those are new.
     """
 
     def __init__(self, name: str, watched: Watched) -> None:
@@ -72,7 +73,7 @@ class ApiServerSource:
                         self.ready = True
                     else:
                         about = event(discovery.server(api), served, TYPES[change.kind], change.object)
-                        outlet.send(envelope.sealed(about))
+                        outlet.emit(envelope.sealed(about))
         except NotFound:
             self.ready = self._initial = True
         except ApiError as error:

@@ -1,6 +1,6 @@
 """The local delivery as a program: `python -m eventing.local.broker`. Reads the manifests that Knative reads.
 
-Everything runs on one event loop: sources and ingress keep events in the outbox, `delivery` hands them on.
+Everything runs on one event loop: sources and ingress write events to the outbox, `delivery` delivers them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from eventing.local.outlet import Outlet
 from eventing.local.sources import Source
 from eventing.local.triggers import Trigger
 from eventing.logs import log
-from eventing.urls import Url, host_and_port
+from eventing.urls import host_and_port, is_url
 from kube.door.api import Api
 from kube.door.errors import Unavailable
 
@@ -62,7 +62,7 @@ async def serve(options: Options) -> None:
 
 
 async def _emit(options: Options, delivery: Delivery, measures: Measures, stopping: asyncio.Event) -> None:
-    """Run ingress and sources until told to stop, or until one of them, or the delivery, breaks."""
+    """Run ingress and sources until `stopping` is set, or until one of them, or the delivery, breaks."""
     found = options.sources
     app = ingress.application(delivery.accept, lambda: [one.name for one in found if not one.ready], measures)
     async with _listening(app, options.host, options.port) as url:
@@ -128,6 +128,12 @@ def _address(context: click.Context, option: click.Parameter, value: str) -> tup
         raise click.BadParameter(str(error)) from None
 
 
+def _url(context: click.Context, option: click.Parameter, value: str) -> str:
+    if not is_url(value):
+        raise click.BadParameter(f"{value!r} is not a URL such as http://127.0.0.1:8080")
+    return value
+
+
 @click.command(
     epilog="Example: python -m eventing.local.broker --manifests manifests/base --functions http://127.0.0.1:8080"
 )
@@ -139,7 +145,9 @@ def _address(context: click.Context, option: click.Parameter, value: str) -> tup
     type=click.Path(path_type=Path),
     help="File or folder; repeatable.",
 )
-@click.option("--functions", required=True, type=Url(needed=True), help="URL below which Services are found by name.")
+@click.option(
+    "--functions", required=True, callback=_url, metavar="URL", help="URL below which Services are found by name."
+)
 @click.option(
     "--database", default="delivery.db", show_default=True, type=click.Path(path_type=Path), help="SQLite file."
 )

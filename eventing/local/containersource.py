@@ -1,4 +1,4 @@
-"""ContainerSource: a program that sends events to `$K_SINK`; here a child process instead of a container."""
+"""ContainerSource for the local delivery: runs the container's command as a child process that emits to `$K_SINK`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from eventing.local.manifests import Document
 from eventing.local.outlet import Outlet
 from eventing.local.triggers import broker_sink
 from eventing.logs import log
+from kube.backoff import pauses
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
-"""Seconds before a child that ended is started again, doubling; after LONGEST_PAUSE of life it begins anew."""
+"""Seconds before a child that ended is started again, doubling; after a run of LONGEST_PAUSE it begins anew."""
 STOP_SECONDS = 5.0
 """What a child gets between SIGTERM and SIGKILL."""
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -44,17 +45,18 @@ class ContainerSource:
 
     async def run(self, outlet: Outlet) -> None:
         """Start the child, and again whenever it ends; stop it when cancelled."""
-        pause = FIRST_PAUSE
+        backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
-            began = time.monotonic()
-            ended = await self._live(outlet)
-            pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else pause
-            log("source ended", logging.WARNING, source=self.name, status=ended, pause=pause)
+            started = time.monotonic()
+            status = await self._run_once(outlet)
+            if time.monotonic() - started > LONGEST_PAUSE:
+                backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
+            pause = next(backoff)
+            log("source ended", logging.WARNING, source=self.name, status=status, pause=pause)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _live(self, outlet: Outlet) -> str:
-        """One life of the child; how it ended."""
+    async def _run_once(self, outlet: Outlet) -> str:
+        """Start the child and await its end; returns how it ended."""
         try:
             child = await asyncio.create_subprocess_exec(
                 *self._program.command,

@@ -1,4 +1,4 @@
-"""An event as the local delivery keeps it: the headers and body to post, ready made. No parsing after acceptance."""
+"""An accepted event as the HTTP headers and body to post it with: it is parsed once, at the ingress."""
 
 from __future__ import annotations
 

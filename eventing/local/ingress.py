@@ -1,4 +1,4 @@
-"""The HTTP side of the local delivery: events in on any path, health and figures out."""
+"""HTTP server of the local delivery: accepts events, and serves health and metrics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Waiting = Callable[[], list[str]]
 
 
 PATHS = ("/", "/{namespace}/{broker}")
-"""Where events are taken; the second as on Knative's ingress. No function's path: we would answer in its place."""
+"""Where events are accepted; the second as on Knative's ingress. No function's path: we would answer in its place."""
 
 
 def application(accept: Accept, waiting: Waiting, measures: Measures) -> web.Application:
-    """The web application. `accept` keeps an event; `waiting` names the sources that are not at work yet."""
+    """The web application. `accept` stores an event; `waiting` names the sources that are not at work yet."""
 
     async def event(request: web.Request) -> web.Response:
         return await _event(request, accept)
@@ -50,7 +50,7 @@ def application(accept: Accept, waiting: Waiting, measures: Measures) -> web.App
 
 
 async def _event(request: web.Request, accept: Accept) -> web.Response:
-    """202 once the event is kept; 413 or 400 with the reason, as Knative's ingress; 503 when it cannot be kept."""
+    """202 once the event is stored; 413 or 400 with the reason, as Knative's ingress; 503 when it cannot be stored."""
     try:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:
@@ -62,8 +62,8 @@ async def _event(request: web.Request, accept: Accept) -> web.Response:
     except BadEvent as error:
         return _refused(413 if isinstance(error, TooLarge) else 400, str(error))
     except sqlite3.Error as error:
-        log("not kept", logging.ERROR, error=str(error))
-        return web.Response(status=503, text=f"the event could not be kept: {error}\n")
+        log("not accepted", logging.ERROR, error=str(error))
+        return web.Response(status=503, text=f"the event could not be stored: {error}\n")
     return web.Response(status=202)
 
 

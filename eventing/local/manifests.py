@@ -1,4 +1,4 @@
-"""Manifest files as documents that name themselves in every complaint. Read by `triggers` and `sources`."""
+"""Reads manifest files into documents whose errors name file, object and field. Used by `triggers` and `sources`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ READ = {
     "ContainerSource": f"{SOURCES}/v1",
 }
 HARMLESS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
-"""Kinds of those two groups that move no event; a SinkBinding only tells a workload the broker's address."""
+"""Kinds of those two groups that move no event; a SinkBinding only sets the broker's address in a workload."""
 
 
 class ManifestError(Exception):
-    """A manifest says what cannot be followed; the message names file, object and field."""
+    """A manifest asks for what the local delivery cannot do; the message names file, object and field."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Document:
 def read(paths: Iterable[Path]) -> list[Document]:
     """The documents of the kinds in `READ`, from files and from all YAML files below folders; the rest is left."""
     found = [document for path in paths for file in _files(path) for document in _documents(file)]
-    return [document for document in found if _concerns_us(document)]
+    return [document for document in found if _is_read(document)]
 
 
 def _files(path: Path) -> list[Path]:
@@ -104,7 +104,7 @@ def _documents(file: Path) -> Iterator[Document]:
         raise ManifestError(f"{file}: {error.strerror}") from None
 
 
-def _concerns_us(document: Document) -> bool:
+def _is_read(document: Document) -> bool:
     version = str(document.body.get("apiVersion") or "")
     if version.split("/")[0] not in (EVENTING, SOURCES) or document.kind in HARMLESS:
         return False

@@ -1,27 +1,27 @@
-"""Figures of the local delivery, for `/metrics`."""
+"""Prometheus metrics of the local delivery."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds; a function answers in milliseconds to a second."""
+"""Seconds; a function responds within milliseconds to a second."""
 
 
 class Measures:
-    """All figures, in a registry of their own."""
+    """All its metrics, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prefix = "nodemaintenance_delivery"
-        self.accepted = Counter(f"{prefix}_events_accepted", "Events kept", ["type"], registry=self.registry)
+        self.accepted = Counter(f"{prefix}_events_accepted", "Events accepted", ["type"], registry=self.registry)
         self.attempts = Counter(
             f"{prefix}_attempts", "Attempts by Trigger and outcome", ["trigger", "result"], registry=self.registry
         )
-        self.queued = Gauge(f"{prefix}_queue_length", "Deliveries owed, in flight or not", registry=self.registry)
+        self.queued = Gauge(f"{prefix}_queue_length", "Pending deliveries, in flight or not", registry=self.registry)
         self.in_flight = Gauge(f"{prefix}_in_flight", "Requests to subscribers under way", registry=self.registry)
         self.seconds = Histogram(
-            f"{prefix}_seconds", "Seconds until the answer", ["trigger"], buckets=BUCKETS, registry=self.registry
+            f"{prefix}_seconds", "Seconds until the response", ["trigger"], buckets=BUCKETS, registry=self.registry
         )
 
     def text(self) -> bytes:

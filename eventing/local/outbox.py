@@ -1,7 +1,7 @@
-"""What is owed: events and, for each, the Triggers that have not answered yet. SQLite; used by `delivery`.
+"""Outbox of the local delivery, in SQLite: accepted events and, for each, the Triggers that have not acknowledged it.
 
-An event and its deliveries are written in one transaction before anybody is told that it was accepted, and an answer
-is struck off in one transaction with the event it replies: after a crash either both happened or neither.
+An event and its pending deliveries are written in one transaction before its sender gets a response, and a delivery is
+acknowledged in one transaction with accepting the reply: after a crash either both happened or neither.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from eventing.local.envelope import Envelope
 
-SCHEMA = """
+VERSION = 1
+"""Of the schema. An outbox without one has the schema of version 1."""
+SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
     headers TEXT NOT NULL,
@@ -27,6 +29,7 @@ CREATE TABLE IF NOT EXISTS delivery (
     failure TEXT,
     PRIMARY KEY (event, trigger)
 ) WITHOUT ROWID;
+PRAGMA user_version = {VERSION};
 """
 BUSY_SECONDS = 5.0
 """Somebody may look into the file with the sqlite3 program meanwhile."""
@@ -34,12 +37,12 @@ BUSY_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a subscriber did not get an event: what the dead letter will say.
+    """Why a delivery failed for good, as the dead letter will carry it.
 
     Attributes:
         destination: the subscriber's URL.
         code: the last HTTP status.
-        data: the last answer, base64.
+        data: the body of the last response, in base64.
     """
 
     destination: str
@@ -48,8 +51,8 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Owed:
-    """One delivery: the event's number, its key, the Trigger, and the failure once it is a dead letter."""
+class PendingDelivery:
+    """A delivery not acknowledged yet: event number and key, its Trigger, the failure once it is a dead letter."""
 
     event: int
     key: str
@@ -59,10 +62,14 @@ class Owed:
 
 class Outbox:
     """The open database. Every method is one short transaction (about 0.1 ms: WAL writes without waiting for the disk;
-    a power cut can take the last few, a kill -9 none)."""
+    a power cut can take the last few, a kill -9 none).
+
+    Raises `sqlite3.Error` when the file cannot be used, or is one of a newer version.
+    """
 
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        _check_version(self._database, path)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.executescript(SCHEMA)
@@ -71,46 +78,48 @@ class Outbox:
         """Close the database."""
         self._database.close()
 
-    def accept(self, envelope: Envelope, triggers: Sequence[str]) -> list[Owed]:
-        """Keep an event for its Triggers; without any there is nothing to keep."""
+    def accept(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
+        """Store an event with a pending delivery for each Trigger; without Triggers nothing is stored."""
         with self._transaction():
             return self._insert(envelope, triggers)
 
-    def answer(self, owed: Owed, reply: Envelope | None = None, triggers: Sequence[str] = ()) -> list[Owed]:
-        """Strike a delivery off and accept the reply, if any, in one go."""
+    def acknowledge(
+        self, pending: PendingDelivery, reply: Envelope | None = None, triggers: Sequence[str] = ()
+    ) -> list[PendingDelivery]:
+        """Remove a delivery that is done and accept the reply, if any, in one transaction."""
         with self._transaction():
-            self._remove(owed)
+            self._remove(pending)
             return self._insert(reply, triggers) if reply else []
 
-    def bury(self, owed: Owed, failure: Failure) -> Owed:
-        """Remember that a delivery has failed for good, so that from now on the dead letter sink is owed it."""
+    def dead_letter(self, pending: PendingDelivery, failure: Failure) -> PendingDelivery:
+        """Store that a delivery has failed for good: from now on it is pending for the dead letter sink."""
         self._database.execute(
             "UPDATE delivery SET failure = ? WHERE event = ? AND trigger = ?",
-            (json.dumps(asdict(failure)), owed.event, owed.trigger),
+            (json.dumps(asdict(failure)), pending.event, pending.trigger),
         )
-        return Owed(owed.event, owed.key, owed.trigger, failure)
+        return replace(pending, failure=failure)
 
     def event(self, sequence: int) -> Envelope:
-        """An event that somebody is still owed."""
+        """The event of a pending delivery."""
         row = self._database.execute("SELECT headers, body FROM event WHERE sequence = ?", (sequence,)).fetchone()
         return Envelope(json.loads(row[0]), row[1])
 
-    def pending(self) -> Iterator[Owed]:
-        """Everything owed, in order of acceptance."""
+    def pending(self) -> Iterator[PendingDelivery]:
+        """All pending deliveries, in order of acceptance."""
         rows = self._database.execute(
             "SELECT sequence, headers, trigger, failure FROM event JOIN delivery ON event = sequence ORDER BY sequence"
         )
         for sequence, headers, trigger, failure in rows:
-            why = Failure(**json.loads(failure)) if failure else None
-            yield Owed(sequence, Envelope(json.loads(headers), b"").key, trigger, why)
+            cause = Failure(**json.loads(failure)) if failure else None
+            yield PendingDelivery(sequence, Envelope(json.loads(headers), b"").key, trigger, cause)
 
-    def drop(self, owed: Sequence[Owed]) -> None:
-        """Forget deliveries that nobody wants any more."""
+    def drop(self, deliveries: Sequence[PendingDelivery]) -> None:
+        """Remove deliveries that have no Trigger any more."""
         with self._transaction():
-            for one in owed:
-                self._remove(one)
+            for delivery in deliveries:
+                self._remove(delivery)
 
-    def _insert(self, envelope: Envelope, triggers: Sequence[str]) -> list[Owed]:
+    def _insert(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
         if not triggers:
             return []
         row = (json.dumps(dict(envelope.headers)), envelope.body)
@@ -120,13 +129,15 @@ class Outbox:
         self._database.executemany(
             "INSERT INTO delivery (event, trigger) VALUES (?, ?)", [(sequence, trigger) for trigger in triggers]
         )
-        return [Owed(sequence, envelope.key, trigger) for trigger in triggers]
+        return [PendingDelivery(sequence, envelope.key, trigger) for trigger in triggers]
 
-    def _remove(self, owed: Owed) -> None:
-        self._database.execute("DELETE FROM delivery WHERE event = ? AND trigger = ?", (owed.event, owed.trigger))
+    def _remove(self, delivery: PendingDelivery) -> None:
+        self._database.execute(
+            "DELETE FROM delivery WHERE event = ? AND trigger = ?", (delivery.event, delivery.trigger)
+        )
         self._database.execute(
             "DELETE FROM event WHERE sequence = ?1 AND NOT EXISTS (SELECT 1 FROM delivery WHERE event = ?1)",
-            (owed.event,),
+            (delivery.event,),
         )
 
     @contextmanager
@@ -138,3 +149,12 @@ class Outbox:
             self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
+
+
+def _check_version(database: sqlite3.Connection, path: Path) -> None:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        raise sqlite3.NotSupportedError(
+            f"{path} is an outbox of version {version}, this program knows none after {VERSION}: deliver what is in it "
+            "with the release that wrote it, or name another file by --database"
+        )

@@ -1,4 +1,4 @@
-"""Where sources put their events."""
+"""What an event source of the local delivery emits to, in this process or from a child."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Outlet:
     """The local delivery as a source sees it.
 
     Attributes:
-        send: keeps an event of a source in this process; when it returns, the event is stored.
-        url: where other processes post theirs.
+        emit: accepts an event of a source in this process; when it returns, the event is stored.
+        url: the sink that other processes post to.
     """
 
-    send: Callable[[Envelope], None]
+    emit: Callable[[Envelope], None]
     url: str

@@ -1,4 +1,4 @@
-"""PingSource: an event at every moment of a cron schedule."""
+"""PingSource for the local delivery: emits an event at every moment of a cron schedule."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PingSource:
             # A sleep may end a little early: counting from the moment that was aimed at, no tick comes twice.
             last = self._schedule.after(max(now, last))
             await asyncio.sleep((last - now).total_seconds())
-            outlet.send(self._tick())
+            outlet.emit(self._tick())
 
     def _tick(self) -> Envelope:
         attributes = {"id": str(uuid.uuid4()), "source": self._source, "type": TICK}

@@ -1,16 +1,15 @@
-"""One attempt to hand an event to a subscriber, and what its answer means. Used by `delivery`."""
+"""Posts an event to a subscriber once and classifies the response as Knative's broker does. Used by `delivery`."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import aiohttp
 
-from eventing.journal.entries import ERROR_DATA
+from eventing import deadletters
 from eventing.local import envelope as envelopes
 from eventing.local.envelope import TRACE, Envelope
 from eventing.wire import BadEvent
@@ -29,36 +28,36 @@ OURS = ["Content-Type", "User-Agent", "Accept"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attempt led to.
+    """The result of one attempt.
 
     Attributes:
         status: HTTP status, or NO_ANSWER or BAD_REPLY.
-        taken: whether the HTTP status was 2xx, whatever came with it: all that counts for a dead letter.
-        text: the answer's body, or what went wrong.
-        reply: the event that was answered.
+        accepted: whether the HTTP status was 2xx, whatever came with it: all that counts for a dead letter.
+        text: the response's body, or what went wrong.
+        reply: the event in the response.
         seconds: how long it took.
     """
 
     status: int
-    taken: bool = False
+    accepted: bool = False
     text: bytes = b""
     reply: Envelope | None = None
     seconds: float = 0.0
 
     @property
     def delivered(self) -> bool:
-        """Whether the subscriber took the event and answered nothing or an event."""
-        return self.taken and self.status != BAD_REPLY
+        """Whether the subscriber accepted the event and replied nothing or an event."""
+        return self.accepted and self.status != BAD_REPLY
 
     @property
-    def passing(self) -> bool:
-        """Whether another attempt may do better."""
+    def retryable(self) -> bool:
+        """Whether another attempt may succeed."""
         return self.status >= 500 or self.status in RETRYABLE
 
     @property
     def data(self) -> str:
         """The body as `knativeerrordata` carries it."""
-        return base64.b64encode(self.text).decode()[:ERROR_DATA]
+        return deadletters.encoded(self.text)
 
 
 def session() -> aiohttp.ClientSession:
@@ -92,10 +91,10 @@ async def _answer(client: aiohttp.ClientSession, url: str, event: Envelope, time
 
 def _outcome(status: int, headers: Mapping[str, str], body: bytes) -> Outcome:
     is_event = any(name.lower().startswith("ce-") for name in headers)
-    taken = 200 <= status < 300
-    if not taken or (not body and not is_event):
-        return Outcome(status, taken, body)
+    accepted = 200 <= status < 300
+    if not accepted or (not body and not is_event):
+        return Outcome(status, accepted, body)
     try:
-        return Outcome(status, taken, body, envelopes.received(headers, body))
+        return Outcome(status, accepted, body, envelopes.received(headers, body))
     except BadEvent as error:
-        return Outcome(BAD_REPLY, taken, f"the answer is neither empty nor a CloudEvent: {error}".encode())
+        return Outcome(BAD_REPLY, accepted, f"the answer is neither empty nor a CloudEvent: {error}".encode())

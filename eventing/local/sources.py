@@ -1,4 +1,4 @@
-"""All event sources of the manifests, as things that run. Used by `broker`."""
+"""Makes the event sources that the manifests describe. Used by `broker`."""
 
 from __future__ import annotations
 

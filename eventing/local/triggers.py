@@ -1,11 +1,11 @@
-"""Which event goes where and how hard to try: Triggers as their manifests say. Pure; `delivery` acts on it."""
+"""Triggers and their delivery policies, read from manifests: filter, subscriber, retries, dead letter sink. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from eventing.local import durations
 from eventing.local.manifests import Document
 from eventing.urls import below, is_url
 
@@ -14,20 +14,26 @@ PARALLELISM = "rabbitmq.eventing.knative.dev/parallelism"
 DEFAULT_PARALLELISM = 16
 DEFAULT_TIMEOUT = 30.0
 """Seconds. Knative has none; here a hung function must not hold its node's events for ever."""
+NUMBER = r"([0-9]+(?:[.,][0-9]+)?)"
+DURATION = re.compile(
+    rf"P(?:{NUMBER}Y)?(?:{NUMBER}M)?(?:{NUMBER}W)?(?:{NUMBER}D)?(?:T(?:{NUMBER}H)?(?:{NUMBER}M)?(?:{NUMBER}S)?)?"
+)
+UNITS = (604800, 86400, 3600, 60, 1)
+"""Seconds in a week, day, hour, minute and second."""
 EXPONENTIAL, LINEAR = "exponential", "linear"
 ALWAYS_THERE = {"specversion", "id", "type", "source", "subject", "time", "datacontenttype", "dataschema"}
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How hard to try.
+    """The delivery policy of a Trigger: retries, back-off, timeout, dead letter sink.
 
     Attributes:
         retry: attempts after the first one.
         backoff: EXPONENTIAL or LINEAR.
         delay: seconds, the unit of the backoff.
         timeout: seconds for one attempt.
-        dead_letters: URL that takes what could not be delivered.
+        dead_letters: URL of the dead letter sink, None to drop what cannot be delivered.
     """
 
     retry: int = 0
@@ -57,7 +63,7 @@ class Trigger:
     policy: Policy
     parallelism: int = DEFAULT_PARALLELISM
 
-    def wants(self, attribute: Callable[[str], str | None]) -> bool:
+    def matches(self, attribute: Callable[[str], str | None]) -> bool:
         """Whether an event, given as a look-up of its attributes, passes the filter.
 
         As Knative's attributes filter: every value equal; "" stands for any value, but an extension must be there.
@@ -125,9 +131,23 @@ def _seconds(document: Document, field: str, otherwise: float) -> float:
     if text is None:
         return otherwise
     try:
-        return durations.seconds(text)
+        return seconds(text)
     except ValueError as error:
         raise document.wrong(field, str(error)) from None
+
+
+def seconds(text: str) -> float:
+    """Seconds in an ISO 8601 duration such as PT0.2S, weeks to seconds.
+
+    Raises `ValueError` for any other text, and for years and months, which have no fixed length.
+    """
+    match = DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT0.2S")
+    years, months, *numbers = (float((number or "0").replace(",", ".")) for number in match.groups())
+    if years or months:
+        raise ValueError(f"{text!r} has years or months, which have no fixed length: give an ISO 8601 duration in days")
+    return sum(number * unit for number, unit in zip(numbers, UNITS, strict=True))
 
 
 def _parallelism(document: Document) -> int:

@@ -1,1 +1,1 @@
-"""PodSource, the one part that stays: watches the pods and budgets of nodes under maintenance."""
+"""PodSource: a Knative ContainerSource that watches the pods and disruption budgets of nodes under maintenance."""

@@ -1,4 +1,4 @@
-"""Sending hints without chatter: what comes close together is told once, the newest state wins, none is lost."""
+"""Coalesces PodSource's hints and posts them to a sink: of those close together the newest goes out, none is lost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -14,27 +15,37 @@ import aiohttp
 
 from eventing.events import Reference, event
 from eventing.wire import binary
+from kube.backoff import pauses
 
-SOON = 0.5
-"""Seconds a hint that is not urgent waits for company: nobody reads a progress bar faster."""
-APART = 0.05
-"""Seconds between two urgent hints of one type for one node."""
-BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Seconds between attempts while the sink does not answer; the last one repeats."""
+COALESCE_SECONDS = 0.5
+"""How long a hint that is not urgent waits for newer ones: nobody reads a progress bar faster."""
+INTERVAL_SECONDS = 0.05
+"""Between two urgent hints of one type for one maintenance and node."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between attempts while the sink does not accept a hint, doubling."""
 log = logging.getLogger("podsource")
 
 
-Said = tuple[Mapping[str, Any], tuple[str, ...]]
-"""Data and flags of an event that waits."""
+@dataclass(frozen=True)
+class Hint:
+    """What one event will carry: its data and flags."""
+
+    data: Mapping[str, Any]
+    flags: tuple[str, ...]
+
+    @property
+    def version(self) -> str:
+        """The version of what was seen: the same state makes an event of the same id."""
+        return str(self.data.get("podsVersion") or self.data.get("budgetsVersion") or "")
 
 
 class Slot:
-    """What waits to be said of one type to one maintenance."""
+    """The newest hint of one type for one maintenance and node, None while all are sent, and when it is due."""
 
     def __init__(self) -> None:
         self.last = 0.0
         self.due = 0.0
-        self.said: Said | None = None
+        self.hint: Hint | None = None
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -58,7 +69,7 @@ class Sender:
                 slot.task.cancel()
         await self._session.close()
 
-    def say(
+    def enqueue(
         self,
         kind: str,
         maintenance: Reference,
@@ -68,52 +79,55 @@ class Sender:
         urgent: bool,
         flags: tuple[str, ...] = (),
     ) -> None:
-        """Send an event `SOON`, together with what comes until then; an `urgent` one at once, `APART` from the last."""
+        """Emit an event after `COALESCE_SECONDS`, unless a newer one takes its place.
+
+        An `urgent` one goes out at once, `INTERVAL_SECONDS` after the last one.
+        """
         slot = self._slots.setdefault((node, kind, maintenance.uid), Slot())
         now = time.monotonic()
-        due = max(now, slot.last + APART) if urgent else now + SOON
-        slot.due = due if slot.said is None else min(slot.due, due)
-        slot.said = data, flags
+        due = max(now, slot.last + INTERVAL_SECONDS) if urgent else now + COALESCE_SECONDS
+        slot.due = due if slot.hint is None else min(slot.due, due)
+        slot.hint = Hint(data, flags)
         slot.wake.set()
         if slot.task is None or slot.task.done():
             slot.task = asyncio.create_task(self._send(slot, kind, maintenance, node))
 
-    def forget(self, node: str) -> None:
-        """The node's drain is over: what was not said needs not be said."""
+    def discard(self, node: str) -> None:
+        """Drop the node's hints that were not sent yet: its drain is over."""
         for key in [key for key in self._slots if key[0] == node]:
             slot = self._slots.pop(key)
             if slot.task:
                 slot.task.cancel()
 
     async def _send(self, slot: Slot, kind: str, maintenance: Reference, node: str) -> None:
-        failures = 0
-        while slot.said is not None:
+        backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
+        while slot.hint is not None:
             await self._until_due(slot)
-            said, slot.said = slot.said, None
+            hint, slot.hint = slot.hint, None
             slot.last = time.monotonic()
-            if await self._post(kind, maintenance, node, said):
-                failures = 0
+            if await self._post(kind, maintenance, node, hint):
+                backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
                 continue
-            slot.said = slot.said or said  # what came meanwhile is newer
-            await asyncio.sleep(BACKOFF[min(failures, len(BACKOFF) - 1)])
-            failures += 1
+            slot.hint = slot.hint or hint  # one that came meanwhile is newer
+            await asyncio.sleep(next(backoff))
 
     async def _until_due(self, slot: Slot) -> None:
-        """Wait until the slot is due; what is said meanwhile may make it due earlier."""
+        """Wait until the slot is due; a hint that comes meanwhile may make it due earlier."""
         while (rest := slot.due - time.monotonic()) > 0:
             slot.wake.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(slot.wake.wait(), rest)
 
-    async def _post(self, kind: str, maintenance: Reference, node: str, said: Said) -> bool:
-        data, flags = said
-        version = data.get("podsVersion") or data.get("budgetsVersion") or ""
-        message = binary(event(kind, "podsource", maintenance, node, seed=version, data=data, flags=flags))
+    async def _post(self, kind: str, maintenance: Reference, node: str, hint: Hint) -> bool:
+        """Publish the hint as an event; whether the sink accepted it."""
+        message = binary(
+            event(kind, "podsource", maintenance, node, seed=hint.version, data=hint.data, flags=hint.flags)
+        )
         try:
-            async with self._session.post(self._sink, data=message.body, headers=message.headers) as answer:
-                if answer.status < 300:
+            async with self._session.post(self._sink, data=message.body, headers=message.headers) as response:
+                if response.status < 300:
                     return True
-                log.warning("the sink answered %s to %s", answer.status, kind)
+                log.warning("the sink answered %s to %s", response.status, kind)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             log.warning("the sink does not answer: %s", error)
         return False

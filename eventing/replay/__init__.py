@@ -1,1 +1,1 @@
-"""Recorded events delivered again: replay, comparison with then, redrive of dead letters."""
+"""Replays recorded events, compares the answers with the recorded ones, and redrives dead letters."""

@@ -1,7 +1,7 @@
-"""A recorded event posted again, as a replay: what the function answers comes to us alone.
+"""Replays a recorded event: posts it to a function again and returns what the function answers, to the caller alone.
 
 Safe by design: functions read the live object before they write, so an old event changes nothing that is as it should
-be (X-2). `differences` holds the answer against the one that was recorded.
+be (X-2). `differences` compares the answer with the recorded one.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Answer:
     error: str = ""
 
 
-def replay(entry: Entry, function: str, url: str, *, dry_run: bool, run: str = "") -> Answer:
-    """Post a recorded event to a function, as part of the replay `run`, and give what it answers to us alone.
+def replay(entry: Entry, function: str, url: str, *, dry_run: bool, replay_id: str = "") -> Answer:
+    """Post a recorded event to a function, as part of the replay `replay_id`, and return what it answers.
 
     Raises `NoAnswer`. With `dry_run` nothing that the function writes is kept.
     """
     started = time.perf_counter()
-    response = post(marks.marked(entry.event, run or new_run(), dry_run=dry_run), url, Accept=BATCH)
+    response = post(marks.marked(entry.event, replay_id or new_replay_id(), dry_run=dry_run), url, Accept=BATCH)
     return answer_of(function, response.status_code, response.headers, response.content, time.perf_counter() - started)
 
 
@@ -69,7 +69,7 @@ def answer_of(function: str, status: int, headers: Mapping[str, str], body: byte
     return Answer(function, status, seconds, tuple(json.loads(body)))
 
 
-def new_run() -> str:
+def new_replay_id() -> str:
     """An id for one replay."""
     return str(uuid.uuid4())
 

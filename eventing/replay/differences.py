@@ -1,7 +1,7 @@
-"""What a function answered then, held against what it answers now. Pure.
+"""Compares what a function answers to a replayed event with what it answered when the event was recorded. Pure.
 
-Functions act on the live cluster, so that some answers must differ when the cluster has moved on: a drained node has no
-pods to evict again. Such a difference is explained by what became of the objects that were spoken of, and is no fault;
+Functions act on the live cluster, so that some answers must differ when the cluster has changed: a drained node has no
+pods to evict again. Such a difference is explained by a change of the objects that the answer names, and is no fault;
 every other one is.
 """
 
@@ -13,18 +13,18 @@ from typing import Any, Protocol
 
 from eventing import events
 from eventing.journal.entries import Attempt, Structured
-from eventing.replay.world import LOST, MAINTENANCE, NODE, POD, Fate, World, pods_in
+from eventing.replay.changes import LOST, MAINTENANCE, NODE, POD, Change, Changes, pods_in
 
-PASSING = ("id", "time", "traceparent", "tracestate", "replay", "dryrun")
+VOLATILE = ("id", "time", "traceparent", "tracestate", "replay", "dryrun")
 """Attributes that differ each time."""
 VERSIONS = ("podsVersion", "budgetsVersion")
 """So do these, in the data."""
 ANSWER = "answer"
 """The field of a difference in what was answered at all: nothing, or an event of another type."""
-HINTED = ("begin", "evict", "resync")
-"""These say nothing more of a maintenance that has Succeeded."""
+SILENT_WHEN_SUCCEEDED = ("begin", "evict", "resync")
+"""Functions that emit nothing about a maintenance that has Succeeded."""
 BY_PODS = ("evict", "resync")
-"""What these answer depends on the pods that are there."""
+"""Functions whose answer depends on the pods that are there."""
 
 
 class Answered(Protocol):
@@ -40,7 +40,7 @@ class Answered(Protocol):
 
     @property
     def error(self) -> str:
-        """What it said instead."""
+        """What it answered where that did not work, "" where it did."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Difference:
         field: `status`, `answer` (an event's type, None for no event), or the name of an attribute or of a field of
             the data, such as `data.blocked[default/a].reason`.
         then, now: its values, None where it is not there.
-        explained: what became of the world that explains it; "" when nothing does.
+        explained: the change of an object that explains it; "" when none does.
     """
 
     event: str
@@ -64,12 +64,12 @@ class Difference:
     explained: str = ""
 
 
-def compare(then: Attempt, now: Answered, world: World) -> list[Difference]:
+def compare(then: Attempt, now: Answered, changes: Changes) -> list[Difference]:
     """All differences between the recorded attempt and the answer of now."""
-    return [Difference(then.event, then.function, *said) for said in _differing(then, now, world)]
+    return [Difference(then.event, then.function, *fields) for fields in _differing(then, now, changes)]
 
 
-def _differing(then: Attempt, now: Answered, world: World) -> Iterator[tuple[str, Any, Any, str]]:
+def _differing(then: Attempt, now: Answered, changes: Changes) -> Iterator[tuple[str, Any, Any, str]]:
     """(field, then, now, explanation)."""
     if then.failed or now.status >= 400:
         if then.status != now.status:
@@ -77,7 +77,7 @@ def _differing(then: Attempt, now: Answered, world: World) -> Iterator[tuple[str
         return
     before, after = _by_maintenance(then.replies), _by_maintenance(now.replies)
     for key in {**before, **after}:
-        yield from _of_reply(then.function, before.get(key), after.get(key), world)
+        yield from _of_reply(then.function, before.get(key), after.get(key), changes)
 
 
 def _status(answer: Answered) -> str:
@@ -85,7 +85,7 @@ def _status(answer: Answered) -> str:
 
 
 def _by_maintenance(replies: tuple[Structured, ...]) -> dict[tuple[str, int], Structured]:
-    """A function says at most one thing of each maintenance; a second one would be told apart by its number."""
+    """A function emits at most one event about each maintenance; a further one has a number of its own."""
     found: dict[tuple[str, int], Structured] = {}
     for reply in replies:
         uid = str(reply.get("maintenance") or "")
@@ -94,14 +94,14 @@ def _by_maintenance(replies: tuple[Structured, ...]) -> dict[tuple[str, int], St
 
 
 def _of_reply(
-    function: str, before: Structured | None, after: Structured | None, world: World
+    function: str, before: Structured | None, after: Structured | None, changes: Changes
 ) -> Iterator[tuple[str, Any, Any, str]]:
     was, is_now = before and before["type"], after and after["type"]
     if before is None or after is None or was != is_now:
-        yield ANSWER, was, is_now, _why_other(function, before, after, world)
+        yield ANSWER, was, is_now, _why_other(function, before, after, changes)
         return
     for field, then, now in _fields("", _lasting(before), _lasting(after)):
-        yield field, then, now, _why_field(field, before, after, world)
+        yield field, then, now, _why_field(field, before, after, changes)
 
 
 def _lasting(reply: Structured) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _lasting(reply: Structured) -> dict[str, Any]:
     data = reply.get("data")
     if isinstance(data, Mapping):
         data = {name: value for name, value in data.items() if name not in VERSIONS}
-    return {**{name: value for name, value in reply.items() if name not in PASSING}, "data": data}
+    return {**{name: value for name, value in reply.items() if name not in VOLATILE}, "data": data}
 
 
 def _fields(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -131,44 +131,44 @@ def _pods(value: Any) -> dict[str, Any] | None:
     return {f"{item['namespace']}/{item.get('name')}": item for item in value}
 
 
-def _why_other(function: str, before: Structured | None, after: Structured | None, world: World) -> str:
+def _why_other(function: str, before: Structured | None, after: Structured | None, changes: Changes) -> str:
     """What explains that nothing, or an event of another type, is answered now."""
     if before is None:
         return "the recording does not speak of this maintenance" if function == "resync" else ""
-    maintenance, node = world.of(MAINTENANCE, before.get("maintenance", "")), world.of(NODE, before.get("node", ""))
-    told = f"nodemaintenance {before.get('subject')} {maintenance.value}" if maintenance else ""
+    maintenance, node = changes.of(MAINTENANCE, before.get("maintenance", "")), changes.of(NODE, before.get("node", ""))
+    explanation = f"nodemaintenance {before.get('subject')} {maintenance.value}" if maintenance else ""
     if after is None and maintenance and _silences(function, maintenance):
-        return told
+        return explanation
     if node in LOST and (after is None or after["type"] == events.MAINTENANCE_FAILED):
         return f"node {before['node']} {node.value}"
-    if before["type"] == events.NODE_DRIFTED and node is Fate.PREPARED:
+    if before["type"] == events.NODE_DRIFTED and node is Change.PREPARED:
         return f"node {before['node']} {node.value}"
-    return _moved_pods(before, world) if function in BY_PODS else ""
+    return _changed_pods(before, changes) if function in BY_PODS else ""
 
 
-def _silences(function: str, fate: Fate) -> bool:
-    """Whether a function has nothing to say of a maintenance with which this happened."""
-    if fate is Fate.FINISHED:
-        return function in HINTED
-    return fate in LOST or (fate is Fate.ENDING and function != "restore")
+def _silences(function: str, change: Change) -> bool:
+    """Whether a function emits nothing about a maintenance that has changed like that."""
+    if change is Change.SUCCEEDED:
+        return function in SILENT_WHEN_SUCCEEDED
+    return change in LOST or (change is Change.TERMINATING and function != "restore")
 
 
-def _why_field(field: str, before: Structured, after: Structured, world: World) -> str:
-    """What explains that a field differs: only what `evict` tells of pods depends on what else is there."""
+def _why_field(field: str, before: Structured, after: Structured, changes: Changes) -> str:
+    """What explains that a field differs: only what `evict` reports of pods depends on what else is there."""
     if before["type"] != events.PODS_EVICTED or not (field == "more" or field.startswith("data.")):
         return ""
-    said = field.split("[", 1)
-    if said[0] not in ("more", "data.evicted", "data.blocked", "data.error"):
+    name, *rest = field.split("[", 1)
+    if name not in ("more", "data.evicted", "data.blocked", "data.error"):
         return ""
-    if len(said) > 1:
-        name = said[1].split("]")[0]
-        was, now_there = _uid(before, name), bool(_uid(after, name))
+    if rest:
+        pod = rest[0].split("]")[0]
+        was, now_there = _uid(before, pod), bool(_uid(after, pod))
         if was and not now_there:
-            fate = world.of(POD, was)
-            return f"pod {name} {fate.value}" if fate else ""
+            change = changes.of(POD, was)
+            return f"pod {pod} {change.value}" if change else ""
         if not was:
             return ""
-    return _moved_pods(before, world)
+    return _changed_pods(before, changes)
 
 
 def _uid(reply: Structured, name: str) -> str:
@@ -177,8 +177,8 @@ def _uid(reply: Structured, name: str) -> str:
     return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == name), "")
 
 
-def _moved_pods(before: Structured, world: World) -> str:
-    """What became of the pods that a reply names, in one line; "" when all are as they were."""
-    named = [(pod, world.of(POD, pod["uid"])) for pod in pods_in(before.get("data") or {})]
-    moved = [f"pod {pod['namespace']}/{pod['name']} {fate.value}" for pod, fate in named if fate]
-    return moved[0] + (f", and so on: {len(moved)} pods" if len(moved) > 1 else "") if moved else ""
+def _changed_pods(before: Structured, changes: Changes) -> str:
+    """How the pods that a reply names have changed, in one line; "" when none has."""
+    named = [(pod, changes.of(POD, pod["uid"])) for pod in pods_in(before.get("data") or {})]
+    changed = [f"pod {pod['namespace']}/{pod['name']} {change.value}" for pod, change in named if change]
+    return changed[0] + (f", and so on: {len(changed)} pods" if len(changed) > 1 else "") if changed else ""

@@ -1,4 +1,4 @@
-"""Dead letters, delivered once more: to the one function that did not take them, and the chain goes on from there.
+"""Redrives dead letters: delivers each again to the function that did not accept it, and its reply to the broker.
 
 Through the broker the event would go to all functions that it has reached already. So it is posted to the function
 itself, as the broker would, and what the function answers is posted to the broker.
@@ -14,24 +14,21 @@ from time import perf_counter
 from urllib.parse import urlsplit
 
 import requests
-from cloudevents.core.base import BaseCloudEvent
-from cloudevents.core.v1.event import CloudEvent
 
+from eventing.deadletters import original
 from eventing.journal.entries import Attempt, Entry, Structured
 from eventing.replay.again import NoAnswer, post
 from eventing.wire import BadEvent, received, structured
 
-ERROR_EXTENSIONS = "knativeerror"
-"""What all extensions of a dead letter begin with."""
 MARK = "redrive "
 """Begins `Attempt.replay` of what was redriven: it is no broker's attempt."""
-NOT_TAKEN = 502
-"""The status of an attempt that worked and whose answer the broker did not take: the chain has not gone on."""
+REPLY_NOT_ACCEPTED = 502
+"""The status of an attempt that worked and whose reply the broker did not accept: the chain has not gone on."""
 
 
 def function_of(letter: Entry) -> str:
-    """The function that did not take a dead letter, "" when nothing tells: the last word of its address's path, or the
-    only function whose attempts failed."""
+    """The function that did not accept a dead letter, "" when it is not known: the last word of the destination's path,
+    or the only function whose attempts failed."""
     destination = letter.dead_letter.destination if letter.dead_letter else ""
     named = urlsplit(destination).path.rstrip("/").rpartition("/")[2]
     failed = {attempt.function for attempt in letter.attempts if attempt.failed and not attempt.replay}
@@ -52,38 +49,36 @@ def still_open(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.dead_letter and is_open(entry)]
 
 
-def as_it_was(event: BaseCloudEvent) -> BaseCloudEvent:
-    """The event that became the dead letter."""
-    kept = {name: value for name, value in event.get_attributes().items() if not name.startswith(ERROR_EXTENSIONS)}
-    return CloudEvent(kept, event.get_data())
-
-
 def redrive(letter: Entry, url: str, broker: str) -> Attempt:
     """Deliver a dead letter to the function at `url`, and its answer to the broker.
 
-    Returns what came of it, for the journal: success only when the broker has the answer. Raises `NoAnswer` when the
+    Returns the attempt, for the journal: a success only when the broker accepted the reply. Raises `NoAnswer` when the
     function does not answer at all.
     """
-    event, at, started = as_it_was(letter.event), datetime.now(timezone.utc), perf_counter()
-    status, error, replies = _handed_on(post(event, url), broker)
-    source, key, run = event.get_source(), event.get_id(), f"{MARK}{uuid.uuid4()}"
+    event, at, started = original(letter.event), datetime.now(timezone.utc), perf_counter()
+    status, error, replies = _publish_reply(post(event, url), broker)
+    source, key, replay = event.get_source(), event.get_id(), f"{MARK}{uuid.uuid4()}"
     seconds = round(perf_counter() - started, 6)
-    return Attempt(source, key, function_of(letter), at, seconds, status, replies, error, run)
+    return Attempt(source, key, function_of(letter), at, seconds, status, replies, error, replay)
 
 
-def _handed_on(response: requests.Response, broker: str) -> tuple[int, str, tuple[Structured, ...]]:
-    """Post what the function answered, if anything, to the broker; returns status, error and the event."""
+def _publish_reply(response: requests.Response, broker: str) -> tuple[int, str, tuple[Structured, ...]]:
+    """Publish the function's reply, if any, to the broker; returns status, error and the reply."""
     if response.status_code >= 400:
         return response.status_code, " ".join(response.text.split()), ()
     if not response.content:
         return response.status_code, "", ()
     try:
         answer = received(dict(response.headers), response.content)
-        taken = post(answer, broker)
+        accepted = post(answer, broker)
     except BadEvent as error:
-        return NOT_TAKEN, f"its answer is no event: {error}", ()
+        return REPLY_NOT_ACCEPTED, f"its answer is no event: {error}", ()
     except NoAnswer as error:
-        return NOT_TAKEN, f"its answer got nowhere, redrive it again: {error}", ()
-    if taken.status_code >= 400:
-        return NOT_TAKEN, f"the broker refused its answer, {taken.status_code}: {' '.join(taken.text.split())}", ()
+        return REPLY_NOT_ACCEPTED, f"its answer got nowhere, redrive it again: {error}", ()
+    if accepted.status_code >= 400:
+        return (
+            REPLY_NOT_ACCEPTED,
+            f"the broker refused its answer, {accepted.status_code}: {' '.join(accepted.text.split())}",
+            (),
+        )
     return response.status_code, "", (json.loads(structured(answer).body),)

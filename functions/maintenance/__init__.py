@@ -1,1 +1,1 @@
-"""The steps of a NodeMaintenance, one a file, and what they share."""
+"""The steps of a node maintenance, one a file, and the modules that these steps share."""

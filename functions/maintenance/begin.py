@@ -1,4 +1,4 @@
-"""Begin a maintenance: hold the node by its lease, count its pods, write finalizer, owner and counts in one patch.
+"""Begin a maintenance: acquire the node's lease, count its pods, write finalizer, owner and counts in one patch.
 
 In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`.
 Touches: nodemaintenances get, patch; nodes get; pods list; daemonsets get;
@@ -13,35 +13,35 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.failures import Failed, Retry
-from functions.maintenance.subject import live, say
-from kube.door.api import Object, absent_ok
+from functions.maintenance.subject import log_about, read_maintenance
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict
-from kube.eviction import orphans
+from kube.door.evicting import orphans
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import pods_on
 from kube.nodes import Node, node_path
+from kube.paths import Object, pods_on
 from kube.pods import sort, warnings
 
-TAKES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
-GIVES = (events.MAINTENANCE_BEGUN,)
+CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
+EMITS = (events.MAINTENANCE_BEGUN,)
 
 
 def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22). Raises `Failed` when it cannot be."""
-    maintenance = live(event, cluster)
+    maintenance = read_maintenance(event, cluster)
     if maintenance is None or m.is_deleting(maintenance):
         return []
-    say("Reconciling NodeMaintenance", maintenance)
+    log_about("Reconciling NodeMaintenance", maintenance)
     name = m.node_name(maintenance)
     if not name:
         raise Failed("spec.nodeName is missing: name the node to maintain")
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
     if node is None:
         raise Failed(f'nodes "{name}" not found')
-    hold(maintenance, name, cluster)
+    acquire_lease(maintenance, name, cluster)
     counts = m.snapshot(maintenance) if m.has_begun(maintenance) else None
     if counts is None:
         counts = _write(maintenance, node, cluster)
@@ -55,44 +55,44 @@ def _write(maintenance: m.Maintenance, node: Node, cluster: Cluster) -> Object:
     """Count the pods and write finalizer, owner and counts; returns the counts."""
     reason = (maintenance.get("spec") or {}).get("reason") or ""
     name = node["metadata"]["name"]
-    say("Applying maintenance mode", maintenance, reason=reason)
-    say(f"Applying Maintenance mode on Node: {name} with Reason: {reason}", maintenance)
+    log_about("Applying maintenance mode", maintenance, reason=reason)
+    log_about(f"Applying Maintenance mode on Node: {name} with Reason: {reason}", maintenance)
     path, fields = pods_on(name)
     pods = cluster.list(path, fields=fields)["items"]
     found = sort(pods, orphans=cluster.run(orphans(cluster.api, pods)))
     for warning in warnings(found):
-        say(f"WARNING: {warning}", maintenance)
+        log_about(f"WARNING: {warning}", maintenance)
     counts = {"totalpods": len(pods), "evictionPods": len(found.leaving)}
     cluster.patch(m.path(maintenance), m.begin_patch(maintenance, node, counts))
     return counts
 
 
-def hold(maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:
-    """Take or keep the node's lease. Raises `Failed` when another live maintenance or another tool holds it."""
+def acquire_lease(maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:
+    """Acquire or renew the node's lease. Raises `Failed` when another maintenance or another tool is its holder."""
     now = datetime.now(timezone.utc)
     wanted = leases.lease_of(node, maintenance, now)
     lease = cluster.run(absent_ok(cluster.api.get(leases.lease_path(node))))
     try:
         if lease is None:
             cluster.create(leases.LEASES, wanted)
-        elif not leases.is_held_for(lease, maintenance):
-            _check_free(lease, node, now, cluster)
+        elif not leases.is_holder(lease, maintenance):
+            _check_available(lease, node, now, cluster)
             cluster.patch(leases.lease_path(node), leases.takeover_patch(lease, wanted))
         elif leases.is_due(lease, now):
             cluster.patch(leases.lease_path(node), leases.takeover_patch(lease, wanted))
     except Conflict:
-        raise Retry(f"the lease of node {node} changed while it was taken") from None
+        raise Retry(f"the lease of node {node} changed while it was acquired") from None
 
 
-def _check_free(lease: Object, node: str, now: datetime, cluster: Cluster) -> None:
-    """Whether a lease that is not ours may be taken over: its holder is gone, or let it expire."""
-    held = leases.held_for(lease)
-    if held is None:
+def _check_available(lease: Object, node: str, now: datetime, cluster: Cluster) -> None:
+    """Whether a lease of another holder may be acquired: that one is gone, or let it expire. Raises `Failed` if not."""
+    holder = leases.holder_of(lease)
+    if holder is None:
         if not leases.is_expired(lease, now):
             raise Failed(f"the lease of node {node} is held by {lease['spec'].get('holderIdentity')}")
         return
-    api_version, name, uid = held
-    group = GROUPS.get(api_version)
-    holder = cluster.run(absent_ok(cluster.api.get(f"{group.path}/{name}"))) if group else None
-    if holder is not None and holder["metadata"]["uid"] == uid:
-        raise Failed(f"invalid nodeName, a NodeMaintenance for node {node} already exists: {name} ({api_version})")
+    group = GROUPS.get(holder.api_version)
+    found = cluster.run(absent_ok(cluster.api.get(f"{group.path}/{holder.name}"))) if group else None
+    if found is not None and found["metadata"]["uid"] == holder.uid:
+        other = f"{holder.name} ({holder.api_version})"
+        raise Failed(f"invalid nodeName, a NodeMaintenance for node {node} already exists: {other}")

@@ -9,22 +9,22 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.maintenance.subject import maintained, reference_of, say
+from functions.maintenance.subject import log_about, read_active, reference_of
 from functions.patching import patch_node
 from kube.door.cluster import Cluster
 from kube.nodes import cordon_patch
 
-TAKES = (events.MAINTENANCE_BEGUN, events.NODE_DRIFTED)
-GIVES = (events.NODE_CORDONED,)
+CONSUMES = (events.MAINTENANCE_BEGUN, events.NODE_DRIFTED)
+EMITS = (events.NODE_CORDONED,)
 
 
 def cordon(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Set `spec.unschedulable` where it is not set. Raises `Failed` when the node is gone."""
-    found = maintained(event, cluster)
+    found = read_active(event, cluster)
     if found is None:
         return []
     maintenance, node = found
     name, reference = node["metadata"]["name"], reference_of(event)
     if patch_node(name, node, cordon_patch, cluster):
-        say(f"cordon Node: {name}", maintenance)
+        log_about(f"cordon Node: {name}", maintenance)
     return [events.event(events.NODE_CORDONED, "cordon", reference, name, cause=event)]

@@ -1,4 +1,4 @@
-"""Evict one batch: what may go goes, what is blocked is said, nothing is waited for (NMO-5 to NMO-9, design rule 3).
+"""Evict one batch: what may go goes, what is blocked is named, nothing is waited for (NMO-5 to NMO-9, design rule 3).
 
 In: `node.tainted`, `budget.opened`, `pods.gone` and `pods.evicted` flagged `more`. Out: `pods.evicted`, `node.drained`,
 `node.drifted`.
@@ -13,52 +13,53 @@ import asyncio
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from functions.maintenance.subject import data_of, maintained, reference_of, say
-from functions.serving.metrics import EVICTIONS
+from functions.data import data_of
+from functions.maintenance.fleet import EVICTIONS
+from functions.maintenance.subject import log_about, read_active, reference_of
 from kube.budgets import BUDGETS, plan
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.cluster import Cluster
-from kube.eviction import Batch, evict_batch, orphans, summary
+from kube.door.evicting import evict_batch, orphans
+from kube.evictions import Batch, summary
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.lookup import pods_on
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import in_maintenance
+from kube.paths import Object, pods_on
 from kube.pods import Pod, sort
 from kube.words import counted
 
-TAKES = events.FLAGS["more"]
-GIVES = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
+CONSUMES = events.FLAGS["more"]
+EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 
 
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Evict what may go now from a cordoned and tainted node, and say what is left; `node.drained` when nothing is.
+    """Evict what may go now from a cordoned and tainted node, and name what is left; `node.drained` when nothing is.
 
     Raises `Failed` when the node is gone.
     """
-    found = maintained(event, cluster)
+    found = read_active(event, cluster)
     if found is None:
         return []
     maintenance, node = found
     reference, name = reference_of(event), node["metadata"]["name"]
     if not in_maintenance(node, group(maintenance).drain_taint):
-        said = {"message": f"node {name} is not cordoned and tainted any more"}
-        return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=said)]
-    pods, budgets, version = cluster.run(_look(cluster.api, name, event))
+        data = {"message": f"node {name} is not cordoned and tainted any more"}
+        return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=data)]
+    pods, budgets, version = cluster.run(_read(cluster.api, name, event))
     if not pods:
         if phase(maintenance) == SUCCEEDED:
-            return []  # a hint that came late: it is told already
-        said = {"podsVersion": version}
-        return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=said)]
+            return []  # a hint that came late: the status has it already
+        return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data={"podsVersion": version})]
     batch = cluster.run(evict_batch(cluster.api, plan(pods, budgets)))
     if not marks.is_replay(event):
         _count(batch)
-    _tell(maintenance, batch)
+    _log(maintenance, batch)
     flags = ("more",) if batch.unsent else ()
-    report = _report(batch, version)
-    return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=report, flags=flags)]
+    data = _data(batch, version)
+    return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=data, flags=flags)]
 
 
-async def _look(api: Api, node: str, event: BaseCloudEvent) -> tuple[list[Pod], list[Object], str]:
+async def _read(api: Api, node: str, event: BaseCloudEvent) -> tuple[list[Pod], list[Object], str]:
     """The pods still to leave, the budgets, and the version of the list that shows the pods.
 
     The lists are no older than the states that the event speaks of.
@@ -89,7 +90,7 @@ async def leaving(api: Api, node: str, listed: Object, *, claimed: bool) -> tupl
     return found.leaving, listed["metadata"]["resourceVersion"]
 
 
-def _report(batch: Batch, version: str) -> Object:
+def _data(batch: Batch, version: str) -> Object:
     return {
         "evicted": batch.evicted,
         "blocked": [item.as_data() for item in batch.blocked],
@@ -104,12 +105,12 @@ def _count(batch: Batch) -> None:
     EVICTIONS.labels("blocked").inc(len(batch.blocked))
 
 
-def _tell(maintenance: Maintenance, batch: Batch) -> None:
+def _log(maintenance: Maintenance, batch: Batch) -> None:
     if batch.evicted:
-        say("Evict all Pods from Node", maintenance)
+        log_about("Evict all Pods from Node", maintenance)
     for pod in batch.evicted:
         whole = f"{pod['namespace']}/{pod['name']}"
-        said = whole if group(maintenance) is MEDIK8S else f'"{pod["name"]}"'
-        say(f"evicting pod {said}", maintenance, pod=whole)
+        shown = whole if group(maintenance) is MEDIK8S else f'"{pod["name"]}"'  # as each group's document has it
+        log_about(f"evicting pod {shown}", maintenance, pod=whole)
     if batch.blocked:
-        say(f"{counted(len(batch.blocked), 'pod')} blocked", maintenance, error=summary(batch.blocked))
+        log_about(f"{counted(len(batch.blocked), 'pod')} blocked", maintenance, error=summary(batch.blocked))

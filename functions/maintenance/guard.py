@@ -10,18 +10,20 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.wire import BadEvent
-from functions.maintenance.announcing import tell
-from functions.maintenance.subject import active, data_of, metadata_of, say
-from kube.door.api import Object, absent_ok
+from functions.data import data_of, metadata_of
+from functions.maintenance.announcing import announce_on_node
+from functions.maintenance.subject import is_active, log_about
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import holders
+from kube.maintenance.lookup import undeleted
 from kube.nodes import Node, in_maintenance, node_path
+from kube.paths import Object
 
-TAKES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
-GIVES = (events.NODE_DRIFTED,)
+CONSUMES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
+EMITS = (events.NODE_DRIFTED,)
 
 
 def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -35,7 +37,7 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         raise BadEvent("spec of the Node is missing in data")
     if not deleted and any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values()):
         return []  # as it should be: the hint suffices
-    begun = [item for item in cluster.run(holders(cluster.api, name, version="0")) if active(item, name)]
+    begun = [item for item in cluster.run(undeleted(cluster.api, name, version="0")) if is_active(item, name)]
     if not begun:
         return []
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
@@ -52,7 +54,7 @@ def _end(begun: list[Object], node: Node | None, cluster: Cluster) -> None:
         owners = {owner["uid"] for owner in item["metadata"].get("ownerReferences") or [] if owner["kind"] == "Node"}
         if alive in owners:
             continue
-        say("the node was deleted: ending its maintenance", item)
+        log_about("the node was deleted: ending its maintenance", item)
         try:
             cluster.delete(m.path(item), uid=item["metadata"]["uid"])
         except (NotFound, Conflict):
@@ -70,8 +72,8 @@ def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cl
         message = (
             f"node {name} was uncordoned or untainted during maintenance {item['metadata']['name']}; cordoned again"
         )
-        say(message, item)
-        tell(name, "NodeCordonedAgain", message, item, cluster, kind="Warning")
+        log_about(message, item)
+        announce_on_node(name, "NodeCordonedAgain", message, item, cluster, kind="Warning")
         reference = events.Reference.of(item)
         answers.append(
             events.event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})

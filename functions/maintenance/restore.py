@@ -1,6 +1,6 @@
 """Give the node back when its NodeMaintenance is deleted: taints and cordon off, lease released, finalizer off last.
 
-In: an updated NodeMaintenance, `maintenance.ended`. Out: `node.restored`, or `maintenance.found` for the next holder.
+In: an updated NodeMaintenance, `maintenance.ended`. Out: `node.restored`, or `maintenance.found` for the next one.
 Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in node-maintenance;
 events list, create, patch in default.
 """
@@ -10,32 +10,34 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.data import metadata_of
 from functions.failures import Retry
-from functions.maintenance.announcing import announce, report, tell
-from functions.maintenance.subject import live, metadata_of, say
+from functions.maintenance.announcing import announce_on_node, announce_progress, announce_scheduling
+from functions.maintenance.subject import log_about, read_maintenance
 from functions.patching import patch_node
-from kube.door.api import Object, absent_ok
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import REMOVE, TEXTS, UNCORDON
-from kube.maintenance.lookup import holders
+from kube.maintenance.lookup import undeleted
 from kube.nodes import Node, node_path, restore_patch
+from kube.paths import Object
 
-TAKES = (events.RESOURCE_UPDATED, events.MAINTENANCE_ENDED)
-GIVES = (events.NODE_RESTORED, events.MAINTENANCE_FOUND)
+CONSUMES = (events.RESOURCE_UPDATED, events.MAINTENANCE_ENDED)
+EMITS = (events.NODE_RESTORED, events.MAINTENANCE_FOUND)
 
 
 def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Undo what the maintenance did to its node (NMO-14, 15, 16); hand it over when another holds it too (X-7)."""
+    """Undo what the maintenance did to its node (NMO-14, 15, 16); hand it over to another one, if any (X-7)."""
     if event.get_type() == events.RESOURCE_UPDATED and not metadata_of(event).get("deletionTimestamp"):
         return []  # the hint suffices: every status write comes by here
-    maintenance = live(event, cluster)
-    if maintenance is None or not m.is_deleting(maintenance) or not m.is_held(maintenance):
+    maintenance = read_maintenance(event, cluster)
+    if maintenance is None or not m.is_deleting(maintenance) or not m.has_finalizer(maintenance):
         return []
     name = m.node_name(maintenance)
-    others = cluster.run(holders(cluster.api, name))
+    others = cluster.run(undeleted(cluster.api, name))
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
     if node is not None:
         _give_back(maintenance, node, others, cluster)
@@ -46,33 +48,33 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         return []
     except Conflict:
         raise Retry("the object changed while its finalizer was taken off") from None
-    say(f"NodeMaintenance Object: /{maintenance['metadata']['name']} Deleted ", maintenance)
-    report(REMOVE, maintenance, cluster)
+    log_about(f"NodeMaintenance Object: /{maintenance['metadata']['name']} Deleted ", maintenance)
+    announce_progress(REMOVE, maintenance, cluster)
     return [_next(event, maintenance, others)]
 
 
 def _give_back(maintenance: m.Maintenance, node: Node, others: list[Object], cluster: Cluster) -> None:
-    """Take off the taints nobody else needs; the cordon only when nobody else holds the node."""
+    """Take off the taints nobody else needs; the cordon only when no other maintenance names the node."""
     name = node["metadata"]["name"]
     key = m.group(maintenance).drain_taint
     needed = {m.group(other).drain_taint for other in others}
-    say(f"Maintenance taints will be removed from node {name}", maintenance)
-    say(f"Applying {key} taint remove on Node: {name}", maintenance)
+    log_about(f"Maintenance taints will be removed from node {name}", maintenance)
+    log_about(f"Applying {key} taint remove on Node: {name}", maintenance)
 
     def decide(fresh: Node) -> list[Object]:
         return restore_patch(fresh, {key} - needed, uncordon=not others)
 
     changed = patch_node(name, node, decide, cluster)
     if changed and not others:
-        say(f"uncordon Node: {name}", maintenance)
-        announce(name, "NodeSchedulable", maintenance, cluster)
-        tell(name, UNCORDON, TEXTS[UNCORDON], maintenance, cluster, kind="Normal")
+        log_about(f"uncordon Node: {name}", maintenance)
+        announce_scheduling(name, "NodeSchedulable", maintenance, cluster)
+        announce_on_node(name, UNCORDON, TEXTS[UNCORDON], maintenance, cluster, kind="Normal")
 
 
 def _release(maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:
-    """Delete the node's lease if it is held for this object."""
+    """Delete the node's lease if this object is its holder."""
     lease = cluster.run(absent_ok(cluster.api.get(leases.lease_path(node))))
-    if lease is None or not leases.is_held_for(lease, maintenance):
+    if lease is None or not leases.is_holder(lease, maintenance):
         return
     try:
         cluster.delete(leases.lease_path(node), uid=lease["metadata"]["uid"])

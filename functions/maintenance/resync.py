@@ -1,4 +1,4 @@
-"""Resync: at every tick, say again what is not where it should be, and only that (X-3, X-5, design rule 4).
+"""Resync: at every tick, emit again the event that a maintenance waits for, and no other (X-3, X-5, design rule 4).
 
 In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
 Touches: nodemaintenances list; nodes get; pods list; leases get in node-maintenance.
@@ -12,21 +12,22 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from functions.maintenance.subject import say
-from functions.serving.metrics import FLEET, SAID_AGAIN
-from kube.door.api import Api, Object, absent_ok
+from functions.maintenance.fleet import FLEET, RESYNCED
+from functions.maintenance.subject import log_about
+from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Denied, Rejected
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.lookup import maintenances, pods_on
+from kube.maintenance.lookup import maintenances
 from kube.nodes import Node, in_maintenance, node_path
+from kube.paths import Object, pods_on
 from kube.pods import Pod, is_terminating, sort
 
-MOVING_SECONDS = 5.0
-"""An event takes milliseconds from step to step, seconds on a crowded cluster; before that it counts as under way."""
-TAKES = (events.TICK,)
-GIVES = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
+UNDER_WAY_SECONDS = 5.0
+"""From step to step an event takes milliseconds, on a crowded cluster seconds; until then it counts as under way."""
+CONSUMES = (events.TICK,)
+EMITS = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
 
 
 def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -43,9 +44,9 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _count(found: list[Object], kinds: list[str]) -> None:
-    FLEET.saw(found)
+    FLEET.update(found)
     for kind in filter(None, kinds):
-        SAID_AGAIN.labels(kind).inc()
+        RESYNCED.labels(kind).inc()
 
 
 async def _due_all(api: Api, found: list[Object]) -> list[str]:
@@ -53,21 +54,21 @@ async def _due_all(api: Api, found: list[Object]) -> list[str]:
 
 
 async def _due_if_known(api: Api, item: Object, all_items: list[Object]) -> str:
-    """As `_due`; a maintenance that the server will not tell about must not hold up the others."""
+    """As `_due`; one maintenance whose objects the server refuses to show must not stop the others."""
     try:
         return await _due(api, item, all_items)
     except (Denied, Rejected) as error:
-        say("resync cannot look after this maintenance", item, error=error.message)
+        log_about("resync cannot look after this maintenance", item, error=error.message)
         return ""
 
 
 async def _due(api: Api, item: Object, all_items: list[Object]) -> str:
     """The type of the event this maintenance waits for, "" when it waits for none."""
     now = datetime.now(timezone.utc)
-    if is_moving(item, now):
+    if is_under_way(item, now):
         return ""
     if m.is_deleting(item):
-        return events.MAINTENANCE_ENDED if m.is_held(item) else ""
+        return events.MAINTENANCE_ENDED if m.has_finalizer(item) else ""
     name = m.node_name(item)
     node, lease, pods = await asyncio.gather(
         absent_ok(api.get(node_path(name))),
@@ -83,27 +84,29 @@ async def _due(api: Api, item: Object, all_items: list[Object]) -> str:
     return due_on(item, node, pods["items"], now)
 
 
-def is_moving(item: m.Maintenance, now: datetime) -> bool:
-    """Whether its status moved a moment ago: its events are on their way, and others would double the work.
+def is_under_way(item: m.Maintenance, now: datetime) -> bool:
+    """Whether its status was written a moment ago: its events are on their way, and others would double the work.
 
-    Of one that is new, or being deleted, nothing may have been told at all (X-3, X-5): that is said at once.
+    Never of one that is new, or being deleted: its first event may be lost, and so it is emitted at once (X-3, X-5).
     """
-    moved = (item.get("status") or {}).get("lastUpdate")
-    if not moved or m.is_deleting(item):
+    written = (item.get("status") or {}).get("lastUpdate")
+    if not written or m.is_deleting(item):
         return False
-    return 0 <= (now - m.moment(moved)).total_seconds() < MOVING_SECONDS
+    return 0 <= (now - m.moment(written)).total_seconds() < UNDER_WAY_SECONDS
 
 
 def may_begin(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, all_items: list[Object]) -> bool:
-    """Whether one that has not begun should be tried (again): nobody told it why not, or the reason is gone."""
+    """Whether one that has not begun should be tried (again): nobody tried yet, or what was in the way is gone."""
     if not m.phase(item):
-        return True
+        return True  # nobody tried
     if node is None:
         return False
-    held = leases.held_for(lease) if lease else None
-    if lease and held is None:
+    if lease is None:
+        return True
+    holder = leases.holder_of(lease)
+    if holder is None:  # another tool's
         return leases.is_expired(lease, datetime.now(timezone.utc))
-    return held is None or held[2] not in {other["metadata"]["uid"] for other in all_items}
+    return holder.uid not in {other["metadata"]["uid"] for other in all_items}  # that one is gone
 
 
 def due_on(item: m.Maintenance, node: Node, pods: list[Object], now: datetime) -> str:
@@ -111,11 +114,13 @@ def due_on(item: m.Maintenance, node: Node, pods: list[Object], now: datetime) -
     if not in_maintenance(node, m.group(item).drain_taint):
         return events.NODE_DRIFTED
     leaving = sort(pods).leaving
-    if leaving and all(is_going(pod, now) for pod in leaving):
-        return ""  # nothing to do before one of them is gone, and then PodSource says so
-    return events.NODE_TAINTED if leaving or m.phase(item) != m.SUCCEEDED else ""
+    if not leaving:
+        return "" if m.phase(item) == m.SUCCEEDED else events.NODE_TAINTED
+    if all(is_ending(pod, now) for pod in leaving):
+        return ""  # nothing to do before one of them is gone, and PodSource emits that
+    return events.NODE_TAINTED
 
 
-def is_going(pod: Pod, now: datetime) -> bool:
+def is_ending(pod: Pod, now: datetime) -> bool:
     """Whether it is being deleted and has time left to end; `deletionTimestamp` is the end of that time."""
     return is_terminating(pod) and now < m.moment(pod["metadata"]["deletionTimestamp"])

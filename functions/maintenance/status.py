@@ -13,33 +13,34 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
+from functions.data import data_of
 from functions.failures import Retry
-from functions.maintenance.announcing import announce, report
-from functions.maintenance.subject import data_of, live, say
-from functions.serving import metrics
-from kube.door.api import Object, absent_ok
+from functions.maintenance import fleet
+from functions.maintenance.announcing import announce_progress, announce_scheduling
+from functions.maintenance.subject import log_about, read_maintenance
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, FAIL, SUCCEED
-from kube.maintenance.lookup import pods_on
-from kube.maintenance.progress import Report, status_patch
+from kube.maintenance.progress import Findings, status_patch
 from kube.nodes import node_path
+from kube.paths import Object, pods_on
 
-TAKES = events.FLAGS["progress"]
-GIVES = ()
+CONSUMES = events.FLAGS["progress"]
+EMITS = ()
 ATTEMPTS = 5
-"""Several steps of one maintenance may report at once; after this many the broker's backoff is the better wait."""
+"""Several steps of one maintenance may end at once; after this many the broker's backoff is the better wait."""
 
 
 def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Bring `.status` to what the cluster shows and the event reports. Raises `Retry` when others keep writing."""
-    said, version = report_of(event), data_of(event).get("podsVersion")
+    """Bring `.status` to what the cluster shows and the event adds. Raises `Retry` when others keep writing."""
+    findings, version = findings_of(event), data_of(event).get("podsVersion")
     for _ in range(ATTEMPTS):
-        maintenance = live(event, cluster)
+        maintenance = read_maintenance(event, cluster)
         if maintenance is None:
             return []
-        patch = _patch(maintenance, said, version, cluster)
+        patch = _patch(maintenance, findings, version, cluster)
         if patch is None:
             return []
         try:
@@ -49,51 +50,51 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         except NotFound:
             return []
         if not marks.is_replay(event):
-            metrics.written(maintenance, patch["status"], datetime.now(timezone.utc))
-        _tell(maintenance, patch["status"], cluster)
+            fleet.written(maintenance, patch["status"], datetime.now(timezone.utc))
+        _announce(maintenance, patch["status"], cluster)
         return []
     raise Retry("others keep writing the status")
 
 
-def report_of(event: BaseCloudEvent) -> Report:
-    """What the event says beside what the cluster shows."""
+def findings_of(event: BaseCloudEvent) -> Findings:
+    """What the event adds to what the cluster shows."""
     data = data_of(event)
     drained = event.get_type() == events.NODE_DRAINED
     blocked = [] if drained else data.get("blocked")
     restoring = event.get_type() == events.MAINTENANCE_FAILED and data.get("step") == "restore"
-    return Report(error=str(data.get("error") or ""), blocked=blocked, drained=drained, restoring=restoring)
+    return Findings(error=str(data.get("error") or ""), blocked=blocked, drained=drained, restoring=restoring)
 
 
-def _patch(maintenance: m.Maintenance, said: Report, version: str | None, cluster: Cluster) -> Object | None:
+def _patch(maintenance: m.Maintenance, findings: Findings, version: str | None, cluster: Cluster) -> Object | None:
     """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
     name, now = m.node_name(maintenance), datetime.now(timezone.utc)
     path, fields = pods_on(name)
     node, pods = cluster.together(
         absent_ok(cluster.api.get(node_path(name))), cluster.api.list(path, fields=fields, version=version or "0")
     )
-    patch = status_patch(maintenance, node, pods["items"], said, now)
+    patch = status_patch(maintenance, node, pods["items"], findings, now)
     if patch and m.phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
-        patch = status_patch(maintenance, node, cluster.list(path, fields=fields)["items"], said, now)
+        patch = status_patch(maintenance, node, cluster.list(path, fields=fields)["items"], findings, now)
     return patch
 
 
-def _tell(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None:
-    """Log and announce what has changed; the write was ours, so it is told once, and no eviction waits for it."""
+def _announce(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None:
+    """Log and announce what has changed; the write was ours, so it is announced once, and no eviction waits for it."""
     if _now_cordoned(maintenance, written):
-        announce(m.node_name(maintenance), "NodeNotSchedulable", maintenance, cluster)
+        announce_scheduling(m.node_name(maintenance), "NodeNotSchedulable", maintenance, cluster)
     phase, error = written.get("phase"), written.get("lastError") or ""
     if not phase:
         return
-    say(f"phase is {phase} now", maintenance, phase=phase, error=error)
+    log_about(f"phase is {phase} now", maintenance, phase=phase, error=error)
     if phase == m.SUCCEEDED:
-        report(SUCCEED, maintenance, cluster)
+        announce_progress(SUCCEED, maintenance, cluster)
     elif phase == m.FAILED:
-        report(FAIL, maintenance, cluster, error)
+        announce_progress(FAIL, maintenance, cluster, error)
     elif m.phase(maintenance) != m.SUCCEEDED:  # else it runs again, for a pod that came late
-        report(BEGIN, maintenance, cluster, (maintenance.get("spec") or {}).get("reason") or "")
+        announce_progress(BEGIN, maintenance, cluster, (maintenance.get("spec") or {}).get("reason") or "")
 
 
 def _now_cordoned(maintenance: m.Maintenance, written: Object) -> bool:
-    """Whether this status is the first to say that the node is cordoned (OSV-12)."""
+    """Whether this status is the first to show that the node is cordoned (OSV-12)."""
     before, after = (m.condition(item, "Cordoned").get("status") for item in (maintenance, {"status": written}))
     return after == "True" != before

@@ -1,1 +1,1 @@
-"""How a step is served: answers over HTTP, attempts, health, metrics, spans."""
+"""How a step is served over HTTP: requests, answers, attempts, health, metrics, spans."""

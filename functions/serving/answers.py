@@ -12,7 +12,7 @@ from eventing.wire import BATCH, batch, binary
 from functions.failures import Retry
 
 
-def told(replies: list[BaseCloudEvent], accept: str) -> Response:
+def replay_response(replies: list[BaseCloudEvent], accept: str) -> Response:
     """The answer to a replay: 200 with all events as a batch if `accept` takes one, else 204."""
     if BATCH not in accept:
         return Response(status=204)
@@ -21,29 +21,29 @@ def told(replies: list[BaseCloudEvent], accept: str) -> Response:
 
 
 def response_of(replies: list[BaseCloudEvent]) -> Response:
-    """One event is the reply; a broker takes no more in one answer, so several are posted to `$K_SINK`.
+    """One event is the reply; a broker takes no more in one answer, so several are published to `$K_SINK`.
 
-    Raises `Retry` when the broker does not take one.
+    Raises `Retry` when the broker does not accept one.
     """
     if not replies:
         return Response(status=204)
     if len(replies) > 1:
-        _send(replies)
+        _publish(replies)
         return Response(status=204)
     message = binary(replies[0])
     return Response(message.body, 200, message.headers)
 
 
-def _send(replies: list[BaseCloudEvent]) -> None:
+def _publish(replies: list[BaseCloudEvent]) -> None:
     sink = os.environ.get("K_SINK")
     if not sink:
-        raise Retry("several events to send and K_SINK is not set: bind this function to the broker")
+        raise Retry("several events to publish and K_SINK is not set: bind this function to the broker")
     for reply in replies:
         message = binary(reply)
         try:
             requests.post(sink, message.body, headers=message.headers, timeout=5).raise_for_status()
         except requests.RequestException as error:
-            raise Retry(f"the broker at K_SINK took no event: {error}") from None
+            raise Retry(f"the broker at K_SINK accepted no event: {error}") from None
 
 
 def text(text: str, code: int) -> Response:

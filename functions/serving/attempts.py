@@ -1,9 +1,8 @@
-"""Tells `record` of every run: which function, on which event, how long, with what answer. Only the function knows.
+"""Publishes every attempt to `record`: which function, on which event, how long, with what answer.
 
-Also of events that were refused, as dead letters.
-
-No step waits for it: a run costs an append to a queue; a thread of its own turns runs into events and posts them to
-`$RECORD`, some at a time, for as long as that takes. Without `$RECORD` nothing is told.
+Only the function knows that, and so it is the function that publishes it; also events that it refused, as dead letters.
+No step waits for it: an attempt costs an append to a queue; a thread of its own turns attempts into events and posts
+them to `$RECORD`, some at a time, for as long as that takes. Without `$RECORD` nothing is published.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ from eventing import marks
 from eventing.journal.entries import Attempt, attempts_event
 from eventing.wire import binary, structured
 from functions.serving.metrics import ATTEMPTS_LOST
+from kube.backoff import pauses
 
 SOON = 0.5
-"""Seconds that a run waits for company."""
+"""Seconds that an attempt waits for company."""
 TOGETHER = 100
-"""Runs in one event, about 100 KiB."""
+"""Attempts in one event, about 100 KiB."""
 KEPT = 5000
-"""Runs that wait while `record` is away; of more, the oldest are lost. About 20 MB."""
+"""Attempts that wait while `record` is away; of more, the oldest are lost. About 20 MB."""
 LETTERS = 100
 """Dead letters that wait; of more, the oldest are lost. Up to 2 MiB each."""
 LONGEST_PAUSE = 10.0
@@ -41,19 +41,19 @@ TOO_LARGE = 413
 log = logging.getLogger("functions")
 
 
-class Run:
-    """One run of a function on an event, a context manager: measured while the block runs, told when it ends.
+class OngoingAttempt:
+    """One execution of a function on an event, a context manager: timed while the block runs, published at its end.
 
-    What came of it, `replies`, `status` and `error`, is set inside; a block that raises is a 500.
+    Its outcome, `replies`, `status` and `error`, is set inside; a block that raises is a 500.
     """
 
-    def __init__(self, function: str, event: BaseCloudEvent, feed: Feed) -> None:
-        self.function, self.event, self._feed = function, event, feed
+    def __init__(self, function: str, event: BaseCloudEvent, publisher: Publisher) -> None:
+        self.function, self.event, self._publisher = function, event, publisher
         self.replies: list[BaseCloudEvent] = []
         self.status, self.error = 500, ""
         self.at, self.seconds = 0.0, 0.0
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> OngoingAttempt:
         self.at, self._started = time.time(), time.perf_counter()
         return self
 
@@ -64,10 +64,10 @@ class Run:
         if kind is not None:
             self.error = f"{kind.__name__}: {error}"
         if self.function != "record":
-            self._feed.add(self)
+            self._publisher.add(self)
 
-    def attempt(self) -> Attempt:
-        """The run as the journal keeps it."""
+    def finished(self) -> Attempt:
+        """The attempt as the journal keeps it."""
         return Attempt(
             self.event.get_source(),
             self.event.get_id(),
@@ -81,33 +81,33 @@ class Run:
         )
 
 
-class Feed:
-    """The runs of this process on their way to `url`; with no url it takes them and does nothing."""
+class Publisher:
+    """Publishes the attempts of this process to `url`; without one it drops them."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._runs: deque[Run] = deque(maxlen=KEPT)
+        self._attempts: deque[OngoingAttempt] = deque(maxlen=KEPT)
         self._letters: deque[BaseCloudEvent] = deque(maxlen=LETTERS)
         self._added, self._closing = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def of_environment(cls) -> Feed:
+    def of_environment(cls) -> Publisher:
         """To the function `record` at `$RECORD`."""
         return cls(os.environ.get("RECORD", ""))
 
-    def add(self, run: Run) -> None:
-        """Tell of a run, soon. Returns at once."""
+    def add(self, attempt: OngoingAttempt) -> None:
+        """Enqueue an attempt. Returns at once."""
         if not self._url:
             return
-        if len(self._runs) == KEPT:
+        if len(self._attempts) == KEPT:
             ATTEMPTS_LOST.inc()
-        self._runs.append(run)
+        self._attempts.append(attempt)
         self._wake()
 
-    def give_up(self, letter: BaseCloudEvent) -> None:
-        """Tell of an event that was refused, soon. Returns at once."""
+    def add_dead_letter(self, letter: BaseCloudEvent) -> None:
+        """Enqueue an event that was refused. Returns at once."""
         if self._url:
             self._letters.append(letter)
             self._wake()
@@ -119,14 +119,14 @@ class Feed:
             self._start()
 
     def close(self) -> None:
-        """Tell of what is left, if `record` takes it at once."""
+        """Publish what is left, if `record` accepts it at once."""
         self._closing.set()
         self._added.set()
         if self._thread is not None:
             self._thread.join(CLOSING_SECONDS)
 
     def _start(self) -> None:
-        """The thread begins with the first run: a server may have forked before it."""
+        """The thread begins with the first attempt: a server may have forked before it."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="attempts", daemon=True)
@@ -139,35 +139,40 @@ class Feed:
                 self._added.wait()
                 self._closing.wait(SOON)
                 self._added.clear()
-                while (some := self._some()) and self._tell(session, some):
-                    pass
-                while self._letters and self._deliver(session, self._letters.popleft()):
-                    pass
+                self._publish_all(session)
 
-    def _some(self) -> list[Attempt]:
-        """The oldest runs, at most so many as go together."""
-        return [self._runs.popleft().attempt() for _ in range(min(TOGETHER, len(self._runs)))]
+    def _publish_all(self, session: requests.Session) -> None:
+        """Publish until both queues are empty or the process ends."""
+        while self._attempts:
+            if not self._publish(session, self._next_batch()):
+                return
+        while self._letters:
+            if not self._post_until_answered(session, self._letters.popleft()):
+                return
 
-    def _tell(self, session: requests.Session, attempts: list[Attempt]) -> bool:
-        """Tell of runs; False when the process ends before that."""
-        status = self._deliver(session, attempts_event(attempts))
+    def _next_batch(self) -> list[Attempt]:
+        """The oldest attempts, at most so many as go together."""
+        return [self._attempts.popleft().finished() for _ in range(min(TOGETHER, len(self._attempts)))]
+
+    def _publish(self, session: requests.Session, attempts: list[Attempt]) -> bool:
+        """Publish attempts in one event, or in halves where that is too large; False when the process ends before."""
+        status = self._post_until_answered(session, attempts_event(attempts))
         if status == TOO_LARGE and len(attempts) > 1:
             half = len(attempts) // 2
-            return self._tell(session, attempts[:half]) and self._tell(session, attempts[half:])
+            return self._publish(session, attempts[:half]) and self._publish(session, attempts[half:])
         if status >= 400:
             ATTEMPTS_LOST.inc(len(attempts))
             log.error("record refuses %d attempts: %s", len(attempts), status)
         return status > 0
 
-    def _deliver(self, session: requests.Session, event: BaseCloudEvent) -> int:
+    def _post_until_answered(self, session: requests.Session, event: BaseCloudEvent) -> int:
         """Post until there is an answer: its status, 0 when the process ends before that."""
         message = binary(event)
-        pause = SOON
+        backoff = pauses(SOON, LONGEST_PAUSE)
         while (status := _post(session, self._url, message.headers, message.body)) >= 500:
-            log.warning("record does not take what it is told: %s; %d more attempts wait", status, len(self._runs))
-            if self._closing.wait(pause):
+            log.warning("record does not accept attempts: %s; %d more wait", status, len(self._attempts))
+            if self._closing.wait(next(backoff)):
                 return 0
-            pause = min(2 * pause, LONGEST_PAUSE)
         return status
 
 

@@ -1,4 +1,4 @@
-"""Pages beside the functions: whether the process lives, whether it can work, and its figures. `app` adds them."""
+"""Liveness, readiness and metrics, as pages beside the functions. `app` adds them."""
 
 from __future__ import annotations
 

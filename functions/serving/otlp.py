@@ -1,4 +1,4 @@
-"""The only door to the `opentelemetry` packages, imported by `tracing` when spans are to be told."""
+"""The only door to the `opentelemetry` packages, imported by `tracing` when spans are to be exported."""
 
 from __future__ import annotations
 

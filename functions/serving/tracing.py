@@ -1,4 +1,4 @@
-"""Spans of the functions, told by OTLP when `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector.
+"""Exports spans of the functions by OTLP when `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector.
 
 Without it nothing is imported and nothing is measured. With it, the usual `OTEL_*` variables apply, e.g.
 `OTEL_SERVICE_NAME` and `OTEL_TRACES_SAMPLER`.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from eventing import events, marks, traces
 from eventing.journal.entries import maintenance_of, node_of
-from functions.serving.attempts import Run
+from functions.serving.attempts import OngoingAttempt
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 SERVICE = "node-maintenance"
 UNTRACED = ("record",)
-"""It hears every event; its spans would say nothing that the others do not."""
+"""It hears every event; its spans would show nothing that the others do not."""
 
 
 def wanted(environment: Mapping[str, str]) -> bool:
-    """Whether spans are to be told. Raises `ValueError` when the library for it is not installed."""
+    """Whether spans are to be exported. Raises `ValueError` when the library for it is not installed."""
     if not any(environment.get(name) for name in ENDPOINTS):
         return False
     if not find_spec("opentelemetry") or not find_spec("opentelemetry.exporter"):
@@ -35,7 +35,7 @@ def wanted(environment: Mapping[str, str]) -> bool:
 
 
 class Spans:
-    """One span for each run of a function; none without a tracer."""
+    """One span for each attempt; none without a tracer."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
@@ -50,29 +50,30 @@ class Spans:
         return cls(tracer(SERVICE))
 
     @contextmanager
-    def around(self, run: Run) -> Iterator[None]:
-        """A span that lasts as long as the block, and says what came of the run."""
-        if self._tracer is None or run.function in UNTRACED or marks.is_replay(run.event):
+    def around(self, attempt: OngoingAttempt) -> Iterator[None]:
+        """A span that lasts as long as the block and ends with the outcome of the attempt."""
+        if self._tracer is None or attempt.function in UNTRACED or marks.is_replay(attempt.event):
             yield
             return
         from functions.serving import otlp
 
-        uid, _ = maintenance_of(run.event)
-        parent = traces.of(run.event) or (traces.own(uid) if uid else "")
-        first = run.event.get_type() == events.RESOURCE_ADDED and not traces.of(run.event)
-        with otlp.span(self._tracer, run.function, parent, first=first, attributes=_attributes(run, uid)) as span:
-            with traces.running(uid, otlp.traceparent(span)):
+        uid, _ = maintenance_of(attempt.event)
+        parent = traces.of(attempt.event) or (traces.root(uid) if uid else "")
+        first = attempt.event.get_type() == events.RESOURCE_ADDED and not traces.of(attempt.event)
+        attributes = _attributes(attempt, uid)
+        with otlp.span(self._tracer, attempt.function, parent, first=first, attributes=attributes) as span:
+            with traces.current(uid, otlp.traceparent(span)):
                 yield
-            otlp.ended(span, run.status, run.error)
+            otlp.ended(span, attempt.status, attempt.error)
 
 
-def _attributes(run: Run, uid: str) -> dict[str, str]:
+def _attributes(attempt: OngoingAttempt, uid: str) -> dict[str, str]:
     """OpenTelemetry's words for CloudEvents and Kubernetes, and ours for the maintenance."""
-    said = {
-        "cloudevents.event_id": run.event.get_id(),
-        "cloudevents.event_source": run.event.get_source(),
-        "cloudevents.event_type": run.event.get_type(),
-        "k8s.node.name": node_of(run.event),
+    attributes = {
+        "cloudevents.event_id": attempt.event.get_id(),
+        "cloudevents.event_source": attempt.event.get_source(),
+        "cloudevents.event_type": attempt.event.get_type(),
+        "k8s.node.name": node_of(attempt.event),
         "nodemaintenance.maintenance": uid,
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in attributes.items() if value}

@@ -1,1 +1,1 @@
-"""All that talks to the API server."""
+"""The client of the API server: requests, watches, errors, discovery, access reviews, evictions."""

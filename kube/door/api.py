@@ -1,4 +1,4 @@
-"""The only door to the `kubernetes` package: HTTP verbs on paths, plain dicts in and out, five errors (`errors`).
+"""A client of the API server: HTTP verbs on paths, plain dicts in and out, five errors. Alone imports `kubernetes`.
 
 Used asynchronously by the sources and the CLI, and through `cluster.Cluster` by the functions.
 """
@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import aiohttp
 import yaml
@@ -23,8 +23,8 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kube.door.deadline import REQUEST_SECONDS, seconds_left
 from kube.door.errors import NotFound, Unavailable, error_of
 from kube.door.reading import decoded, dropped, lines
+from kube.paths import Object
 
-Object = dict[str, Any]
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
@@ -42,7 +42,7 @@ SERVER_SETTINGS = (
     *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
     *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
 )
-"""What a configuration says of the server alone, and nothing of who asks."""
+"""The settings of a configuration that concern the server, and none that concern who asks."""
 
 
 class Api:
@@ -75,8 +75,9 @@ class Api:
                     config_file=wanted, context=context, client_configuration=configuration, persist_config=False
                 )
         except (config.ConfigException, *NO_KUBECONFIG) as error:
-            said = " ".join(str(error).split())
-            raise Unavailable(0, f"no usable kubeconfig at {os.pathsep.join(files)}: {said}; set KUBECONFIG") from None
+            reason = " ".join(str(error).split())
+            where = os.pathsep.join(files)
+            raise Unavailable(0, f"no usable kubeconfig at {where}: {reason}; set KUBECONFIG") from None
         return cls(configuration)
 
     async def nameless(self) -> Api:
@@ -218,15 +219,8 @@ class Api:
 
 def _rehearsed(method: str, query: Mapping[str, str] | None, body: Any) -> tuple[Mapping[str, str], Any]:
     """Query and body of a write that must not be kept. A DELETE with a body takes its options from there alone."""
-    said = {**(body or {}), "dryRun": ["All"]} if method == "DELETE" else body
-    return {**(query or {}), "dryRun": "All"}, said
-
-
-def segment(name: str) -> str:
-    """A name as one segment of a path. Free text may stand where a name should; it must not lead to another resource:
-    what no object's name can hold becomes a name that no object has."""
-    harmless = name.replace("/", ":").replace("%", ":") if name.strip(".") else ":"
-    return quote(harmless, safe="")
+    options = {**(body or {}), "dryRun": ["All"]} if method == "DELETE" else body
+    return {**(query or {}), "dryRun": "All"}, options
 
 
 async def absent_ok(call: Any) -> Object | None:

@@ -1,4 +1,4 @@
-"""The same door for code that does not await: the functions. One loop thread, one warm connection pool."""
+"""The same client for code that does not await, such as the functions: one loop thread, one warm connection pool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import threading
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
-from kube.door.api import MERGE_PATCH, Api, Object
+from kube.door.api import MERGE_PATCH, Api
+from kube.paths import Object
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""How long what is asked of the API server may take: each request, and all that one caller needs together."""
+"""Time limits for requests to the API server: of each one, and of all that one caller makes together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server serves and under which paths. Used by the sources."""
+"""Finds out which kinds the API server serves, and under which paths. Used by the sources."""
 
 from __future__ import annotations
 

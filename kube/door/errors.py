@@ -1,4 +1,4 @@
-"""What the API server can answer instead of what was asked, in five words. Raised by `kube.door.api`.
+"""The five errors that an answer of the API server can become. Raised by `api`.
 
 ApiError
 ├── NotFound      404, 410: the object, or its kind, is not there

@@ -1,4 +1,4 @@
-"""Following a collection: what is there now, then every change, for ever. Used by the sources and the CLI."""
+"""Follows a collection: lists it, then watches it for ever, reconnecting by itself. Used by the sources and the CLI."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from kube.door.api import Api, Object
+from kube.backoff import pauses
+from kube.door.api import Api
 from kube.door.errors import ApiError, NotFound, Unavailable
+from kube.paths import Object
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between attempts to connect, doubling."""
@@ -51,13 +53,13 @@ async def follow(
             yield change
     version = _version(listed)
     yield Change("SYNCED", {"metadata": {"resourceVersion": version}})
-    pause = FIRST_PAUSE
+    backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
     while True:
         try:
             watch = api.watch(path, version=version, fields=fields, labels=labels)
             async with aclosing(cast("Watch", watch)) as changes:
                 async for kind, changed in changes:
-                    pause, version = FIRST_PAUSE, _version(changed)
+                    backoff, version = pauses(FIRST_PAUSE, LONGEST_PAUSE), _version(changed)
                     for change in known.take(kind, changed):
                         yield change
         except NotFound:
@@ -67,30 +69,28 @@ async def follow(
             version = _version(listed)
         except ApiError as error:
             log.warning("%s; resuming at %s", error.message, version)
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        await asyncio.sleep(next(backoff))
 
 
 async def _list(api: Api, path: str, fields: str, labels: str) -> Object:
     """The newest list, however long the server is away."""
-    pause = FIRST_PAUSE
+    backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
     while True:
         try:
             return await api.list(path, fields=fields, labels=labels)
         except Unavailable as error:
             log.warning("%s; asking again for %s", error.message, path)
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        await asyncio.sleep(next(backoff))
 
 
 class _Known:
-    """What the follower has told: uid → version and the packed object, which a deletion that went unseen needs."""
+    """What the follower has yielded: uid → version and the packed object, which a deletion that went unseen needs."""
 
     def __init__(self) -> None:
         self._objects: dict[str, tuple[str, bytes]] = {}
 
     def take(self, kind: str, changed: Object) -> Iterator[Change]:
-        """What a watch event says; bookmarks say nothing."""
+        """The change that a watch event stands for; none for a bookmark."""
         if kind == "DELETED":
             self._objects.pop(_uid(changed), None)
             yield Change("DELETED", changed)
@@ -98,8 +98,7 @@ class _Known:
             yield self._keep(changed)
 
     def compare(self, listed: Object) -> Iterator[Change]:
-        """What has changed between what was told and a fresh list: deletions first, so a name is free before it comes
-        again."""
+        """The changes from what was yielded to a fresh list; deletions first: a name is free before it comes again."""
         items = _items(listed)
         there = {_uid(item) for item in items}
         for uid in [uid for uid in self._objects if uid not in there]:
@@ -107,8 +106,8 @@ class _Known:
             gone["metadata"]["resourceVersion"] = _version(listed)
             yield Change("DELETED", gone)
         for item in items:
-            told = self._objects.get(_uid(item))
-            if told is None or told[0] != _version(item):
+            known = self._objects.get(_uid(item))
+            if known is None or known[0] != _version(item):
                 yield self._keep(item)
 
     def _keep(self, item: Object) -> Change:

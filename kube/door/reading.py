@@ -1,4 +1,4 @@
-"""Answers of the API server, read: whole ones, and watches line by line."""
+"""Decodes answers of the API server: whole ones, and watches line by line."""
 
 from __future__ import annotations
 

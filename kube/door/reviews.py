@@ -1,12 +1,13 @@
-"""Asking the API server who somebody is and what he may do, before anything is done in his name."""
+"""Asks the API server who a caller is and what the caller may do, before anything is done in that name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.errors import Denied
+from kube.paths import Object
 
 REVIEWS = "/apis/authorization.k8s.io/v1"
 AUTHORIZATION, AUTHENTICATION = "authorization.k8s.io/v1", "authentication.k8s.io/v1"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from kube.door.api import Object
 from kube.maintenance.objects import Maintenance, node_name, timestamp
+from kube.paths import Object
 
 NAMESPACE = "default"
 """Events of cluster-scoped objects live here."""
@@ -42,21 +42,21 @@ def node_event(
 def maintenance_events(reason: str, detail: str, maintenance: Maintenance, now: datetime) -> list[Object]:
     """The Events about a maintenance and about its node that say what became of the maintenance (NMO-27).
 
-    `detail` is said beside the reason's own text; a failure is a Warning.
+    `detail` follows the reason's own text; a failure is a Warning.
     """
     metadata = maintenance["metadata"]
     message = f"{TEXTS[reason]}: {detail}" if detail else TEXTS[reason]
     kind = "Warning" if reason == FAIL else "Normal"
     itself = {"kind": "NodeMaintenance", **{key: metadata[key] for key in ("name", "uid")}}
-    told = [_event({"apiVersion": maintenance["apiVersion"], **itself}, reason, message, maintenance, now, kind)]
+    events = [_event({"apiVersion": maintenance["apiVersion"], **itself}, reason, message, maintenance, now, kind)]
     node = node_name(maintenance)
-    return [*told, node_event(node, reason, message, maintenance, now, kind=kind)] if node else told
+    return [*events, node_event(node, reason, message, maintenance, now, kind=kind)] if node else events
 
 
 def _event(
     involved: Mapping[str, str], reason: str, message: str, maintenance: Maintenance, now: datetime, kind: str
 ) -> Object:
-    """An Event named by maintenance, object and reason: told again, it is counted, and there is still one."""
+    """An Event named by maintenance, object and reason: announced again, it is counted, and there is one."""
     moment = timestamp(now)
     identity = f"{maintenance['metadata']['uid']}|{involved['kind']}|{reason}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -75,12 +75,12 @@ def _event(
     }
 
 
-def told_again(told: Mapping[str, Any], event: Mapping[str, Any]) -> Object:
-    """Merge patch that counts the Event that was told before once more."""
+def counted_again(known: Mapping[str, Any], event: Mapping[str, Any]) -> Object:
+    """Merge patch that counts an Event that is there already once more."""
     newest = {key: event[key] for key in ("message", "lastTimestamp")}
-    return {**newest, "count": (told.get("count") or 1) + 1}
+    return {**newest, "count": (known.get("count") or 1) + 1}
 
 
-def told_since(found: Iterable[Any], since: str) -> bool:
+def any_since(found: Iterable[Any], since: str) -> bool:
     """Whether one of the Events is not older than `since` (RFC 3339)."""
     return any((item.get("lastTimestamp") or item.get("eventTime") or "") >= since for item in found)

@@ -1,4 +1,4 @@
-"""The three API groups that serve NodeMaintenance; one engine, the group only selects the drain taint (X-7, C2, C3)."""
+"""The three API groups that serve NodeMaintenance; the group selects the drain taint and nothing else (X-7, C2, C3)."""
 
 from __future__ import annotations
 

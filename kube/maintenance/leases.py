@@ -1,18 +1,18 @@
-"""The lease that makes one NodeMaintenance the holder of a node, over all groups (NMO-22, NMO-27)."""
+"""The Lease of a node: the one NodeMaintenance that may change the node is its holder (NMO-22, NMO-27)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
-from kube.door.api import Object, segment
 from kube.maintenance.objects import Maintenance
+from kube.paths import Object, segment
 
 Lease = Mapping[str, Any]
-HOLDER = "node-maintenance"
-HELD_FOR = "nodemaintenance.dev/held-for"
-"""Annotation: `apiVersion name uid` of the NodeMaintenance that holds the node."""
+HOLDER_IDENTITY = "node-maintenance"
+HOLDER_ANNOTATION = "nodemaintenance.dev/held-for"
+"""Annotation: `apiVersion name uid` of the NodeMaintenance that is the holder."""
 DURATION = timedelta(seconds=3600)
 RENEW_AFTER = DURATION / 2
 NAMESPACE = "node-maintenance"
@@ -24,18 +24,26 @@ def lease_path(node: str) -> str:
     return f"{LEASES}/{segment(node)}"
 
 
-def held_for(lease: Lease) -> tuple[str, str, str] | None:
-    """(apiVersion, name, uid) of the holding NodeMaintenance; None when another tool made the lease."""
-    said = (lease["metadata"].get("annotations") or {}).get(HELD_FOR, "").split(" ")
-    if lease["spec"].get("holderIdentity") != HOLDER or len(said) != 3:
+class Holder(NamedTuple):
+    """Names the NodeMaintenance that a lease is held for."""
+
+    api_version: str
+    name: str
+    uid: str
+
+
+def holder_of(lease: Lease) -> Holder | None:
+    """The NodeMaintenance that is the holder; None when another tool is."""
+    words = (lease["metadata"].get("annotations") or {}).get(HOLDER_ANNOTATION, "").split(" ")
+    if lease["spec"].get("holderIdentity") != HOLDER_IDENTITY or len(words) != 3:
         return None
-    return said[0], said[1], said[2]
+    return Holder(*words)
 
 
-def is_held_for(lease: Lease, maintenance: Maintenance) -> bool:
-    """Whether the lease is held for this very object."""
-    held = held_for(lease)
-    return held is not None and held[2] == maintenance["metadata"]["uid"]
+def is_holder(lease: Lease, maintenance: Maintenance) -> bool:
+    """Whether this very object is the holder."""
+    holder = holder_of(lease)
+    return holder is not None and holder.uid == maintenance["metadata"]["uid"]
 
 
 def is_expired(lease: Lease, now: datetime) -> bool:
@@ -49,14 +57,14 @@ def is_due(lease: Lease, now: datetime) -> bool:
 
 
 def _renewed(lease: Lease) -> datetime:
-    said = lease["spec"].get("renewTime")
-    if not said:
+    renewed = lease["spec"].get("renewTime")
+    if not renewed:
         return datetime.fromtimestamp(0, timezone.utc)
-    return datetime.strptime(said, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+    return datetime.strptime(renewed, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
 
 
 def lease_of(node: str, maintenance: Maintenance, now: datetime) -> Object:
-    """The lease of `node`, held for `maintenance` from `now`."""
+    """The lease of `node` with `maintenance` as its holder from `now`."""
     metadata = maintenance["metadata"]
     moment = now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {
@@ -65,10 +73,10 @@ def lease_of(node: str, maintenance: Maintenance, now: datetime) -> Object:
         "metadata": {
             "name": node,
             "namespace": NAMESPACE,
-            "annotations": {HELD_FOR: f"{maintenance['apiVersion']} {metadata['name']} {metadata['uid']}"},
+            "annotations": {HOLDER_ANNOTATION: f"{maintenance['apiVersion']} {metadata['name']} {metadata['uid']}"},
         },
         "spec": {
-            "holderIdentity": HOLDER,
+            "holderIdentity": HOLDER_IDENTITY,
             "leaseDurationSeconds": int(DURATION.total_seconds()),
             "acquireTime": moment,
             "renewTime": moment,

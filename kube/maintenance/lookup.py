@@ -1,12 +1,13 @@
-"""Finding NodeMaintenance objects over all served groups; a group whose CRD is not installed has none (C7)."""
+"""Lists NodeMaintenance objects of all served groups; a group whose CRD is not installed has none (C7)."""
 
 from __future__ import annotations
 
 import asyncio
 
-from kube.door.api import Api, Object, absent_ok
+from kube.door.api import Api, absent_ok
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.objects import is_deleting
+from kube.paths import Object, on_node
 
 
 async def maintenances(api: Api, node: str = "", version: str | None = None) -> list[Object]:
@@ -18,13 +19,13 @@ async def maintenances(api: Api, node: str = "", version: str | None = None) -> 
     return sorted((item for items in found for item in items), key=_age)
 
 
-async def holders(api: Api, node: str, version: str | None = None) -> list[Object]:
+async def undeleted(api: Api, node: str, version: str | None = None) -> list[Object]:
     """Those that name `node` and are not being deleted, oldest first."""
     return [item for item in await maintenances(api, node, version) if not is_deleting(item)]
 
 
 async def _of_group(api: Api, group: Group, node: str, version: str | None) -> list[Object]:
-    fields = f"spec.nodeName={_escaped(node)}" if node else ""
+    fields = on_node(node) if node else ""
     answer = await absent_ok(api.list(group.path, fields=fields, version=version))
     items = (answer or {}).get("items", [])
     return [{**item, "apiVersion": group.api_version, "kind": "NodeMaintenance"} for item in items]
@@ -32,13 +33,3 @@ async def _of_group(api: Api, group: Group, node: str, version: str | None) -> l
 
 def _age(item: Object) -> tuple[str, str]:
     return item["metadata"]["creationTimestamp"], item["metadata"]["uid"]
-
-
-def pods_on(node: str) -> tuple[str, str]:
-    """Path and field selector of the pods on a node."""
-    return "/api/v1/pods", f"spec.nodeName={_escaped(node)}"
-
-
-def _escaped(value: str) -> str:
-    """A value in a field selector: nodeName is free text, and one with a comma must not spoil the whole request."""
-    return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")

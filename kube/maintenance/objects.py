@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from kube.door.api import Object
 from kube.maintenance.groups import GROUPS, Group
 from kube.nodes import Node
+from kube.paths import Object
 
 Maintenance = Mapping[str, Any]
 FINALIZER = "nodemaintenance.dev/restore"
@@ -49,8 +49,8 @@ def finalizers(maintenance: Maintenance) -> list[str]:
     return list(maintenance["metadata"].get("finalizers") or [])
 
 
-def is_held(maintenance: Maintenance) -> bool:
-    """One of our finalizers holds the object until its node is restored."""
+def has_finalizer(maintenance: Maintenance) -> bool:
+    """One of our finalizers is on the object: it stays until its node is restored."""
     return bool(set(OURS) & set(finalizers(maintenance)))
 
 

@@ -1,4 +1,4 @@
-"""The status of a NodeMaintenance: how far it is, what is left and what is in the way. Pure."""
+"""The status of a NodeMaintenance: phase, progress, pending and blocked pods, conditions. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from kube import pods as podrules
-from kube.door.api import Object
 from kube.maintenance.objects import (
     FAILED,
     RUNNING,
@@ -22,17 +21,18 @@ from kube.maintenance.objects import (
     timestamp,
 )
 from kube.nodes import Node, in_maintenance
+from kube.paths import Object
 from kube.pods import Pod
 from kube.words import counted
 
 
 @dataclass(frozen=True)
-class Report:
+class Findings:
     """What an event tells the status beside what can be read from the cluster.
 
     Attributes:
         error: latest error; "" after a clean step, which clears `lastError` (NMO-13).
-        blocked: pods that may not go now, as in `pods.evicted`; None when the event says nothing of them.
+        blocked: pods that may not go now, as in `pods.evicted`; None when the event does not name any.
         drained: a fresh list showed nothing left to evict.
         restoring: the error is of giving the node back, and so the one that matters while the object is deleted.
     """
@@ -51,19 +51,19 @@ def progress(eviction_pods: int, pending: int, before: int = 0) -> int:
 
 
 def status_patch(
-    maintenance: Maintenance, node: Node | None, pods: Iterable[Pod], report: Report, now: datetime
+    maintenance: Maintenance, node: Node | None, pods: Iterable[Pod], findings: Findings, now: datetime
 ) -> Object | None:
     """Merge patch for the status subresource; None when nothing but the time would change (NMO-12).
 
-    `pods` are those of the node, read after `maintenance` was. The patch holds only if nobody wrote since.
+    `pods` are those of the node, read after `maintenance` was. The patch is refused if somebody wrote since.
     """
     before = dict(maintenance.get("status") or {})
     if is_deleting(maintenance):
-        after = {"lastError": report.error} if report.restoring else {}
+        after = {"lastError": findings.error} if findings.restoring else {}
     elif has_begun(maintenance):
-        after = _status_begun(maintenance, node, list(pods), report, now)
-    elif report.error:
-        after = _status_failed(maintenance, report, now)
+        after = _status_begun(maintenance, node, list(pods), findings, now)
+    elif findings.error:
+        after = _status_failed(maintenance, findings, now)
     else:
         return None
     changed = {key: value for key, value in after.items() if before.get(key) != value}
@@ -73,25 +73,25 @@ def status_patch(
     return {"metadata": {"resourceVersion": maintenance["metadata"]["resourceVersion"]}, "status": changed}
 
 
-def _status_failed(maintenance: Maintenance, report: Report, now: datetime) -> Object:
-    """Never begun: unknown node, or another maintenance holds it (NMO-19, NMO-22)."""
-    conditions = [_condition(maintenance, "Drained", False, FAILED, report.error, now)]
-    return {"phase": FAILED, "lastError": report.error, "conditions": conditions}
+def _status_failed(maintenance: Maintenance, findings: Findings, now: datetime) -> Object:
+    """Never begun: unknown node, or another maintenance is on it (NMO-19, NMO-22)."""
+    conditions = [_condition(maintenance, "Drained", False, FAILED, findings.error, now)]
+    return {"phase": FAILED, "lastError": findings.error, "conditions": conditions}
 
 
 def _status_begun(
-    maintenance: Maintenance, node: Node | None, pods: list[Pod], report: Report, now: datetime
+    maintenance: Maintenance, node: Node | None, pods: list[Pod], findings: Findings, now: datetime
 ) -> Object:
     before = maintenance.get("status") or {}
     counts = snapshot(maintenance) or {}
     pending = podrules.sort(pods).leaving
-    done = not pending and (report.drained or before.get("phase") == SUCCEEDED)
-    blocked = _blocked(before.get("blockedPods") or [], pending, report, now)
+    done = not pending and (findings.drained or before.get("phase") == SUCCEEDED)
+    phase = SUCCEEDED if done else RUNNING
+    percent = 100 if done else progress(counts["evictionPods"], len(pending), before.get("drainProgress") or 0)
+    blocked = _blocked(before.get("blockedPods") or [], pending, findings, now)
     return {
-        "phase": SUCCEEDED if done else RUNNING,
-        "drainProgress": 100
-        if done
-        else progress(counts["evictionPods"], len(pending), before.get("drainProgress") or 0),
+        "phase": phase,
+        "drainProgress": percent,
         "evictionPods": counts["evictionPods"],
         "totalpods": counts["totalpods"],
         "totalPods": counts["totalpods"],  # both spellings (C1)
@@ -99,21 +99,21 @@ def _status_begun(
         "pendingPodsRefs": [podrules.name_of(pod) for pod in pending],
         "pendingCount": len(pending),
         "blockedPods": blocked,
-        "lastError": None if done else report.error or _still_true(before, report, blocked),
+        "lastError": None if done else findings.error or _lasting_error(before, findings, blocked),
         "conditions": _conditions(maintenance, node, done, len(pending), blocked, now),
     }
 
 
-def _still_true(before: Mapping[str, Any], report: Report, blocked: list[Object]) -> str | None:
-    """The error of before, where a clean step said nothing of the pods that are blocked: it would come back at once."""
-    return before.get("lastError") if report.blocked is None and blocked else None
+def _lasting_error(before: Mapping[str, Any], findings: Findings, blocked: list[Object]) -> str | None:
+    """The error of before, where a clean step did not look at the pods that are blocked: it would come back at once."""
+    return before.get("lastError") if findings.blocked is None and blocked else None
 
 
-def _blocked(before: list[Object], pending: list[Pod], report: Report, now: datetime) -> list[Object]:
+def _blocked(before: list[Object], pending: list[Pod], findings: Findings, now: datetime) -> list[Object]:
     """Blocked pods that are still there, each with the time since when it is blocked for this reason."""
-    said = before if report.blocked is None else report.blocked
+    known = before if findings.blocked is None else findings.blocked
     waiting = {podrules.key(pod) for pod in pending if not podrules.is_terminating(pod)}
-    items = [{k: v for k, v in item.items() if k != "uid"} for item in said]
+    items = [{k: v for k, v in item.items() if k != "uid"} for item in known]
     items = [item for item in items if f"{item['namespace']}/{item['name']}" in waiting]
     items += [stuck for stuck in (_stuck(pod, now) for pod in pending) if stuck]
     since = {why_blocked(item): item.get("since") for item in before}
@@ -131,11 +131,11 @@ def _stuck(pod: Pod, now: datetime) -> Object | None:
     metadata = pod["metadata"]
     if not metadata.get("deletionTimestamp") or timestamp(now) <= metadata["deletionTimestamp"]:
         return None
-    held = metadata.get("finalizers") or []
-    reason = "Finalizers" if held else "Terminating"
+    finalizers = metadata.get("finalizers") or []
+    reason = "Finalizers" if finalizers else "Terminating"
     message = (
-        f"finalizers {', '.join(held)} hold the deleted pod: their owner must take them off"
-        if held
+        f"finalizers {', '.join(finalizers)} keep the deleted pod: their owner must take them off"
+        if finalizers
         else "its grace period is over and the kubelet has not ended it: look at the node"
     )
     return {**podrules.name_of(pod), "reason": reason, "message": message, "budget": ""}

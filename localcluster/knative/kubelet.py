@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localcluster import access
+from localcluster import access, functionserver
 from localcluster.cluster import LocalCluster
 from localcluster.processes import Server
 from localcluster.servers import ROOT
@@ -17,8 +17,6 @@ from localcluster.trouble import LocalClusterError
 LIFETIME = "8760h"  # nobody renews a token, so it has to last as long as the cluster
 OURS = "nodemaintenance"
 """The image of our own programs."""
-SERVE = ("gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()")
-"""What that image runs when a container names no command (see the Dockerfile)."""
 LEADERLESS = ("ingress", "filter")
 """Programs of Knative that never elect a leader, and know no flag about it."""
 
@@ -58,7 +56,7 @@ class Kubelet:
         """What the image would run: Knative's are named for their program, ours for its command."""
         image, words = container["image"], [*(container.get("command") or []), *(container.get("args") or [])]
         if image == OURS:
-            return [sys.executable, *words[1:]] if words else [sys.executable, "-m", *SERVE]
+            return [sys.executable, *words[1:]] if words else functionserver.command()
         program = self._programs / image.rsplit("/", 1)[-1]
         if not program.is_file():
             raise LocalClusterError(f"no program was built for image {image}")

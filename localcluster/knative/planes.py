@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 
 from localcluster import build
-from localcluster.api import Api
 from localcluster.cluster import LocalCluster
+from localcluster.health import answers
 from localcluster.knative.control import SETTINGS, ControlPlane
 from localcluster.knative.install import EVENTING
 from localcluster.knative.kubelet import Kubelet
@@ -59,9 +59,13 @@ class Planes:
 
     def start_part(self, name: str) -> None:
         """Start one of `parts`; return when it is ready."""
-        server, api = self.data[name], Api(f"http://{LOOPBACK}:{self._ports[name]}", headers=PROBE)
+        server = self.data[name]
         server.start()
-        await_ready(name, lambda: api.answers("/healthz"), [server], SECONDS)
+        await_ready(name, lambda: answers(self.page(name), headers=PROBE), [server], SECONDS)
+
+    def page(self, name: str) -> str:
+        """Give the readiness page of one of `parts`, which answers to `PROBE` alone."""
+        return f"http://{LOOPBACK}:{self._ports[name]}/healthz"
 
     def kill_part(self, name: str) -> None:
         """End one of `parts` as a crash would."""

@@ -9,7 +9,6 @@ from eventing.local.triggers import Trigger
 from localcluster import build
 from localcluster.processes import Server, await_ready, listens, start_saying
 from localcluster.rabbitmq import environment, topology
-from localcluster.rabbitmq.keeper import Kept
 from localcluster.rabbitmq.server import RabbitServer
 from localcluster.servers import DIRECT, LOOPBACK
 
@@ -86,4 +85,4 @@ class Planes:
         self.dispatchers[name] = self._server("dispatcher", found, name)
 
     def _server(self, program: str, found: dict[str, str], name: str) -> Server:
-        return Kept(name, [self._programs / program], self._directory / f"{name}.log", {**DIRECT, **found})
+        return Server(name, [self._programs / program], self._directory / f"{name}.log", {**DIRECT, **found})

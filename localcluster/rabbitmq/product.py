@@ -15,7 +15,6 @@ from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
 from localcluster.processes import free_port
 from localcluster.rabbitmq import objects
-from localcluster.rabbitmq.keeper import Keeper
 from localcluster.rabbitmq.planes import Planes
 from localcluster.rabbitmq.sources import Sources
 from localcluster.servers import LOOPBACK, ROOT
@@ -39,19 +38,12 @@ class RabbitProduct(EngineProduct):
         self.planes = Planes(directory / "rabbitmq", broker, port, triggers.read(found, "").values())
         objects.install_flow(cluster, found, self.broker_url)
         self.adapters = Sources(cluster, build.servers(build.RABBITMQ), directory, self.broker_url).servers(found)
-        self._keeper = Keeper()
 
     def _bring_up(self) -> None:
         """Start all; return when events flow."""
         self._functions.launch()  # they take longest, and need nobody
         self.start_delivery()
         self.start_functions()
-        self._keeper.keep(self.servers)
-
-    def stop(self) -> None:
-        """Stop all, and nobody starts it again."""
-        self._keeper.stop()
-        super().stop()
 
     def route(self, url_of: Callable[[str], str]) -> None:
         """Have every Trigger call its function at another address; dead letters go where they went."""
@@ -61,7 +53,6 @@ class RabbitProduct(EngineProduct):
         """Serve one more Trigger, whose addresses are all `uri`."""
         (trigger,) = triggers.read([Document(self._directory / "added", body)], "").values()
         self.planes.add(trigger)
-        self._keeper.keep(self.servers)
 
     def _documents(self, url_of: Callable[[str], str]) -> list[Document]:
         """What we ship, read as the local delivery reads it."""

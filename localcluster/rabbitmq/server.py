@@ -16,8 +16,7 @@ from string import Template
 from typing import Any
 
 from localcluster import access
-from localcluster.processes import await_ready, free_port, listens
-from localcluster.rabbitmq.keeper import Kept
+from localcluster.processes import Server, await_ready, free_port, listens
 from localcluster.rabbitmq.topology import VHOST
 from localcluster.servers import LOOPBACK
 from localcluster.trouble import LocalClusterError
@@ -59,10 +58,10 @@ class RabbitServer:
         _write(directory, self._port, {**definitions, **_users(login)})
         # Erlang's port mapper would be started on the side, once for the machine, and would outlive us.
         mapper = {"ERL_EPMD_PORT": str(free_port()), "ERL_EPMD_ADDRESS": LOOPBACK}
-        self.mapper = Kept("epmd", [self._programs["epmd"]], directory / "epmd.log", mapper)
+        self.mapper = Server("epmd", [self._programs["epmd"]], directory / "epmd.log", mapper)
         self._environment = {**mapper, **_environment(directory)}
         command = [self._programs["rabbitmq-server"]]
-        self.server = Kept("rabbitmq", command, directory / "rabbitmq.log", self._environment)
+        self.server = Server("rabbitmq", command, directory / "rabbitmq.log", self._environment)
 
     def start(self) -> None:
         """Start it; return when it takes connections, and so has declared all."""

@@ -11,7 +11,6 @@ from localcluster.cluster import LocalCluster
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server
 from localcluster.rabbitmq import environment, ping
-from localcluster.rabbitmq.keeper import Kept
 from localcluster.servers import DIRECT, ROOT
 
 
@@ -39,7 +38,7 @@ class Sources:
         found = environment.ping_source(str(kubeconfig(self._cluster, environment.SYSTEM, ping.ACCOUNT)))
         # Alone, and so not in need of a leader.
         command: list[str | Path] = [self._programs / "mtping", "-disable-ha"]
-        return Kept(document.name, command, self._logs / f"{document.name}.log", {**DIRECT, **found})
+        return Server(document.name, command, self._logs / f"{document.name}.log", {**DIRECT, **found})
 
     def _container(self, document: Document) -> Server:
         account = document.need("spec.template.spec.serviceAccountName", str)
@@ -49,4 +48,4 @@ class Sources:
     def _server(self, document: Document, command: list[str | Path], account: str, found: dict[str, str]) -> Server:
         identity = kubeconfig(self._cluster, document.namespace, account)
         everything = {**DIRECT, "KUBECONFIG": str(identity), **found}
-        return Kept(document.name, command, self._logs / f"{document.name}.log", everything, ROOT)
+        return Server(document.name, command, self._logs / f"{document.name}.log", everything, ROOT)

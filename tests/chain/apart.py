@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from localcluster import access
-from localcluster.api import Api
 from localcluster.cluster import LocalCluster
-from localcluster.functions import READY, gunicorn
+from localcluster.functionserver import Wiring, function_server
+from localcluster.health import is_ready
 from localcluster.processes import await_ready, free_port
 from localcluster.product import FLOW, Product
 from localcluster.servers import LOOPBACK
@@ -25,9 +25,9 @@ class Apart(Product):
         self.journal_url = journal
         port = free_port()
         self._record_url = f"http://{LOOPBACK}:{port}"
-        kubeconfig = str(cluster.kubeconfig_for(access.service_account("record")))
-        environment = {"FUNCTION": "record", "KUBECONFIG": kubeconfig, "DATABASE_URL": _as_url(journal)}
-        self.record = gunicorn("record", port, directory / "record.log", environment)
+        identity = cluster.kubeconfig_for(access.service_account("record"))
+        wiring = Wiring("", _as_url(journal), "")
+        self.record = function_server("record", port, directory / "record.log", identity, wiring, function="record")
         self.functions.env["RECORD"] = f"{self._record_url}/record"
         manifests = directory / "manifests.yaml"
         found = yaml.safe_load_all(cluster.kubectl("kustomize", FLOW[0]).stdout)
@@ -47,8 +47,7 @@ class Apart(Product):
     def start_record(self) -> None:
         """Start `record`; return when it is ready."""
         self.record.start()
-        api = Api(self._record_url)
-        await_ready("record", lambda: api.answers(READY), [self.record], 30)
+        await_ready("record", lambda: is_ready(self._record_url), [self.record], 30)
 
     def accepted(self) -> set[str]:
         """Ids of all events that the delivery has accepted."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from localcluster.access import service_account
-from localcluster.api import Api
-from localcluster.functions import READY
-from localcluster.processes import Server, await_ready
+from localcluster.functionserver import Wiring, function_server
+from localcluster.health import is_ready
+from localcluster.processes import await_ready
 from localcluster.servers import LOOPBACK, ROOT
 from tests.chain.scene import Scene
 
@@ -25,20 +24,12 @@ def edited(scene: Scene, folder: Path, file: str, old: str, new: str, port: int,
     assert source.read_text().count(old) == 1
     source.write_text(source.read_text().replace(old, new))
     url = f"http://{LOOPBACK}:{port}"
-    app = (
-        "functions.app:create_app()",
-        "-c",
-        folder / "functions" / "gunicorn.conf.py",
-        "--bind",
-        f"{LOOPBACK}:{port}",
-    )
-    account = str(scene.cluster.kubeconfig_for(service_account("functions")))
-    more = {"KUBECONFIG": account, "PYTHONPATH": str(folder), **environment}
-    command: list[str | Path] = [sys.executable, "-P", "-m", "gunicorn", *app]
-    server = Server("edited", command, folder / "edited.log", more, folder)
+    account = scene.cluster.kubeconfig_for(service_account("functions"))
+    server = function_server("edited", port, folder / "edited.log", account, Wiring("", "", ""), sources=folder)
+    server.env |= {"PYTHONPATH": str(folder), **environment}
     server.start()
     try:
-        await_ready("edited", lambda: Api(url).answers(READY), [server], 30)
+        await_ready("edited", lambda: is_ready(url), [server], 30)
         yield url
     finally:
         server.stop()

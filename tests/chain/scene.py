@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.objects import phase
 from kube.nodes import node_path
+from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from eventing.events import TICK
-from kube.door.api import Object
-from localcluster.flow import Flow
+from kube.paths import Object
+from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
 from tests.proofs import proves
 from tests.workload import OURS

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from kube.door.api import Object
 from kube.maintenance.groups import MEDIK8S
+from kube.paths import Object
 from localcluster.trouble import LocalClusterError
 from tests.chain.scene import Scene
 from tests.proofs import proves

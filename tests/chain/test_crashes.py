@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kube.door.api import Object
+from kube.paths import Object
 from localcluster.product import Product
 from tests.chain.scene import Scene, finished
 from tests.proofs import proves
@@ -113,8 +113,8 @@ def wait_for_terminating(scene: Scene, pods: list[Object], count: int) -> None:
     """Return when so many of the pods are being deleted."""
     namespace = pods[0]["metadata"]["namespace"]
     going: set[str] = set()
-    for change in scene.cluster.api().watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):
-        if change["object"]["metadata"].get("deletionTimestamp"):
-            going.add(change["object"]["metadata"]["uid"])
+    for change in scene.cluster.watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):
+        if change.object["metadata"].get("deletionTimestamp"):
+            going.add(change.object["metadata"]["uid"])
         if len(going) >= count:
             return

@@ -101,7 +101,7 @@ def test_what_is_refused_again_stays_open(scene: Scene) -> None:
     done = run(scene, "redrive", "--all", "--yes", "--broker", scene.product.broker_url)
 
     assert done.exit_code == 1
-    assert "not taken: 400 data.node is missing" in done.stdout
+    assert "failed: 400 data.node is missing" in done.stdout
     assert listed(scene)["poison"]["open"] is True
 
 

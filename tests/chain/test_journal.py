@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from console.cli import commands
@@ -48,6 +49,7 @@ def test_a_drain_is_recorded_with_every_run(scene: Scene) -> None:
     scene.gone(path)
 
 
+@pytest.mark.alone
 def test_the_tree_of_a_large_drain_is_there_at_once(scene: Scene) -> None:
     """A drain of 100 pods: `events -o tree` in under 0.3 s, as a command without the interpreter's start."""
     path = scene.maintain_with_pods(scene.node(), 100)

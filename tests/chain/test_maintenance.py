@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from kube.door.api import Object
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
+from kube.paths import Object
 from tests.chain.scene import Scene
 from tests.proofs import proves
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from eventing.events import RESOURCE_UPDATED
-from kube.door.api import Object
 from kube.nodes import node_path
-from localcluster.flow import Flow
+from kube.paths import Object
+from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
 from tests.proofs import proves
 

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from eventing.events import TICK
-from kube.door.api import Object
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
-from localcluster.flow import Flow
+from kube.paths import Object
+from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
 from tests.proofs import proves
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
-import sys
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
-from eventing import events
-from eventing.journal.store import Journal
 from localcluster import build
-from tests.chain.recordings import recording
 from tests.chain.scene import Scene
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+SESSION = ("Try it yourself", "See what happened", "Replay an event")
+"""The sections whose commands follow one another, from `make up` on."""
+NOT_COPIED = (".git", ".venv", ".cluster", "build", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
+MARK = "----- "
 
 
 def commands(heading: str) -> list[str]:
@@ -28,34 +30,102 @@ def commands(heading: str) -> list[str]:
     return re.findall(r"^\$ (.+?)(?:\s+# .*)?$", section, re.MULTILINE)
 
 
-def run(scene: Scene, command: str, session: str | None = None) -> str:
-    """Run a README command in a shell as its reader would, who types `session`; give what it prints."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), str(build.servers()), os.environ["PATH"]])
-    environment = {**os.environ, "KUBECONFIG": str(scene.cluster.kubeconfig), "PATH": path}
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=environment, input=session, capture_output=True, text=True, timeout=90
-    )
-    assert done.returncode == 0, f"{command}: {done.stderr or done.stdout}"
-    return done.stdout
-
-
-@pytest.mark.parametrize("target", [command.split()[1] for command in re.findall(r"`?\$? ?(make [a-z0-9]+)", README)])
+@pytest.mark.parametrize("target", re.findall(r"`?\$? ?make (?:-s )?([a-z0-9]+)", README))
 def test_a_make_target_of_the_readme_exists(target: str) -> None:
     """Each `make` target that the README names is one of the Makefile's."""
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-def test_the_readmes_session_works_as_shown(scene: Scene) -> None:
-    """OSV-1: the commands of "Try it yourself", one after the other, after `make up`."""
-    shown = commands("Try it yourself")
-    assert shown[0] == "make up"
-    assert shown[1].startswith("export KUBECONFIG=$PWD/.cluster/kubeconfig ")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a copy of the project as a stranger has it, known to git; what `make up` starts in it ends with the test."""
+    build.servers()
+    copy = tmp_path_factory.mktemp("readme") / "node maintenance"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    (copy / ".venv").symlink_to(ROOT / ".venv")
+    (copy / ".git" / "info").mkdir(parents=True)
+    subprocess.run(["git", "init", "--quiet"], cwd=copy, check=True)
+    (copy / ".git" / "info" / "exclude").write_text(".venv\n")  # here it is no folder, so .gitignore misses it
+    subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
+    yield copy
+    shell(copy, "make down")
 
-    said = [run(scene, command) for command in shown[2:]]
 
-    assert "condition met" in "".join(said)
-    assert not scene.spec("node-1").get("unschedulable")
-    run(scene, "kubectl delete deployment web")
+def shell(folder: Path, script: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a script in a plain shell: no profile, nothing in the environment but HOME and PATH; `typed` is its input."""
+    environment = {name: os.environ[name] for name in ("HOME", "PATH")}
+    words = ["bash", "--noprofile", "--norc", "-ec", script]
+    return subprocess.run(words, cwd=folder, env=environment, input=typed, capture_output=True, text=True, timeout=200)
+
+
+def git_status(folder: Path) -> str:
+    """What git says of the folder."""
+    return subprocess.run(
+        ["git", "status", "--porcelain"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def session(folder: Path, shown: Sequence[str]) -> dict[str, str]:
+    """Run these commands one after the other in one plain shell; what each printed. Fails at the first that fails."""
+    script = "\n".join(f"echo {shlex.quote(MARK + command)}\n{command}" for command in shown)
+    done = shell(folder, script, "continue\n")
+    parts = [part.partition("\n") for part in done.stdout.split(MARK)[1:]]
+    printed = {command: text for command, _, text in parts}
+    assert done.returncode == 0, f"{parts[-1][0]}: {parts[-1][2]}{done.stderr}"
+    return printed
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path) -> dict[str, str]:
+    """Give what each command of the README printed, all of them run in order as a reader does, and git's word on it."""
+    before = git_status(folder)
+    printed = session(folder, [command for heading in SESSION for command in commands(heading)])
+    assert git_status(folder) == before
+    return printed
+
+
+def test_without_a_cluster_there_is_nothing_to_evaluate(folder: Path) -> None:
+    """X-6: one plain error, and nothing on stdout that a shell would run."""
+    made = shell(folder, "make -s env")
+    called = shell(folder, ".venv/bin/python -m localcluster env")
+
+    assert (made.stdout, called.stdout) == ("", "")
+    assert called.returncode == 1
+    assert called.stderr == "error: no cluster is up: `make up` starts one\n"
+    assert made.returncode != 0
+    assert made.stderr.startswith(called.stderr)
+
+
+def test_the_readmes_session_works_as_shown(printed: dict[str, str]) -> None:
+    """OSV-1: the commands of "Try it yourself", one after the other, leave no trace in the folder."""
+    start, evaluate, *_, stop = (printed[command] for command in commands("Try it yourself"))
+
+    assert "the product is at work" in start
+    assert evaluate == ""
+    assert "condition met" in "".join(printed.values())
+    assert "Node node-1: schedulable" in stop
+
+
+def test_the_readmes_events_are_shown(printed: dict[str, str]) -> None:
+    """X-6: the commands that show, export and import."""
+    tree, _, _, _, taken = (printed[command] for command in commands("See what happened"))
+
+    assert "node-1" in tree
+    assert "└─ node.cordoned" in tree
+    assert taken.endswith(" new events\n")
+
+
+def test_the_readmes_replays_work_as_shown(printed: dict[str, str]) -> None:
+    """X-2: the replays of a real maintenance, and of its dead letters, which there are none of."""
+    whole, part, one, listed, redriven = (printed[command] for command in commands("Replay an event"))
+
+    assert " 0 different" in whole
+    assert "evict" in part
+    assert " 0 different" in part
+    assert "taint" in one
+    assert "1 event, 1 answer: " in one
+    assert listed == "No dead letters.\n"
+    assert redriven == "0 of 0 redriven\n"
 
 
 def test_the_readmes_object_is_taken(scene: Scene) -> None:
@@ -66,77 +136,29 @@ def test_the_readmes_object_is_taken(scene: Scene) -> None:
     scene.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=text)
 
 
-def test_the_readmes_replays_work_as_shown(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """X-2: the replay commands, with the name and an id of a real maintenance."""
-    path = scene.maintain_with_pods(scene.node(), 1)
-    uid, name = scene.admin.get(path)["metadata"]["uid"], path.rpartition("/")[2]
-    event = next(entry.event for entry in recording(scene, uid) if entry.event.get_type() == events.NODE_CORDONED)
-    monkeypatch.setenv("JOURNAL", str(scene.product.journal))
-    monkeypatch.setenv("FUNCTIONS", scene.product.functions_url)
-    monkeypatch.setenv("BROKER", scene.product.broker_url)
-
-    *replays, list_letters, redrive = (
-        command.replace("node-1", name).replace("--id ID", f"--id {event.get_id()}")
-        for command in commands("Replay an event")
-    )
-    whole, part, one = (run(scene, command, "continue\n") for command in replays)
-    with closing(Journal(tmp_path / "journal.db")):  # others leave letters in ours that nobody ever takes
-        monkeypatch.setenv("JOURNAL", str(tmp_path / "journal.db"))
-    listed, redriven = run(scene, list_letters), run(scene, redrive)
-
-    assert " 0 different" in whole
-    assert "evict" in part
-    assert " 0 different" in part
-    assert "taint" in one
-    assert event.get_id() in one
-    assert listed == "No dead letters.\n"
-    assert redriven == "0 of 0 redriven\n"
-    scene.delete(path)
-    scene.gone(path)
-
-
-def test_the_readmes_events_are_shown(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """X-6: the commands that show, export and import, with the name of a real maintenance."""
-    path = scene.maintain_with_pods(scene.node(), 1)
-    uid, name = scene.admin.get(path)["metadata"]["uid"], path.rpartition("/")[2]
-    recording(scene, uid)
-    monkeypatch.setenv("JOURNAL", str(scene.product.journal))
-    files = {"node-1.jsonl": f"{tmp_path}/export.jsonl", "copy.db": f"{tmp_path}/copy.db", "node-1": name}
-
-    def said(command: str) -> str:
-        for word, real in files.items():
-            command = command.replace(word, real)
-        return run(scene, command)
-
-    tree, _, _, taken = (said(command) for command in commands("See what happened"))
-
-    assert name in tree
-    assert "└─ node.cordoned" in tree
-    assert taken.endswith(" new events\n")
-    scene.delete(path)
-    scene.gone(path)
-
-
 def test_the_readmes_install_is_whole(scene: Scene) -> None:
     """NMO-24: what `kubectl apply -k` would send renders, and holds the CRDs, the rights and the flow."""
     (command,) = commands("Install on a cluster")
 
-    rendered = run(scene, command.replace("apply -k", "kustomize"))
+    rendered = scene.cluster.kubectl("kustomize", str(ROOT / command.removeprefix("kubectl apply -k "))).stdout
 
     kinds = {document["kind"] for document in yaml.safe_load_all(rendered)}
     assert {"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Broker", "Trigger", "PingSource"} <= kinds
 
 
-@pytest.mark.parametrize("room", re.findall(r"^\| `([a-z]+/)` \|", README, re.MULTILINE))
-def test_a_room_of_the_readme_is_there(room: str) -> None:
-    """The folders in the README's table exist."""
+@pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z]+/` .*) \|$", README, re.MULTILINE))
+def test_a_room_of_the_readme_is_there(row: str) -> None:
+    """The folders in the README's table exist, and so do those inside them."""
+    room, *inside = re.findall(r"`([a-z]+/)`", row)
+
     assert (ROOT / room).is_dir()
+    assert all((ROOT / room / folder).is_dir() for folder in inside)
 
 
 @pytest.mark.parametrize("field", re.findall(r"`([A-Za-z]+)`", README.split("## Read the status")[1].split("\n## ")[0]))
 def test_a_status_word_of_the_readme_is_known(field: str) -> None:
     """Fields, phases and conditions in the README's table are those of the CRD and the status rules."""
     known = (ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml").read_text()
-    rules = "".join((ROOT / "kube" / name).read_text() for name in ("maintenance.py", "status.py"))
+    rules = "".join(path.read_text() for path in sorted((ROOT / "kube" / "maintenance").glob("*.py")))
 
     assert re.search(rf"\b{field}\b", known + rules)

@@ -95,6 +95,7 @@ def _without_run(book: Journal, uid: str) -> list[str]:
     return [entry.event.get_type() for entry in found if missing(entry, entry.arrived + GRACE)]
 
 
+@pytest.mark.alone
 def test_a_drain_is_as_fast_when_nothing_can_be_recorded(recorded: Recorded) -> None:
     """KNM-6: ten pods, with `record` at work and with it stopped, so that it takes requests and never answers.
 

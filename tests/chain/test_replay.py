@@ -17,11 +17,11 @@ from eventing import events
 from eventing.journal.entries import Entry
 from eventing.journal.store import Journal
 from eventing.replay.again import post
-from eventing.replay.world import POD, mentioned
+from eventing.replay.changes import POD, objects_in
 from functions.app import FUNCTIONS
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.flow import Flow
+from localcluster.demo.flow import Flow
 from localcluster.processes import free_port
 from localcluster.product import Product
 from localcluster.servers import ROOT
@@ -221,7 +221,7 @@ def test_a_recording_is_replayed_on_another_cluster(
     found = replay(elsewhere, drained, DRY, *journal)
 
     name, node = entries[0].event.get_extension("name"), entries[0].node
-    pods = {str(thing) for thing in mentioned(entries) if thing.kind == POD}
+    pods = {str(thing) for thing in objects_in(entries) if thing.kind == POD}
     assert taken.exit_code == 0, taken.output
     assert "node.drained" in shown.stdout
     assert found.exit_code == 0, found.output

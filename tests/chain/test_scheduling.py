@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kube.door.api import Object
+from kube.paths import Object
 from kube.pods import is_ready
 from tests.chain.scene import Scene
 from tests.proofs import proves

@@ -5,8 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 
+import pytest
+
 from tests.chain.scene import Scene, finished
 
+pytestmark = pytest.mark.alone
 DRAINS = 20
 
 
@@ -48,8 +51,8 @@ def _lag(scene: Scene, node: str) -> float:
     ended: list[float] = []
 
     def watch() -> None:
-        for change in scene.cluster.api().watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):
-            if change["type"] == "DELETED":
+        for change in scene.cluster.watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):
+            if change.kind == "DELETED":
                 ended.append(time.monotonic())
             if len(ended) == len(pods):
                 return

@@ -132,7 +132,7 @@ def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[s
 
 def test_without_a_collector_the_library_is_not_even_imported() -> None:
     code = (
-        "import sys, functions.app; from functions.tracing import Spans; Spans.of_environment();"
+        "import sys, functions.app; from functions.serving.tracing import Spans; Spans.of_environment();"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kube.door.api import Object
 from kube.maintenance.groups import GROUPS
+from kube.paths import Object
 from kube.pods import is_ready
 from localcluster import build
 from tests.chain.scene import Scene

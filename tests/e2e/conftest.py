@@ -8,6 +8,7 @@ import pytest
 
 from localcluster import deliveries
 from localcluster.engine import EngineProduct
+from localcluster.up.keeper import Keeper
 from tests.e2e.stage import NODES, Stage
 
 ENGINES = ("knative", "rabbitmq")
@@ -20,8 +21,14 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     engine.check()
     engine.build()
     folder = tmp_path_factory.mktemp(request.param)
-    with engine.cluster(folder / "servers", NODES) as cluster, engine.open(cluster, folder / "product") as product:
+    with (
+        engine.cluster(folder / "servers", NODES) as cluster,
+        engine.open(cluster, folder / "product") as product,
+        Keeper() as keeper,
+    ):
         assert isinstance(product, EngineProduct)
+        if request.param == "rabbitmq":
+            keeper.keep(product.servers)  # away from RabbitMQ for some seconds, ingress and dispatchers end
         stage = Stage(cluster, product)
         yield stage
         stage.close()

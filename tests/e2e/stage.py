@@ -7,10 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S, Group
+from kube.paths import Object
 from kube.pods import is_ready, is_terminating
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct

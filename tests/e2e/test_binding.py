@@ -14,8 +14,7 @@ from eventing.journal.store import Journal, Query
 from eventing.replay.again import post
 from functions.app import FUNCTIONS
 from localcluster.access import NAMESPACE
-from localcluster.api import Api
-from localcluster.functions import READY
+from localcluster.health import is_ready
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import await_ready, free_port
 from tests.e2e.stage import Stage
@@ -70,7 +69,7 @@ def resync(stage: Stage) -> Iterator[str]:
     port = free_port()
     server = stage.product.planes.kubelet.server(NAMESPACE, "resync", BIND=f"127.0.0.1:{port}")
     server.start()
-    await_ready("resync", lambda: Api(f"http://127.0.0.1:{port}").answers(READY), [server], SECONDS)
+    await_ready("resync", lambda: is_ready(f"http://127.0.0.1:{port}"), [server], SECONDS)
     yield f"http://127.0.0.1:{port}/resync"
     server.kill()
 

@@ -69,4 +69,4 @@ def test_a_dead_letter_says_why_and_is_redriven(stage: Stage) -> None:
     assert (said["function"], said["code"], said["reason"].strip()) == ("taint", 400, "data.node is missing")
     assert said["destination"] == stage.product.function_url("taint")
     assert again.exit_code == 1, again.output
-    assert "not taken: 400 data.node is missing" in again.stdout
+    assert "failed: 400 data.node is missing" in again.stdout

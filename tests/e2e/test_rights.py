@@ -73,7 +73,7 @@ def test_a_restore_with_anothers_token_fails_in_the_status(stage: Stage) -> None
         spec = drains.work.read_node(stage.nodes[0])["spec"]
         assert spec["unschedulable"]
         assert spec["taints"]
-        assert m.is_held(drains.live()[0])
+        assert m.has_finalizer(drains.live()[0])
     drains.await_gone()
 
 

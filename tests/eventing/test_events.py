@@ -6,7 +6,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.events import Reference, event
-from functions.maintenance.subject import data_of
+from functions.data import data_of
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-2")
@@ -40,7 +40,7 @@ def test_whatever_differs_makes_another_id() -> None:
     assert len({item.get_id() for item in made}) == len(made)
 
 
-def test_an_event_carries_what_its_listeners_need() -> None:
+def test_an_event_carries_what_its_triggers_filter_by() -> None:
     """X-4: node, maintenance and partition as extensions, JSON as content type, the reference in the data."""
     made = event(events.PODS_EVICTED, "evict", MINE, "node-1", cause=cause(), data={"error": ""}, flags=("more",))
 

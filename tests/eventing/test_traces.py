@@ -51,22 +51,22 @@ def test_a_trace_is_passed_on_from_event_to_event() -> None:
         pytest.param(cause(events.NODE_CORDONED, maintenance=UID, traceparent="nonsense"), id="nonsense"),
     ],
 )
-def test_what_no_trace_brought_about_is_in_the_maintenances_own(origin: CloudEvent | None) -> None:
+def test_without_a_trace_an_event_is_in_the_maintenances_own(origin: CloudEvent | None) -> None:
     """Its id is the maintenance's uid, whoever speaks and however often."""
-    assert followed_by(origin) == traces.own(UID)
-    assert traces.own(UID).split("-")[1] == uuid.UUID(UID).hex
+    assert followed_by(origin) == traces.root(UID)
+    assert traces.root(UID).split("-")[1] == uuid.UUID(UID).hex
 
 
-def test_what_is_said_in_a_run_follows_from_the_run() -> None:
-    """Of the maintenance that the run is about; nothing else gets into its trace."""
-    with traces.running(UID, TRACE):
+def test_events_of_an_attempt_continue_its_span() -> None:
+    """Of the maintenance that the attempt is about; nothing else gets into its trace."""
+    with traces.current(UID, TRACE):
         assert followed_by(cause(events.TICK)) == TRACE
-    with traces.running("another", TRACE):
-        assert followed_by(cause(events.TICK)) == traces.own(UID)
-    assert followed_by(cause(events.TICK)) == traces.own(UID)
+    with traces.current("another", TRACE):
+        assert followed_by(cause(events.TICK)) == traces.root(UID)
+    assert followed_by(cause(events.TICK)) == traces.root(UID)
 
 
 def test_any_uid_makes_a_trace_that_is_one() -> None:
     """W3C: 32 and 16 digits, neither all zeros."""
-    assert traces.FORM.fullmatch(traces.own("not a uuid"))
-    assert traces.own("a") != traces.own("b")
+    assert traces.FORM.fullmatch(traces.root("not a uuid"))
+    assert traces.root("a") != traces.root("b")

@@ -81,7 +81,7 @@ def unknown(installed: LocalCluster) -> Iterator[dict[str, Any]]:
         "metadata": {"name": "behind-func"},
         "spec": {"nodeName": "no-such-node", "reason": "x" * 300_000},
     }
-    yield installed.api().post(MEDIK8S.path, body)
+    yield installed.door().create(MEDIK8S.path, body)
     installed.kubectl("delete", f"nodemaintenances.{MEDIK8S.api_version.partition('/')[0]}", "behind-func")
 
 

@@ -11,9 +11,9 @@ from werkzeug.test import TestResponse
 from eventing.wire import binary, received, structured
 from functions.app import FUNCTIONS, create_app
 from functions.record import journal
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS
+from kube.paths import Object
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
@@ -68,9 +68,8 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1) as running:
         product.install(running, v1alpha1=True)
         # a kind that was installed a moment ago has no cache yet, and answers 503 to whoever is content with one
-        api = running.api()
         cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
-        await_ready("the kinds' caches", lambda: all(api.answers(path) for path in cached), running.servers)
+        await_ready("the kinds' caches", lambda: all(running.serves(path) for path in cached), running.servers)
         yield running
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from kube.door.api import Object
+from kube.paths import Object
 
 _numbers = itertools.count(1)
 

@@ -9,8 +9,9 @@ from datetime import datetime, timezone
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
+from eventing.deadletters import DeadLetter
 from eventing.journal.entries import attempts_event
-from eventing.journal.store import Attempt, DeadLetter, Journal, Query
+from eventing.journal.store import Attempt, Journal, Query
 from eventing.wire import binary
 from functions.record import OPENING, journal
 from tests.functions.conftest import Functions

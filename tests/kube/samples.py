@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kube.door.api import Object
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import FINALIZER, SNAPSHOT
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
+from kube.paths import Object
 
 READY = [{"type": "Ready", "status": "True"}]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
 
 from kube.budgets import Blocked, admitted, budget_key, covers, plan, refused_by
-from kube.door.api import Object
+from kube.paths import Object
 from kube.pods import Pod, is_ready, is_terminating, key, sort
 from tests.kube import samples
 from tests.kube.samples import budget, pod
@@ -44,6 +45,30 @@ def test_a_budget_admits_as_many_as_it_allows() -> None:
         ("DisruptionBudget", "keep", 2, 2)
     ] * 2
     assert found.free == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected", "closed"),
+    [
+        ({"maxUnavailable": 0}, 3, True),
+        ({"maxUnavailable": "0%"}, 3, True),
+        ({"minAvailable": "100%"}, 3, True),
+        ({"maxUnavailable": 1}, 4, False),
+        ({"minAvailable": "50%"}, 6, False),
+        ({"minAvailable": 3}, 3, False),
+        ({"minAvailable": 5}, 3, False),
+        ({"maxUnavailable": 0}, 0, False),
+    ],
+    ids=str,
+)
+def test_a_budget_that_lets_no_pod_go_says_so(spec: dict[str, Any], expected: int, closed: bool) -> None:
+    """OSV-13: more ready pods open a budget with a number in `minAvailable`, and never one that asks for all."""
+    item = budget("keep", needed=3)
+    whole = {**item, "spec": {**item["spec"], **spec}, "status": {**item["status"], "expectedPods": expected}}
+
+    (blocked,) = plan([db("a")], [whole]).blocked
+
+    assert blocked.as_data().get("allowsNone", False) is closed
 
 
 def test_two_budgets_over_one_pod_block_it() -> None:

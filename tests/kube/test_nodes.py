@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kube.door.api import JSON_PATCH, Object
+from kube.door.api import JSON_PATCH
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.nodes import (
@@ -21,6 +21,7 @@ from kube.nodes import (
     restore_patch,
     taint_patch,
 )
+from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.kube.samples import IN_MAINTENANCE, node
 from tests.workload import Workload

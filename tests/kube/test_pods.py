@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from kube.door.api import Object
 from kube.door.cluster import Cluster
+from kube.paths import Object
 from kube.pods import DrainOptions, is_ready, key, sort, warnings
 from localcluster.cluster import LocalCluster
 from tests.kube import samples

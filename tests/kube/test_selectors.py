@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kube.door.api import Object
 from kube.door.cluster import Cluster
+from kube.paths import Object
 from kube.selectors import matches
 from localcluster.cluster import LocalCluster
 from tests.workload import Workload

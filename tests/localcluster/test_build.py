@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build, toolchain
+from localcluster import build
+from localcluster.programs import assets, toolchain
 from localcluster.trouble import LocalClusterError
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
     fake = FakeGo(tmp_path)
     monkeypatch.setenv("PATH", f"{fake.program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(assets.VARIABLE, raising=False)
     return fake
 
 

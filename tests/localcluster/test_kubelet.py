@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from localcluster.knative.kubelet import SERVE
+from localcluster.functionserver import SERVE
 from localcluster.servers import ROOT
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localcluster.api import Api
-from localcluster.functions import READY
+from localcluster.health import is_ready
 from localcluster.processes import Server, await_ready
 from localcluster.product import Product
 from localcluster.trouble import LocalClusterError
@@ -13,28 +12,28 @@ from localcluster.trouble import LocalClusterError
 
 def test_both_answer_when_the_product_is_started(product: Product) -> None:
     """After the start both readiness pages answer."""
-    assert Api(product.functions_url).answers(READY)
-    assert Api(product.broker_url).answers(READY)
+    assert is_ready(product.functions_url)
+    assert is_ready(product.broker_url)
 
 
 def test_the_functions_come_back_after_a_crash(product: Product) -> None:
     """Killed functions are gone at once with their workers, and come back at the same address."""
     product.kill_functions()
-    gone = not Api(product.functions_url).answers(READY)
+    gone = not is_ready(product.functions_url)
     product.start_functions()
 
     assert gone
-    assert Api(product.functions_url).answers(READY)
+    assert is_ready(product.functions_url)
 
 
 def test_the_delivery_comes_back_after_a_crash(product: Product) -> None:
     """A killed delivery is gone at once, and comes back at the same address with the same database."""
     product.kill_delivery()
-    gone = not Api(product.broker_url).answers(READY)
+    gone = not is_ready(product.broker_url)
     product.start_delivery()
 
     assert gone
-    assert Api(product.broker_url).answers(READY)
+    assert is_ready(product.broker_url)
     assert product.database.exists()
 
 

@@ -1,16 +1,13 @@
-"""RabbitMQ's topology as its Broker's controller would declare it, and the keeper that plays kubelet."""
+"""RabbitMQ's topology as its Broker's controller would declare it, and what its programs are told."""
 
 from __future__ import annotations
 
 import shutil
-import time
-from pathlib import Path
 
 import pytest
 
 from eventing.local.triggers import Policy, Trigger
-from localcluster.rabbitmq import environment, keeper, server, topology
-from localcluster.rabbitmq.keeper import Keeper, Kept
+from localcluster.rabbitmq import environment, server, topology
 from localcluster.trouble import LocalClusterError
 
 POLICY = Policy(retry=10, delay=0.2, timeout=10, dead_letters="http://record/")
@@ -64,28 +61,6 @@ def test_a_dispatcher_is_told_what_the_trigger_says() -> None:
     assert (found["PARALLELISM"], found["SUBSCRIBER"]) == ("20", "http://evict/")
     assert found["DLX_NAME"] == topology.dead_exchange("evict-on-more")
     assert "DLX_NAME" not in environment.dispatcher(EVERYTHING, "default", "amqp://x", "http://ingress")
-
-
-def test_what_ended_by_itself_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once the first time; what was killed on purpose stays down."""
-    monkeypatch.setattr(keeper, "LOOK_SECONDS", 0.02)
-    short = Kept("short", ["sleep", "0.1"], tmp_path / "short.log")
-    killed = Kept("killed", ["sleep", "60"], tmp_path / "killed.log")
-    for one in (short, killed):
-        one.start()
-    first = short.pid
-    looking = Keeper()
-    looking.keep([short, killed])
-
-    killed.kill()
-    deadline = time.monotonic() + 10
-    while short.pid == first and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-    assert short.pid != first
-    assert not killed.alive
-    looking.stop()
-    short.kill()
 
 
 def test_a_machine_without_rabbitmq_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,64 +3,39 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from localcluster import build, supervisor
+from localcluster import build
+from localcluster.processes import await_ready
+from localcluster.up import folder
+from tests.localcluster.commands import ROOT, command, living, record_of, run, soon
 
-ROOT = Path(__file__).parents[2]
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from localcluster.up import down
+from localcluster.trouble import LocalClusterError
+if os.geteuid() == 0:
+    os.seteuid(65534)
+try:
+    down.down(Path(sys.argv[1]))
+except LocalClusterError as error:
+    sys.exit(f"error: {error}")
+"""
+"""`make down` by a user who may not do everything; Python itself may be where only root may read."""
 SERVERS = 8  # etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery, console
-
-
-def command(directory: Path, verb: str, *options: str) -> list[str]:
-    """Give the command line that the Makefile uses, for a folder of our own."""
-    return [sys.executable, "-m", "localcluster", verb, "--directory", str(directory), *options]
-
-
-def run(directory: Path, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run such a command to its end."""
-    words = command(directory, verb, *options)
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder for a cluster, and end what a failed test left in it."""
-    build.servers()
-    yield tmp_path / "up"
-    run(tmp_path / "up", "down")
-
-
-def living(groups: list[int]) -> list[int]:
-    """Give which of these process groups still have a process."""
-    alive = []
-    for group in groups:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            continue
-        alive.append(group)
-    return alive
-
-
-def soon(holds: Callable[[], bool], seconds: float = 15.0) -> bool:
-    """Wait until it holds; a process that ended is there until it was reaped, which others do when they come to it."""
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return holds()
 
 
 def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     """After up the printed kubeconfig works and all is running; a second up says so; after down nothing is left."""
     up = run(directory, "up", "--nodes", "2")
-    groups = supervisor.groups(directory)
+    groups = folder.groups(directory)
     kubectl = [
         str(build.servers() / "kubectl"),
         "--kubeconfig",
@@ -83,20 +58,28 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     assert other.returncode != 0
     assert "another DELIVERY is up; `make down` ends it" in other.stdout + other.stderr
     assert (down.returncode, down.stdout) == (0, "down\n")
-    assert not supervisor.running(directory)
+    assert not folder.running(directory)
     assert soon(lambda: living(groups) == [])
 
 
 def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:
-    """When the supervisor is killed with SIGKILL its servers end, down agrees, and a new up is not misled."""
-    assert run(directory, "up", "--nodes", "1").returncode == 0
+    """When the supervisor is killed with SIGKILL its servers end, down agrees, and a new up is not misled.
 
-    groups = supervisor.groups(directory)
-    os.kill(supervisor.supervisor_pid(directory), signal.SIGKILL)
+    So do those that it had started again.
+    """
+    assert run(directory, "up", "--nodes", "1").returncode == 0
+    killed = record_of(directory, "delivery").pid
+    os.kill(killed, signal.SIGKILL)
+    await_ready("the restart", lambda: record_of(directory, "delivery").restarts == 1, [])
+
+    groups = folder.groups(directory)
+    assert killed not in groups
+    assert living(groups) == groups
+    os.kill(folder.supervisor_pid(directory), signal.SIGKILL)
 
     down = run(directory, "down")
     assert down.returncode == 0
-    assert not supervisor.running(directory)
+    assert not folder.running(directory)
     assert soon(lambda: living(groups) == [])
     assert run(directory, "up", "--nodes", "1").returncode == 0
 
@@ -105,13 +88,12 @@ def test_ctrl_c_while_starting_ends_what_was_started(directory: Path) -> None:
     """Ctrl-C in the middle of up stops the servers that had been started by then."""
     with subprocess.Popen(command(directory, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None
-        while "starting etcd" not in up.stdout.readline():
-            pass
+        assert any("starting etcd" in line for line in up.stdout)
         up.send_signal(signal.SIGINT)
         up.stdout.read()
 
     assert up.returncode != 0
-    assert soon(lambda: not supervisor.running(directory))
+    assert soon(lambda: not folder.running(directory))
 
 
 def test_an_unknown_delivery_is_refused(directory: Path) -> None:
@@ -126,10 +108,57 @@ def test_an_unknown_delivery_is_refused(directory: Path) -> None:
 def test_down_and_status_without_a_cluster_are_no_errors(directory: Path) -> None:
     """Where nothing is up, down and status say so and succeed, also with a stale pid file."""
     directory.mkdir()
-    (directory / supervisor.PID_FILE).write_text("1")
+    (directory / folder.PID_FILE).write_text("1")
 
     assert (run(directory, "down").stdout, run(directory, "down").returncode) == ("not up: nothing to do\n", 0)
     assert (run(directory, "status").stdout, run(directory, "status").returncode) == (
         "not up; `make up` starts it\n",
         0,
     )
+
+
+@pytest.mark.parametrize(
+    "files", [(folder.PID_FILE, folder.PROCESSES_FILE, folder.KUBECONFIG), ()], ids=["partly", "all"]
+)
+def test_down_ends_a_cluster_whose_folder_was_deleted(directory: Path, files: tuple[str, ...]) -> None:
+    """Some files of the folder are gone, or all of it: down ends everything all the same."""
+    assert run(directory, "up", "--nodes", "1").returncode == 0
+    groups, supervisor = folder.groups(directory), folder.supervisor_pid(directory)
+    for name in files:
+        (directory / name).unlink()
+    while not files and directory.exists():  # its servers go on writing
+        shutil.rmtree(directory, ignore_errors=True)
+
+    down = run(directory, "down")
+
+    assert (down.returncode, down.stdout) == (0, "down\n")
+    assert soon(lambda: living([*groups, supervisor]) == [])
+
+
+def test_down_ends_a_start_that_is_under_way(directory: Path) -> None:
+    """Called from elsewhere as soon as the first line is there: up fails, and nothing is left."""
+    with subprocess.Popen(command(directory, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        assert up.stdout.readline() == "starting a cluster: NODES=3 DELIVERY=local\n"
+        await_ready("the supervisor", lambda: bool(folder.supervisors(directory)), [])
+        down = run(directory, "down")
+        up.stdout.read()
+
+    assert (down.returncode, down.stdout) == (0, "down\n")
+    assert up.returncode != 0
+    assert not folder.running(directory)
+
+
+def test_down_on_another_users_files_is_one_line(directory: Path) -> None:
+    """Files that may not be read or removed: down says whose they are to end, and removes nothing."""
+    directory.mkdir()
+    (directory / folder.READY_FILE).write_text("left")
+    directory.chmod(0o555)
+
+    words = [sys.executable, "-c", AS_NOBODY, str(directory)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    directory.chmod(0o755)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {directory} is another user's cluster, whose `make down` ends it: ")
+    assert (directory / folder.READY_FILE).exists()

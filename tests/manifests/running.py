@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import yaml
 
-from localcluster.api import Api
 from localcluster.cluster import LocalCluster
-from localcluster.functions import READY, gunicorn
+from localcluster.functionserver import Wiring, function_server
+from localcluster.health import is_ready
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.servers import DIRECT, LOOPBACK
@@ -32,24 +33,18 @@ class Running(Startable):
         self.broker_url = delivery
         self._urls = functions, delivery
         (service,) = of_kind(objects, "Service")
-        environment = {
-            "KUBECONFIG": str(_identity(cluster, service)),
-            "K_SINK": delivery,
-            "JOURNAL": str(directory / "journal.db"),
-            "RECORD": f"{functions}/record",
-        }
-        port = int(functions.rpartition(":")[2])
+        wiring = Wiring(delivery, str(directory / "journal.db"), f"{functions}/record")
+        identity, port = _identity(cluster, service), int(functions.rpartition(":")[2])
         self._servers = [
-            gunicorn("functions", port, directory / "functions.log", environment),
+            function_server("functions", port, directory / "functions.log", identity, wiring),
             _delivery(cluster, objects, directory, functions, delivery),
         ]
 
     def _bring_up(self) -> None:
         """Start both; return when both are ready."""
         for server, url in zip(self._servers, self._urls, strict=True):
-            api = Api(url)
             server.start()
-            await_ready(server.name, lambda api=api: api.answers(READY), [server], seconds=30)  # type: ignore[misc]
+            await_ready(server.name, partial(is_ready, url), [server], seconds=30)
 
     def stop(self) -> None:
         """Stop both, the delivery first."""

@@ -47,7 +47,7 @@ def test_the_consoles_account_may_only_look(tmp_path: Path) -> None:
     """Design rule 7: callers act with their own rights; what the code says that it touches is what is granted."""
     rights = granted(install(tmp_path, "console"))
 
-    assert rights == documented("web.py")
+    assert rights == documented("web/app.py")
     assert {right.verb for right in rights} == {"list", "watch"}
 
 

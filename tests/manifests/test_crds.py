@@ -177,6 +177,7 @@ def test_the_status_keeps_both_spellings_and_every_declared_field(installed: Loc
         "budget": "web",
         "healthy": 2,
         "needed": 2,
+        "allowsNone": True,
         "since": since,
         "message": "said",
     }

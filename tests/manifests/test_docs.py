@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from eventing import events
-from eventing.local import wiring
 from functions.app import FUNCTIONS
+from tests.manifests import wiring
 from tests.manifests.rendering import INSTALLS, MANIFESTS, ROOT, Manifest, of_kind, overlay, rendered, text
 from tests.proofs import proves
 

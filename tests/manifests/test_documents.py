@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kube.door.api import Object
 from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
+from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from tests.chain.scene import Scene

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from eventing import events
-from eventing.local import wiring
+from tests.manifests import wiring
 from tests.proofs import proves
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from localcluster import build, toolchain
+from localcluster import build
 from localcluster.cluster import LocalCluster
+from localcluster.programs import toolchain
 from tests.chain.test_observability import PAGE, documented
 from tests.manifests.rendering import INSTALLS, MANIFESTS, Manifest, of_kind, rendered
 

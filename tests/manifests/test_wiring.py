@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from eventing import events
-from eventing.listeners import LISTENERS
-from eventing.local import manifests, triggers, wiring
+from eventing.local import manifests, triggers
+from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
+from tests.manifests import wiring
 from tests.manifests.rendering import MANIFESTS, OVERLAYS, text
 
-TAKES = {name: function.takes for name, function in FUNCTIONS.items()}
+CONSUMES = {name: function.consumes for name, function in FUNCTIONS.items()}
 PODSOURCE = {events.PODS_GONE, events.BUDGET_OPENED}
-SAID = {events.MAINTENANCE_FAILED, *PODSOURCE}.union(*(function.gives for function in FUNCTIONS.values()))
+SAID = {events.MAINTENANCE_FAILED, *PODSOURCE}.union(*(function.emits for function in FUNCTIONS.values()))
 
 
 def read(folder: Path, to: Path) -> list[manifests.Document]:
@@ -32,19 +33,19 @@ def test_what_is_emitted_is_the_vocabulary() -> None:
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
 def test_every_trigger_brings_a_function_what_something_emits(folder: Path, tmp_path: Path) -> None:
     """No Trigger names an unknown function, waits for what nobody says, or brings what its function does not take."""
-    assert wiring.problems(read(folder, tmp_path), TAKES, SAID) == []
+    assert wiring.problems(read(folder, tmp_path), CONSUMES, SAID) == []
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
 def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: Path) -> None:
     """The other way round: what a function is written for reaches it."""
     found = triggers.read(read(folder, tmp_path), "http://functions")
-    known = {*SAID, *(kind for kinds in wiring.SAID_BY_SOURCES.values() for kind in kinds)}
+    known = {*SAID, *(kind for kinds in wiring.EMITTED_BY_SOURCES.values() for kind in kinds)}
     brought = {
         (each.url.rpartition("/")[2], kind) for each in found.values() for kind in wiring.brings(each.attributes, known)
     }
 
-    assert brought == {(name, kind) for name, takes in TAKES.items() for kind in takes or known}
+    assert brought == {(name, kind) for name, takes in CONSUMES.items() for kind in takes or known}
 
 
 def test_who_listens_is_known_without_manifests(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_who_listens_is_known_without_manifests(tmp_path: Path) -> None:
     found = triggers.read(read(MANIFESTS / "base", tmp_path), "http://functions").values()
     told = {(each.url.rpartition("/")[2], frozenset(each.attributes.items())) for each in found}
 
-    assert {(name, frozenset(wanted.items())) for name, wanted in LISTENERS} == told - {("record", frozenset())}
+    assert {(name, frozenset(wanted.items())) for name, wanted in SUBSCRIPTIONS} == told - {("record", frozenset())}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

@@ -29,7 +29,7 @@ GROUPS_OF = {
 """Resource → API groups; the core group if not named."""
 DOCUMENTED = {
     **{name: source_of(name) for name in FUNCTIONS},
-    "podsource": ROOT / "eventing" / "podsource" / "__main__.py",
+    "podsource": ROOT / "eventing" / "podsource" / "watcher.py",
 }
 
 

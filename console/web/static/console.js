@@ -54,11 +54,11 @@ document.addEventListener("keydown", (event) => {
 
 // How many nodes are chosen.
 function count() {
-  const told = document.getElementById("count");
-  if (!told) return;
+  const shown = document.getElementById("count");
+  if (!shown) return;
   const boxes = [...document.querySelectorAll("tbody input[name=node]")];
   const chosen = boxes.filter((box) => box.checked).length;
-  told.textContent = chosen ? `${chosen} chosen` : "None chosen";
+  shown.textContent = chosen ? `${chosen} chosen` : "None chosen";
   const all = document.getElementById("all");
   all.checked = chosen > 0 && chosen === boxes.length;
   all.indeterminate = chosen > 0 && chosen < boxes.length;

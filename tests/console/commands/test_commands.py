@@ -44,6 +44,8 @@ def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
         ["no-such-command"],
         ["start"],
         ["start", "node-1", "--group=openshift"],
+        ["start", "node-1", "--timeout=10m"],
+        ["stop", "node-1", "--no-wait", "--timeout=10m"],
         ["stop", "node-1", "--timeout=soon"],
         ["status", "-o", "yaml"],
         ["drain", "node-1", "--force=maybe"],
@@ -60,6 +62,13 @@ def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
 
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_timeout_without_a_wait_names_the_remedy() -> None:
+    """X-6: nothing is drained behind the back of somebody who asked to wait."""
+    result = CliRunner().invoke(commands, ["start", "node-1", "--timeout=10m"])
+
+    assert result.stderr.endswith("this command would not wait: add --wait\n")
 
 
 def test_a_context_that_is_not_there_is_one_line_and_exit_1(run: Run) -> None:

@@ -86,7 +86,7 @@ def test_a_drain_ends_as_that_of_kubectl_does(
 
 @proves("DRN-2", "DRN-3", "DRN-4")
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("local", "cannot delete Pods with local storage (use --delete-emptydir-data to override): default/local-"),
         ("daemon", "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore): default/daemonset-"),
@@ -94,7 +94,7 @@ def test_a_drain_ends_as_that_of_kubectl_does(
     ],
 )
 def test_a_refusal_names_pods_and_flag_in_one_line(
-    installed: LocalCluster, run: Run, node: str, kind: str, said: str
+    installed: LocalCluster, run: Run, node: str, kind: str, message: str
 ) -> None:
     """DRN-2 to DRN-4: nothing is evicted, the node stays cordoned, the error says so."""
     furnish(installed, node, kind)
@@ -104,7 +104,7 @@ def test_a_refusal_names_pods_and_flag_in_one_line(
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
     assert result.stderr.startswith(f"Error: nothing was evicted from {node}, which stays cordoned: ")
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 @proves("DRN-5")
@@ -136,10 +136,10 @@ def test_json_is_one_object_with_the_pods_that_went(installed: LocalCluster, run
 
     result = run("drain", node, "--force", "--ignore-daemonsets", "-o", "json")
 
-    told: dict[str, Any] = json.loads(result.stdout)
-    assert told["drained"] is True
-    assert told["evicted"] == [{"namespace": "default", "name": f"bare-{node}"}]
-    assert [item["name"].split("-")[0] for item in told["ignored"]] == ["daemonset"]
+    report: dict[str, Any] = json.loads(result.stdout)
+    assert report["drained"] is True
+    assert report["evicted"] == [{"namespace": "default", "name": f"bare-{node}"}]
+    assert [item["name"].split("-")[0] for item in report["ignored"]] == ["daemonset"]
     assert "ignoring DaemonSet-managed Pods" in result.stderr
 
 

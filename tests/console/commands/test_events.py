@@ -43,7 +43,7 @@ def fill(book: Journal) -> None:
         (CORDONED, "taint", 0.02, 200, ""),
         (TICK, "resync", 0.03, 204, ""),
     )
-    book.note(
+    book.write_attempts(
         Attempt(one.get_source(), one.get_id(), name, START, took, code, error=error)
         for one, name, took, code, error in runs
     )
@@ -98,7 +98,7 @@ def test_the_table_has_a_row_for_each_event(show: Events) -> None:
     """With the id that replay wants."""
     heading, *rows = show().stdout.splitlines()
 
-    assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "RUNS"]
+    assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
     assert len(rows) == 5
     assert all(one.get_id() in row for one, row in zip(ALL, rows, strict=True))
     assert rows[3].split()[2:] == ["pods.gone", "node-1", "nm", GONE.get_id(), "evict", "MISSING"]
@@ -152,6 +152,18 @@ def test_nothing_found_is_said(show: Events) -> None:
         assert show("--node", "elsewhere", "-o", output).stdout == "No events.\n"
 
 
+@pytest.mark.parametrize("output", ["table", "tree", "json", "jsonl"])
+def test_a_node_or_maintenance_that_nobody_recorded_is_told(show: Events, output: str) -> None:
+    """X-6: on stderr; a filter that just found nothing is not blamed."""
+    node, maintenance = show("--node", "elsewhere", "-o", output), show("--maintenance", "uid-2", "-o", output)
+    known = show("--node", "node-1", "--maintenance", "nm", "--until", "1d", "-o", output)
+
+    assert node.stderr == "The journal has no event of a node elsewhere: see kubectl get nodes.\n"
+    assert maintenance.stderr.startswith("The journal has no event of a NodeMaintenance uid-2, by name or uid: see ")
+    assert known.stderr == ""
+    assert [result.exit_code for result in (node, maintenance, known)] == [0, 0, 0]
+
+
 def test_an_export_is_imported_elsewhere(show: Events, tmp_path: Path) -> None:
     """X-2: into a journal that is made for it, from a pipe too; a second time changes nothing."""
     exported = show("-o", "jsonl").stdout_bytes
@@ -177,7 +189,7 @@ def test_a_broken_line_is_told_with_file_and_number(show: Events, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--journal", "/nowhere/journal.db"), "there is no journal at /nowhere/journal.db: name it with --journal"),
         (("--journal", "postgresql://x@127.0.0.1:9/x"), "127.0.0.1"),
@@ -186,12 +198,12 @@ def test_a_broken_line_is_told_with_file_and_number(show: Events, tmp_path: Path
         (("--import", "/nowhere/file"), "No such file"),
     ],
 )
-def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], said: str) -> None:
+def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], message: str) -> None:
     """X-6: exit status 2, and what to do instead."""
     result = CliRunner().invoke(commands, ["events", *words])
 
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 def test_a_type_that_nobody_knows_is_told(show: Events) -> None:

@@ -69,7 +69,7 @@ def test_status_says_who_is_blocked_by_what_and_what_would_unblock_it(
     apply(installed, budget(f"keep-{node}", node, minAvailable=2))
     late = run("start", node, "--wait", "--timeout=2s")
 
-    shown, told = run("status", node), json.loads(run("status", node, "-o", "json").stdout)
+    shown, report = run("status", node), json.loads(run("status", node, "-o", "json").stdout)
 
     assert late.exit_code == 1
     assert (
@@ -78,8 +78,8 @@ def test_status_says_who_is_blocked_by_what_and_what_would_unblock_it(
     assert f"Node {node}: cordoned, takes no new pods" in shown.stdout
     for words in ("2 of 2 pods left", f"keep-{node}", "2/2", f"kubectl -n default edit pdb keep-{node}"):
         assert words in shown.stdout
-    assert told["schedulable"] is False
-    assert [item["status"]["phase"] for item in told["maintenances"]] == ["Running"]
+    assert report["schedulable"] is False
+    assert [item["status"]["phase"] for item in report["maintenances"]] == ["Running"]
     assert f"{node} " in run("status").stdout
 
 

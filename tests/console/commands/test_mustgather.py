@@ -1,4 +1,4 @@
-"""`must-gather` on a real cluster: what is in the archive, what never is, and what is said without rights."""
+"""`must-gather` on a real cluster: what is in the archive, what never is, and the error of who lacks rights."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def reader(served: LocalCluster) -> Iterator[Path]:
 
 
 def gathered(identity: Path, file: Path) -> Result:
-    """What the command says to whoever the kubeconfig names."""
+    """The error for whoever the kubeconfig names."""
     return CliRunner().invoke(commands, ["must-gather", f"--kubeconfig={identity}", "--file", str(file)])
 
 
@@ -148,14 +148,14 @@ def test_each_missing_permission_is_named_and_what_can_be_read_is_kept(
     ]
     files = contents(file)
     index = json.loads(files["index.json"])
-    said = [item["permission"] for item in index["missingPermissions"]]
+    permissions = [item["permission"] for item in index["missingPermissions"]]
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
-    assert set(missing) <= set(said)
-    assert result.stderr.rstrip().endswith(f"ask an administrator for the rights to {', '.join(said)}")
+    assert set(missing) <= set(permissions)
+    assert result.stderr.rstrip().endswith(f"ask an administrator for the rights to {', '.join(permissions)}")
     assert all(
         right.split()[1].partition(".")[0] in item["message"]
-        for right, item in zip(said, index["missingPermissions"], strict=True)
+        for right, item in zip(permissions, index["missingPermissions"], strict=True)
     )
     assert maintained in names(files["maintenances/nodemaintenance.medik8s.io.json"])
     assert maintained in names(files["nodes.json"])

@@ -18,10 +18,10 @@ def after(value: float) -> datetime:
 
 
 def entry(seq: int, kind: str, step: str, at: float, *functions: str, status: int = 200) -> Entry:
-    """An event that `step` said, and on which these functions ran."""
-    said = event(kind, step, MAINTENANCE, "node-1", seed=str(seq))
-    made = [Attempt(said.get_source(), said.get_id(), name, after(at + 0.01), 0.02, status) for name in functions]
-    return Entry(seq, after(at), said, tuple(made))
+    """An event that `step` emitted, with an attempt of each of these functions."""
+    emitted = event(kind, step, MAINTENANCE, "node-1", seed=str(seq))
+    made = [Attempt(emitted.get_source(), emitted.get_id(), name, after(at + 0.01), 0.02, status) for name in functions]
+    return Entry(seq, after(at), emitted, tuple(made))
 
 
 def test_a_wait_is_drawn_short_and_a_burst_wide_enough() -> None:
@@ -36,7 +36,7 @@ def test_a_wait_is_drawn_short_and_a_burst_wide_enough() -> None:
 
 
 def test_every_function_has_a_lane_in_the_order_of_a_maintenance() -> None:
-    """Who speaks, and who runs."""
+    """Those that emit, and those with attempts."""
     picture = draw(
         [
             entry(1, events.MAINTENANCE_BEGUN, "begin", 0, "status", "cordon"),
@@ -46,28 +46,28 @@ def test_every_function_has_a_lane_in_the_order_of_a_maintenance() -> None:
 
     assert picture
     assert [name for name, _ in picture.lanes] == ["begin", "cordon", "taint", "status"]
-    assert [(run.seq, run.bad) for run in picture.runs] == [(1, False), (1, False), (2, False)]
+    assert [(bar.seq, bar.bad) for bar in picture.attempts] == [(1, False), (1, False), (2, False)]
     assert len(picture.lines) == 3
-    assert all(LEFT <= run.x <= run.x + run.width <= picture.width for run in picture.runs)
+    assert all(LEFT <= bar.x <= bar.x + bar.width <= picture.width for bar in picture.attempts)
 
 
 def test_what_failed_is_marked() -> None:
     picture = draw([entry(1, events.MAINTENANCE_FAILED, "begin", 0, "status", status=503)])
 
     assert picture
-    assert picture.said[0].bad
-    assert picture.runs[0].bad
+    assert picture.events[0].bad
+    assert picture.attempts[0].bad
 
 
-def test_an_event_is_never_drawn_after_who_worked_on_it() -> None:
-    """The journal hears of an event when it hears of it."""
+def test_an_event_is_never_drawn_after_an_attempt_on_it() -> None:
+    """The time of arrival in the journal may be later."""
     late = entry(1, events.NODE_TAINTED, "taint", 5)
     early = Attempt("s", "e", "evict", after(1), 0.1, 200)
 
     picture = draw([Entry(1, late.arrived, late.event, (early,))])
 
     assert picture
-    assert picture.said[0].x <= picture.runs[0].x
+    assert picture.events[0].x <= picture.attempts[0].x
 
 
 def test_of_nothing_there_is_no_picture() -> None:

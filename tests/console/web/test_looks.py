@@ -15,19 +15,23 @@ import pytest
 from console.web.rows import key
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from tests.chain.scene import Scene
+from tests.console.web.measuring import box, broken_words, overlapping, spilling
 from tests.console.web.site import DESK, PHONE, Browser, Site
 
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 LOOKS = {"light": (DESK, False), "dark": (DESK, True), "phone": (PHONE, False)}
+SIGHTS = {**LOOKS, "dark phone": (PHONE, True)}
 PAGES = ("nodes", "menu", "window", "node", "timeline", "event", "events", "dead-letters", "error")
 PLAIN = {"events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
+SMALLEST_BOX, SMALLEST_TARGET = 16, 24
+"""Pixels: of a box to tick, and of what is hit by a finger or a mouse (WCAG 2.5.8)."""
 MANY = 500
 PAINT_MILLISECONDS = 1000
 
 
 @pytest.fixture(scope="module")
 def rack(site: Site) -> Iterator[list[str]]:
-    """Eight nodes in all the states there are."""
+    """Eight nodes in all the states there are; one has numbers of two digits."""
     scene = site.scene
     names = [scene.node(f"rack-{number}.example.com") for number in range(1, 9)]
     namespace = scene.namespace()
@@ -36,15 +40,21 @@ def rack(site: Site) -> Iterator[list[str]]:
     scene.pods(names[0], 5, namespace=namespace)
     scene.pods(names[1], 4, namespace=namespace)
     scene.pods(names[2], 6, namespace=namespace, delete="600s", grace=900)
+    crowded = scene.namespace()
+    scene.deployment(crowded, names[7], 15)
+    scene.budget(crowded, {"app": "web"}, name="all", allowed=0, maxUnavailable=0)
+    scene.pods(names[7], 3, namespace=crowded, delete="600s", grace=900)
     paths = [
         scene.maintain(names[0], reason="new power supply"),
         scene.maintain(names[1], group=KUBEVIRT.api_version, reason="BIOS update"),
         scene.maintain(names[2], reason="new disk"),
+        scene.maintain(names[7], reason="firmware"),
     ]
     scene.cluster.kubectl("cordon", names[3])
     scene.reaches(paths[1])
     scene.reaches(paths[0], lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 3)
     scene.reaches(paths[2], lambda item: (item.get("status") or {}).get("pendingCount") == 6)
+    scene.reaches(paths[3], lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 15)
     yield names
     for path in paths:
         scene.delete(path)
@@ -55,6 +65,7 @@ def show(browser: Browser, page: str, rack: list[str]) -> None:
     if page in ("nodes", "menu", "window"):
         browser.open("/nodes", q="rack-")
     if page == "menu":
+        box(browser, f"#{key(rack[4])} summary")  # brings it into view
         browser.menu(rack[4])
     if page == "window":
         for name in rack[4:7]:
@@ -101,6 +112,104 @@ def test_a_page_is_accessible_and_fits(browser: Browser, rack: list[str], page: 
         browser.driver.save_screenshot(f"{folder}/{page}-{look}.png")
 
 
+@pytest.mark.parametrize("look", SIGHTS)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "menu"])
+def test_no_word_is_broken_and_no_text_is_on_another(browser: Browser, rack: list[str], page: str, look: str) -> None:
+    """Each text has room: none is written letter by letter, none over its neighbour."""
+    size, dark = SIGHTS[look]
+    browser.look(size, dark=dark)
+    show(browser, page, rack)
+    where = "dialog[open]" if page in ("window", "event") else "main"
+
+    assert broken_words(browser, where) == []
+    assert overlapping(browser, where) == []
+    assert spilling(browser, "table.nodes td, table.nodes th, .buttons, .tools form") == []
+
+
+@pytest.mark.parametrize("look", SIGHTS)
+def test_a_crowded_row_has_room_for_its_numbers(browser: Browser, rack: list[str], look: str) -> None:
+    """OSV-9: two digits everywhere, and the next column is still readable."""
+    size, dark = SIGHTS[look]
+    browser.look(size, dark=dark)
+    browser.open("/nodes", q=rack[7])
+
+    assert browser.cell(rack[7], "pods") == "18 of 18 left, 15 blocked"
+    assert spilling(browser, f"#{key(rack[7])} td") == []
+    assert overlapping(browser, f"#{key(rack[7])}") == []
+
+
+@pytest.mark.parametrize("look", SIGHTS)
+@pytest.mark.parametrize(("number", "items"), [(0, 1), (3, 2), (4, 1)], ids=["stop", "note", "start"])
+def test_a_rows_menu_is_readable(browser: Browser, rack: list[str], look: str, number: int, items: int) -> None:
+    """OSV-7: wide enough for its words, inside the window, above all else; the same menu on the node's own page."""
+    size, dark = SIGHTS[look]
+    browser.look(size, dark=dark)
+    browser.open("/nodes", q="rack-")
+    row = f"#{key(rack[number])}"
+    box(browser, f"{row} summary")  # brings it into view
+    assert len(browser.menu(rack[number])) == items
+    fits(browser, f"{row} summary", f"{row}-offers")
+
+    browser.open(f"/nodes/{rack[number]}")
+    browser.one(".actions summary").click()
+    fits(browser, ".actions summary", ".actions ul")
+
+
+def fits(browser: Browser, button: str, menu: str) -> None:
+    """The open menu is below its button and above all else; its action is in one line and can be hit."""
+    opacity = "return getComputedStyle(document.querySelector(arguments[0])).opacity"
+    browser.until(lambda: browser.script(opacity, menu) == "1")
+    shown, item, pressed = (box(browser, selector, scroll=False) for selector in (menu, f"{menu} li a", button))
+
+    assert shown["inside"]
+    assert shown["top"] >= pressed["bottom"] - 1
+    assert 180 <= shown["width"] <= 360
+    assert item["width"] >= 150
+    assert SMALLEST_TARGET <= item["height"] <= 40
+    assert item["onTop"]
+    assert broken_words(browser, menu) == []
+    assert spilling(browser, f"{menu}, {menu} li, {menu} a") == []
+
+
+@pytest.mark.parametrize(
+    ("page", "selector", "look"),
+    [
+        *(("/nodes", "#all", look) for look in ("light", "dark")),  # a phone shows no headings
+        *(("/nodes", "#nodes td.pick input", look) for look in SIGHTS),
+        *(("/events", "input[name=failed]", look) for look in SIGHTS),
+    ],
+)
+def test_a_box_can_be_seen_and_ticked(browser: Browser, rack: list[str], page: str, selector: str, look: str) -> None:
+    """As wide as high, and a click at its middle ticks it."""
+    size, dark = SIGHTS[look]
+    browser.look(size, dark=dark)
+    browser.open(page)
+    shown = box(browser, selector)
+
+    assert min(shown["width"], shown["height"]) >= SMALLEST_BOX
+    assert abs(shown["width"] - shown["height"]) < 2
+    assert shown["onTop"]
+    browser.one(selector).click()
+    assert browser.one(selector).is_selected()
+
+
+@pytest.mark.parametrize("look", SIGHTS)
+def test_the_words_beside_a_box_tick_it_too(browser: Browser, rack: list[str], look: str) -> None:
+    """The target is the label, high enough for a finger."""
+    size, dark = SIGHTS[look]
+    browser.look(size, dark=dark)
+    browser.open("/events")
+    label = box(browser, "label:has(input[name=failed])")
+
+    assert label["height"] >= SMALLEST_TARGET
+    assert label["width"] >= 80
+    browser.script(
+        "document.elementFromPoint(arguments[0], arguments[1]).click()", label["right"] - 5, label["top"] + 5
+    )
+    assert browser.one("input[name=failed]").is_selected()
+
+
+@pytest.mark.alone
 def test_500_nodes_are_painted_within_a_second_and_follow(browser: Browser, site: Site, rack: list[str]) -> None:
     """The first paint by the browser's own clock; a change of one of them shows by itself."""
     scene = site.scene

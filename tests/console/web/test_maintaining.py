@@ -67,8 +67,8 @@ def test_three_nodes_are_taken_out_at_once_from_the_list(browser: Browser, scene
     assert browser.text("#count") == "3 chosen"
 
     browser.one(".bulk button").click()
-    said = browser.window()
-    assert all(name in said for name in names)
+    text = browser.window()
+    assert all(name in text for name in names)
     browser.confirm("rack move")
 
     for name in names:
@@ -167,11 +167,11 @@ def test_a_node_cordoned_by_hand_is_told_from_one_in_maintenance(browser: Browse
     browser.nodes(node)
     browser.until(lambda: browser.cell(node, "state") == "Cordoned")
 
-    said = browser.menu(node)
+    items = browser.menu(node)
 
-    assert said[0] == "Start Maintenance"
-    assert said[1].startswith("Cordoned by hand: there is no maintenance to stop.")
-    assert len(said) == 2
+    assert items[0] == "Start Maintenance"
+    assert items[1].startswith("Cordoned by hand: there is no maintenance to stop.")
+    assert len(items) == 2
 
 
 def test_menu_and_window_work_by_keyboard(browser: Browser, scene: Scene) -> None:

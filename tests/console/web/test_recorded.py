@@ -16,7 +16,7 @@ from tests.console.web.site import Browser, Site
 def drained(site: Site) -> str:
     """A node with a finished maintenance, all of whose attempts are recorded."""
     scene = site.scene
-    node = scene.node("told-1")
+    node = scene.node("recorded-1")
     scene.pods(node, 2)
     path = scene.maintain(node, reason="<img src=x onerror=alert(1)>")
     scene.reaches(path)
@@ -31,7 +31,7 @@ def entries(site: Site, node: str) -> list[str]:
 
 
 def opened(browser: Browser, site: Site, node: str) -> None:
-    """The node's page with a whole timeline: attempts are told a moment after they were made."""
+    """The node's page with a whole timeline: attempts are recorded a moment after they were made."""
     browser.until(lambda: any(kind.endswith("node.drained") for kind in entries(site, node)))
     browser.open(f"/nodes/{node}")
     browser.until(lambda: browser.all(".lanes svg a"))
@@ -40,13 +40,13 @@ def opened(browser: Browser, site: Site, node: str) -> None:
 def test_the_timeline_shows_a_lane_for_each_function_and_opens_each_event(
     browser: Browser, site: Site, drained: str
 ) -> None:
-    """Who said what, who worked on it; each event as JSON; nothing in it is run."""
+    """Who emitted what, the attempts on it; each event as JSON; no script in it is run."""
     opened(browser, site, drained)
 
     lanes = browser.script("return [...document.querySelectorAll('.lanes text.name')].map(item => item.textContent)")
     assert {"begin", "cordon", "taint", "evict", "status"} <= set(lanes)
     marks = browser.script("return [...document.querySelectorAll('.lanes a')].map(a => a.getAttribute('aria-label'))")
-    assert "node.tainted, said by taint" in marks
+    assert "node.tainted, emitted by taint" in marks
     browser.press("node.drained")
     shown = browser.text("#window-body pre")
     assert '"type": "dev.nodemaintenance.node.drained"' in shown
@@ -87,7 +87,7 @@ def test_the_events_page_narrows_by_node_type_and_failure(browser: Browser, site
 def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
     browser: Browser, site: Site, drained: str
 ) -> None:
-    """Given up by `cordon`; taken at the second time, and then no longer open."""
+    """Of an event for `cordon`; acknowledged at the second time, and then no longer open."""
     journal = Journal(site.scene.product.journal)
     (begun,) = journal.select(Query(node=drained, types=("dev.nodemaintenance.maintenance.begun",)))
     message = binary(begun.event)
@@ -101,12 +101,12 @@ def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
     browser.open("/dead-letters")
     assert "503" in browser.text("tbody")
     browser.one("tbody form button").click()
-    assert "Deliver this event once more, for real?" in browser.window()
+    assert "Deliver this event again, for real?" in browser.window()
     assert journal.select(Query(dead=True))[0].attempts == letter.attempts  # only the confirmation delivers it
     browser.one("dialog[open] .buttons button").click()
     browser.until(lambda: "Redriven" in browser.window())
     assert "cordon" in browser.window()
-    assert "not taken" not in browser.window()
+    assert "failed" not in browser.window()
     browser.open("/dead-letters")
     assert "redriven" in browser.text("tbody")
     journal.close()

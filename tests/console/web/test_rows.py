@@ -88,7 +88,7 @@ def test_names_are_in_natural_order() -> None:
 
 
 def test_steps_say_what_is_new_different_and_gone() -> None:
-    """Nothing is said of a row that stays as it is."""
+    """There is no step for a row that stays as it is."""
     one, two, three = (Row(name, "Ready", "In service", "ok", START) for name in "abc")
     other = Row("b", "Ready", "Draining", "busy", STOP)
 

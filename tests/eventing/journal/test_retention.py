@@ -28,7 +28,7 @@ def journal(journal_url: str) -> Iterator[Journal]:
             for day in range(10, 0, -1)
         ]
         opened.write_all(made)
-        opened.note(Attempt(one.get_source(), one.get_id(), "evict", at, 0.1, 204) for one, at in made)
+        opened.write_attempts(Attempt(one.get_source(), one.get_id(), "evict", at, 0.1, 204) for one, at in made)
         yield opened
 
 
@@ -97,7 +97,7 @@ def test_the_pruner_works_beside_the_writer(journal: Journal) -> None:
     pruner = Pruner(journal, Retention(age=timedelta(days=4.5)))
 
     for _ in range(3):
-        pruner.event_kept()
+        pruner.event_recorded()
     threads = [thread for thread in threading.enumerate() if thread.name == "retention"]
     for thread in threads:
         thread.join(10)

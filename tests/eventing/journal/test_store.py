@@ -17,8 +17,9 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
+from eventing.deadletters import DeadLetter
 from eventing.events import Reference, event
-from eventing.journal.store import Attempt, DeadLetter, Entry, Journal, JournalError, Query
+from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
 from tests.postgresql import PostgreSQL
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
@@ -142,10 +143,10 @@ def test_attempts_are_told_with_their_event_each_once(journal: Journal) -> None:
     reply = {"id": "r", "type": events.NODE_TAINTED, "data": {"deep": [1]}}
     bad = attempt(first, 503, error="no answer")
     good = Attempt(first.get_source(), first.get_id(), "taint", NOW + timedelta(seconds=1), 0.1, 200, (reply,))
-    journal.note([good, bad])
+    journal.write_attempts([good, bad])
     journal.write(first)
     journal.write(second)
-    journal.note([bad])
+    journal.write_attempts([bad])
 
     one, two = journal.select()
 
@@ -199,7 +200,9 @@ def test_a_query_selects(journal: Journal, query: Query, found: list[int]) -> No
     """X-6: by node, maintenance (uid or name), type, time, failure; together they narrow."""
     ill = numbered(3)
     _fill(journal, ill)
-    journal.note([attempt(ill, 500, error="boom"), attempt(numbered(1)), attempt(numbered(2), 500, replay="r1")])
+    journal.write_attempts(
+        [attempt(ill, 500, error="boom"), attempt(numbered(1)), attempt(numbered(2), 500, replay="r1")]
+    )
 
     assert numbers(journal.select(query)) == found
 
@@ -270,6 +273,7 @@ def _median_of(journal: Journal, wanted: range) -> float:
     return statistics.median(took)
 
 
+@pytest.mark.alone
 def test_recording_takes_less_than_a_millisecond(journal: Journal) -> None:
     """At the median, with everything on disk that a killed process must not lose."""
     median = median_write(journal)

@@ -36,7 +36,7 @@ def fill(journal: Journal, count: int) -> None:
     made = [(numbered(number), THEN + timedelta(seconds=number)) for number in range(count)]
     journal.write_all(made)
     reply = {"id": "r", "type": events.NODE_TAINTED}
-    journal.note(Attempt(one.get_source(), one.get_id(), "taint", at, 0.1, 200, (reply,)) for one, at in made)
+    journal.write_attempts(Attempt(one.get_source(), one.get_id(), "taint", at, 0.1, 200, (reply,)) for one, at in made)
 
 
 def text(journal: Journal, query: Query | None = None) -> bytes:

@@ -11,7 +11,7 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 from eventing.events import Reference, event
 from eventing.journal.entries import Attempt, Entry
-from eventing.journal.tree import Tree, grow, unknown_causes
+from eventing.journal.tree import Tree, trees_of, unknown_causes
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -45,7 +45,7 @@ def test_an_answer_hangs_under_what_it_answers_and_a_hint_under_the_maintenance(
     """PodSource's events have no cause: they begin a branch of their own, in the order of arrival."""
     entries = [at(0, ADDED, "begin"), at(0.1, BEGUN, "cordon", "status"), at(0.3, CORDONED, "taint"), at(1, GONE)]
 
-    (tree,) = grow(entries, (), LATER)
+    (tree,) = trees_of(entries, (), LATER)
 
     assert (tree.uid, tree.name, tree.node) == ("uid-1", "nm", "node-1")
     assert shape(tree) == [
@@ -61,14 +61,14 @@ def test_what_takes_an_event_and_has_no_run_is_missing() -> None:
     """A replay is no run; another function's run is no excuse."""
     entries = [at(0, ADDED, "begin", replay="r1"), at(0.1, BEGUN, "status"), at(0.2, CORDONED)]
 
-    (tree,) = grow(entries, (), LATER)
+    (tree,) = trees_of(entries, (), LATER)
 
     assert [branch.missing for _, branch in tree.branches()] == [("begin",), ("cordon",), ("taint",)]
 
 
 def test_a_run_may_be_told_a_moment_later() -> None:
     """Nothing is missing yet that arrived just now."""
-    (tree,) = grow([at(0, ADDED)], (), START + timedelta(seconds=1))
+    (tree,) = trees_of([at(0, ADDED)], (), START + timedelta(seconds=1))
 
     assert [branch.missing for _, branch in tree.branches()] == [()]
 
@@ -78,7 +78,7 @@ def test_a_cause_that_is_elsewhere_is_named() -> None:
     entries = [at(3, FOUND, "begin")]
     assert unknown_causes(entries) == ("tick",)
 
-    (tree,) = grow(entries, [at(1, TICK, "resync")], LATER)
+    (tree,) = trees_of(entries, [at(1, TICK, "resync")], LATER)
 
     (branch,) = tree.roots
     assert (branch.cause, branch.after) == (events.TICK, 2.0)
@@ -86,7 +86,7 @@ def test_a_cause_that_is_elsewhere_is_named() -> None:
 
 def test_events_of_no_maintenance_come_last() -> None:
     """Ticks, and nodes that nobody maintains."""
-    trees = grow([at(0, TICK, "resync"), at(1, ADDED, "begin"), at(2, FOUND, "begin")], (), LATER)
+    trees = trees_of([at(0, TICK, "resync"), at(1, ADDED, "begin"), at(2, FOUND, "begin")], (), LATER)
 
     assert [tree.uid for tree in trees] == ["uid-1", ""]
     assert shape(trees[1]) == [(0, events.TICK)]
@@ -98,11 +98,11 @@ def test_a_dead_letter_is_told_at_the_event_that_it_was() -> None:
     failure = {"knativeerrordest": "http://cordon/", "knativeerrorcode": "500"}
     dead = CloudEvent({**BEGUN.get_attributes(), **failure}, BEGUN.get_data())
 
-    (with_it,), (alone,) = (grow(found, (), LATER) for found in ([at(0, BEGUN), at(1, dead)], [at(1, dead)]))
+    (with_it,), (alone,) = (trees_of(found, (), LATER) for found in ([at(0, BEGUN), at(1, dead)], [at(1, dead)]))
 
     for tree in (with_it, alone):
         (branch,) = tree.roots
-        assert [letter.destination for letter in branch.letters] == ["http://cordon/"]
+        assert [letter.destination for letter in branch.dead_letters] == ["http://cordon/"]
     assert with_it.roots[0].missing == ("cordon", "status")
 
 
@@ -112,7 +112,7 @@ def test_a_chain_may_be_longer_than_the_stack() -> None:
     for _ in range(3000):
         chain.append(event(events.PODS_EVICTED, "evict", MINE, "node-1", cause=chain[-1]))
 
-    (tree,) = grow([at(number, one) for number, one in enumerate(chain)], (), LATER)
+    (tree,) = trees_of([at(number, one) for number, one in enumerate(chain)], (), LATER)
 
     assert max(depth for depth, _ in tree.branches()) == 3000
 
@@ -121,6 +121,6 @@ def test_an_event_that_names_itself_as_cause_is_shown() -> None:
     """Nobody's mistake hides an event."""
     own = CloudEvent({**BEGUN.get_attributes(), "cause": BEGUN.get_id()}, BEGUN.get_data())
 
-    (tree,) = grow([at(0, own)], (), LATER)
+    (tree,) = trees_of([at(0, own)], (), LATER)
 
     assert len(tree.roots) == 1

@@ -41,13 +41,13 @@ def test_a_kill_in_the_middle_loses_nothing(receiver: Receiver, start: Start) ->
         list(pool.map(lambda number: broker.post(id=number, type="a", partitionkey=f"n{int(number) % 7}"), sorted(ids)))
     receiver.wait_for("/f", 60)
     broker.kill()
-    owed = count(broker, "delivery")
+    pending = count(broker, "delivery")
     enough.set()
     broker.restart()
 
     receiver.wait(lambda: {request.id for request in receiver.at("/f")} == ids)
     receiver.wait(lambda: {request.id for request in receiver.at("/g")} == {f"reply-{number}" for number in ids})
-    assert owed > 20
+    assert pending > 20
 
 
 def test_what_was_acknowledged_while_nothing_could_be_delivered_is_delivered_later_in_order(
@@ -127,7 +127,7 @@ def test_an_event_that_cannot_be_kept_is_not_accepted(receiver: Receiver, start:
 
 
 def test_a_broker_that_can_no_longer_write_ends_with_one_line(receiver: Receiver, start: Start) -> None:
-    """It does not go on delivering what it cannot strike off; at the next start everything owed is still there."""
+    """It does not go on delivering what it cannot acknowledge; at the next start every delivery is still pending."""
     broker = start(trigger("f"))
     other = sqlite3.connect(broker.folder / "delivery.db", isolation_level=None, check_same_thread=False)
 
@@ -146,3 +146,23 @@ def test_a_broker_that_can_no_longer_write_ends_with_one_line(receiver: Receiver
     broker.restart()
 
     broker.wait_line(msg="delivered")
+
+
+def test_an_outbox_of_a_newer_version_is_refused_with_one_line(receiver: Receiver, start: Start) -> None:
+    """It names the file, both versions and the remedy; what is pending stays in it."""
+    receiver.answers["/f"] = lambda _: Answer(503)
+    broker = start(trigger("f", delivery={"retry": 100, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}))
+    broker.post()
+    broker.stop()
+    with closing(sqlite3.connect(broker.folder / "delivery.db")) as database:
+        ours = int(database.execute("PRAGMA user_version").fetchone()[0])
+        database.execute(f"PRAGMA user_version = {ours + 1}")
+
+    broker.start()
+
+    assert broker.process.wait(20) == 1
+    assert broker.stop() == 1
+    file = broker.folder / "delivery.db"
+    message = f"Error: database: {file} is an outbox of version {ours + 1}, this program knows none after {ours}: "
+    assert broker.text.splitlines()[-1].startswith(message)
+    assert count(broker, "delivery") == 1

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from eventing.local import broker, durations, manifests, sources, triggers
+from eventing.local import broker, manifests, sources, triggers
 from eventing.local.triggers import EXPONENTIAL, LINEAR, Policy, Trigger
 from tests.eventing.local.workbench import ROOT, document, service, source, trigger
 
@@ -37,7 +37,7 @@ FILTERS: dict[str, tuple[dict[str, str], bool]] = {
 @pytest.mark.parametrize(("attributes", "wanted"), FILTERS.values(), ids=FILTERS)
 def test_a_filter_passes_what_knatives_attributes_filter_passes(attributes: dict[str, str], wanted: bool) -> None:
     """Every attribute must be equal; "" stands for any value."""
-    assert Trigger("t", attributes, "http://x", Policy()).wants(EVENT.get) is wanted
+    assert Trigger("t", attributes, "http://x", Policy()).matches(EVENT.get) is wanted
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,21 @@ def test_a_filter_passes_what_knatives_attributes_filter_passes(attributes: dict
 )
 def test_durations_are_iso_8601(text: str, seconds: float) -> None:
     """Weeks to seconds, with decimals."""
-    assert durations.seconds(text) == pytest.approx(seconds)
+    assert triggers.seconds(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "10s", "P", "PT", "PT1", "1", "P1Y", "P1M", "-PT1S", "PT1S "])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """Years and months too, since they have no fixed length."""
     with pytest.raises(ValueError, match="ISO 8601"):
-        durations.seconds(text)
+        triggers.seconds(text)
+
+
+@pytest.mark.parametrize("text", ["P1Y", "P1M", "P1Y2M3DT4H"])
+def test_years_and_months_are_refused_with_the_reason(text: str) -> None:
+    """A month is no number of seconds; PT1M is a minute."""
+    with pytest.raises(ValueError, match=f"'{text}' has years or months, which have no fixed length: give"):
+        triggers.seconds(text)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hints without chatter, sent to a real HTTP server."""
+"""Hints coalesced and posted to a real HTTP server."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from aiohttp import web
 
 from eventing import events
 from eventing.events import Reference
-from eventing.podsource.sender import APART, SOON, Sender
+from eventing.podsource.sender import COALESCE_SECONDS, INTERVAL_SECONDS, Sender
 from eventing.wire import received
-from functions.maintenance.subject import data_of
+from functions.data import data_of
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 ENOUGH = 10.0
@@ -66,7 +66,7 @@ def with_sender(sink: Sink, script: Callable[[Sender], Awaitable[None]]) -> None
     asyncio.run(run())
 
 
-def say(
+def enqueue(
     sender: Sender,
     version: str,
     *,
@@ -75,7 +75,7 @@ def say(
     reference: Reference = MINE,
     flags: tuple[str, ...] = (),
 ) -> None:
-    sender.say(events.PODS_GONE, reference, node, {"podsVersion": version}, urgent=urgent, flags=flags)
+    sender.enqueue(events.PODS_GONE, reference, node, {"podsVersion": version}, urgent=urgent, flags=flags)
 
 
 @pytest.fixture(autouse=True)
@@ -84,13 +84,13 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def test_what_comes_close_together_is_told_once() -> None:
+def test_hints_close_together_are_one_event() -> None:
     """NMO-12: fifty pods that go at once are one hint, with the newest state."""
     sink = Sink()
 
     async def script(sender: Sender) -> None:
         for number in range(50):
-            say(sender, str(number))
+            enqueue(sender, str(number))
         await sink.until(1)
 
     with_sender(sink, script)
@@ -103,38 +103,38 @@ def test_an_urgent_hint_does_not_wait() -> None:
     sink, started = Sink(), time.monotonic()
 
     async def script(sender: Sender) -> None:
-        say(sender, "1")
-        say(sender, "2", urgent=True)
+        enqueue(sender, "1")
+        enqueue(sender, "2", urgent=True)
         await sink.until(1)
 
     with_sender(sink, script)
 
     assert sink.versions() == ["2"]
-    assert sink.taken[0][0] - started < SOON
+    assert sink.taken[0][0] - started < COALESCE_SECONDS
 
 
-def test_the_newest_state_has_the_say_whom_it_calls() -> None:
+def test_the_flags_are_those_of_the_newest_hint() -> None:
     """X-4: pods are gone, which the status tells; then the last one is, and `evict` has to look."""
     sink = Sink()
 
     async def script(sender: Sender) -> None:
-        say(sender, "1", flags=("progress",))
-        say(sender, "2", urgent=True, flags=("more",))
+        enqueue(sender, "1", flags=("progress",))
+        enqueue(sender, "2", urgent=True, flags=("more",))
         await sink.until(1)
 
     with_sender(sink, script)
 
-    ((_, told),) = sink.taken
-    assert (told.get_extension("more"), told.get_extension("progress")) == ("true", None)
+    ((_, sent),) = sink.taken
+    assert (sent.get_extension("more"), sent.get_extension("progress")) == ("true", None)
 
 
 def test_urgent_hints_keep_their_distance() -> None:
-    """NMO-6: a stream of urgent hints is thinned out, and its newest is told."""
+    """NMO-6: a stream of urgent hints is thinned out, and its newest is sent."""
     sink = Sink()
 
     async def script(sender: Sender) -> None:
         for number in range(40):
-            say(sender, str(number), urgent=True)
+            enqueue(sender, str(number), urgent=True)
             await asyncio.sleep(0)
         await sink.until(2)
 
@@ -143,24 +143,24 @@ def test_urgent_hints_keep_their_distance() -> None:
     times = [moment for moment, _ in sink.taken]
     assert sink.versions()[-1] == "39"
     assert len(sink.taken) == 2
-    assert times[1] - times[0] > APART / 2
+    assert times[1] - times[0] > INTERVAL_SECONDS / 2
 
 
-def test_each_maintenance_is_told_for_itself() -> None:
-    """X-7: two maintenances on a node, and two nodes, are told each."""
+def test_each_maintenance_gets_its_own_events() -> None:
+    """X-7: two maintenances on a node, and two nodes, get one each."""
     sink = Sink()
     other = Reference(MINE.api_version, "other", "uid-2")
 
     async def script(sender: Sender) -> None:
-        say(sender, "1", urgent=True)
-        say(sender, "1", urgent=True, reference=other)
-        say(sender, "1", urgent=True, node="node-2")
+        enqueue(sender, "1", urgent=True)
+        enqueue(sender, "1", urgent=True, reference=other)
+        enqueue(sender, "1", urgent=True, node="node-2")
         await sink.until(3)
 
     with_sender(sink, script)
 
-    told = {(event.get_extension("node"), event.get_extension("maintenance")) for _, event in sink.taken}
-    assert told == {("node-1", "uid-1"), ("node-1", "uid-2"), ("node-2", "uid-1")}
+    sent = {(event.get_extension("node"), event.get_extension("maintenance")) for _, event in sink.taken}
+    assert sent == {("node-1", "uid-1"), ("node-1", "uid-2"), ("node-2", "uid-1")}
 
 
 def test_nothing_is_lost_while_the_sink_refuses() -> None:
@@ -168,7 +168,7 @@ def test_nothing_is_lost_while_the_sink_refuses() -> None:
     sink = Sink(refusals=3)
 
     async def script(sender: Sender) -> None:
-        say(sender, "1", urgent=True)
+        enqueue(sender, "1", urgent=True)
         await sink.until(1)
 
     with_sender(sink, script)
@@ -177,14 +177,14 @@ def test_nothing_is_lost_while_the_sink_refuses() -> None:
     assert sink.refusals == 0
 
 
-def test_a_node_that_is_done_is_forgotten() -> None:
-    """NMO-10: what was not said when the drain ended is not said; what comes for others is."""
+def test_hints_of_a_node_that_is_done_are_discarded() -> None:
+    """NMO-10: what was not sent when the drain ended is not sent; what comes for others is."""
     sink = Sink()
 
     async def script(sender: Sender) -> None:
-        say(sender, "1")
-        sender.forget("node-1")
-        say(sender, "2", urgent=True, node="node-2")
+        enqueue(sender, "1")
+        sender.discard("node-1")
+        enqueue(sender, "2", urgent=True, node="node-2")
         await sink.until(1)
 
     with_sender(sink, script)
@@ -193,11 +193,11 @@ def test_a_node_that_is_done_is_forgotten() -> None:
 
 
 def test_the_same_state_has_the_same_id() -> None:
-    """X-2: a hint that is told again after a restart of the source is recognisable as the same one."""
+    """X-2: a hint that is sent again after a restart of the source is recognisable as the same one."""
     sinks = [Sink(), Sink()]
 
     async def script(sender: Sender, sink: Sink) -> None:
-        say(sender, "7", urgent=True)
+        enqueue(sender, "7", urgent=True)
         await sink.until(1)
 
     for sink in sinks:

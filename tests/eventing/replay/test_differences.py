@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from eventing import events
 from eventing.journal.entries import Attempt, Structured
 from eventing.replay.again import Answer
+from eventing.replay.changes import MAINTENANCE, NO_CHANGES, NODE, POD, Change, Changes, RecordedObject
 from eventing.replay.differences import Difference, compare
-from eventing.replay.world import MAINTENANCE, NODE, POD, UNMOVED, Fate, Named, World
 
 AT = datetime(2026, 1, 2, tzinfo=timezone.utc)
 UID, NODE_NAME = "uid-1", "node-1"
-MINE = Named(MAINTENANCE, "nm", UID, "")
-NODE_1 = Named(NODE, NODE_NAME, "", "")
+MINE = RecordedObject(MAINTENANCE, "nm", UID, "")
+NODE_1 = RecordedObject(NODE, NODE_NAME, "", "")
 
 
 def reply(kind: str, *, uid: str = UID, data: dict[str, Any] | None = None, **more: Any) -> Structured:
@@ -33,8 +33,8 @@ def pod(name: str, **more: Any) -> dict[str, Any]:
     return {"namespace": "default", "name": name, "uid": f"uid-{name}", **more}
 
 
-def named(name: str) -> Named:
-    return Named(POD, f"default/{name}", f"uid-{name}", "")
+def named(name: str) -> RecordedObject:
+    return RecordedObject(POD, f"default/{name}", f"uid-{name}", "")
 
 
 def evicted(*names: str, blocked: tuple[dict[str, Any], ...] = (), **more: Any) -> Structured:
@@ -43,13 +43,13 @@ def evicted(*names: str, blocked: tuple[dict[str, Any], ...] = (), **more: Any) 
 
 
 def differences(
-    function: str, then: list[Structured], now: list[Structured], fates: dict[Named, Fate] | None = None
+    function: str, then: list[Structured], now: list[Structured], changes: dict[RecordedObject, Change] | None = None
 ) -> list[Difference]:
     attempt = Attempt("s", "e-1", function, AT, 0.1, 200, tuple(then))
-    return compare(attempt, Answer(function, 200, 0.2, tuple(now)), World(fates or {}))
+    return compare(attempt, Answer(function, 200, 0.2, tuple(now)), Changes(changes or {}))
 
 
-def told(found: list[Difference]) -> list[tuple[str, bool]]:
+def explained_fields(found: list[Difference]) -> list[tuple[str, bool]]:
     """(field, whether it is explained)."""
     return [(difference.field, bool(difference.explained)) for difference in found]
 
@@ -91,43 +91,43 @@ def test_versions_are_not_compared(name: str) -> None:
 
 
 ACTED = {
-    "begin, drained since": ("begin", [BEGUN], [], {MINE: Fate.FINISHED}, True),
-    "begin, gone": ("begin", [BEGUN], [], {MINE: Fate.GONE}, True),
-    "begin, made anew": ("begin", [BEGUN], [], {MINE: Fate.ANOTHER}, True),
+    "begin, drained since": ("begin", [BEGUN], [], {MINE: Change.SUCCEEDED}, True),
+    "begin, gone": ("begin", [BEGUN], [], {MINE: Change.DELETED}, True),
+    "begin, made anew": ("begin", [BEGUN], [], {MINE: Change.REPLACED}, True),
     "begin, silent": ("begin", [BEGUN], [], {}, False),
-    "begin, node gone": ("begin", [BEGUN], [FAILED], {NODE_1: Fate.GONE}, True),
+    "begin, node gone": ("begin", [BEGUN], [FAILED], {NODE_1: Change.DELETED}, True),
     "begin, failed": ("begin", [BEGUN], [FAILED], {}, False),
-    "cordon, gone": ("cordon", [CORDONED], [], {MINE: Fate.GONE}, True),
-    "cordon, ending": ("cordon", [CORDONED], [], {MINE: Fate.ENDING}, True),
-    "cordon, drained since": ("cordon", [CORDONED], [], {MINE: Fate.FINISHED}, False),
-    "cordon, silent": ("cordon", [CORDONED], [], {NODE_1: Fate.PREPARED}, False),
-    "cordon, another type": ("cordon", [CORDONED], [TAINTED], {MINE: Fate.GONE}, False),
-    "cordon, speaks up": ("cordon", [], [CORDONED], {MINE: Fate.GONE}, False),
-    "evict, gone": ("evict", [DRAINED], [], {MINE: Fate.GONE}, True),
-    "evict, drained since": ("evict", [DRAINED], [], {MINE: Fate.FINISHED}, True),
-    "evict, pods gone": ("evict", [evicted("a")], [DRAINED], {named("a"): Fate.GONE}, True),
-    "evict, pods going": ("evict", [evicted("a")], [], {named("a"): Fate.ENDING}, True),
+    "cordon, gone": ("cordon", [CORDONED], [], {MINE: Change.DELETED}, True),
+    "cordon, ending": ("cordon", [CORDONED], [], {MINE: Change.TERMINATING}, True),
+    "cordon, drained since": ("cordon", [CORDONED], [], {MINE: Change.SUCCEEDED}, False),
+    "cordon, silent": ("cordon", [CORDONED], [], {NODE_1: Change.PREPARED}, False),
+    "cordon, another type": ("cordon", [CORDONED], [TAINTED], {MINE: Change.DELETED}, False),
+    "cordon, speaks up": ("cordon", [], [CORDONED], {MINE: Change.DELETED}, False),
+    "evict, gone": ("evict", [DRAINED], [], {MINE: Change.DELETED}, True),
+    "evict, drained since": ("evict", [DRAINED], [], {MINE: Change.SUCCEEDED}, True),
+    "evict, pods gone": ("evict", [evicted("a")], [DRAINED], {named("a"): Change.DELETED}, True),
+    "evict, pods going": ("evict", [evicted("a")], [], {named("a"): Change.TERMINATING}, True),
     "evict, pods there": ("evict", [evicted("a")], [DRAINED], {}, False),
     "evict, drained no more": ("evict", [DRAINED], [evicted("a")], {}, False),
-    "evict, prepared since": ("evict", [DRIFTED], [evicted("a")], {NODE_1: Fate.PREPARED}, True),
+    "evict, prepared since": ("evict", [DRIFTED], [evicted("a")], {NODE_1: Change.PREPARED}, True),
     "evict, drifted": ("evict", [evicted("a")], [DRIFTED], {}, False),
-    "restore, gone": ("restore", [RESTORED], [], {MINE: Fate.GONE}, True),
-    "restore, still ending": ("restore", [RESTORED], [], {MINE: Fate.ENDING}, False),
-    "guard, cordoned again": ("guard", [DRIFTED], [], {NODE_1: Fate.PREPARED}, True),
+    "restore, gone": ("restore", [RESTORED], [], {MINE: Change.DELETED}, True),
+    "restore, still ending": ("restore", [RESTORED], [], {MINE: Change.TERMINATING}, False),
+    "guard, cordoned again": ("guard", [DRIFTED], [], {NODE_1: Change.PREPARED}, True),
     "guard, silent": ("guard", [DRIFTED], [], {}, False),
-    "guard, node gone": ("guard", [DRIFTED], [], {NODE_1: Fate.GONE}, True),
-    "resync, drained since": ("resync", [TAINTED], [], {MINE: Fate.FINISHED}, True),
+    "guard, node gone": ("guard", [DRIFTED], [], {NODE_1: Change.DELETED}, True),
+    "resync, drained since": ("resync", [TAINTED], [], {MINE: Change.SUCCEEDED}, True),
     "resync, another waits": ("resync", [], [reply(events.NODE_TAINTED, uid="2")], {}, True),
     "resync, waits for another": ("resync", [FOUND], [TAINTED], {}, False),
 }
 
 
-@pytest.mark.parametrize(("function", "then", "now", "fates", "explained"), ACTED.values(), ids=ACTED)
+@pytest.mark.parametrize(("function", "then", "now", "changes", "explained"), ACTED.values(), ids=ACTED)
 def test_another_answer_is_explained_by_what_became_of_its_objects(
-    function: str, then: list[Structured], now: list[Structured], fates: dict[Named, Fate], explained: bool
+    function: str, then: list[Structured], now: list[Structured], changes: dict[RecordedObject, Change], explained: bool
 ) -> None:
     """X-2: an answer of another type, or none, where an object that it speaks of is not what it was."""
-    assert told(differences(function, then, now, fates)) == [("answer", explained)]
+    assert explained_fields(differences(function, then, now, changes)) == [("answer", explained)]
 
 
 BLOCKED = pod("b", reason="DisruptionBudget", budget="web", healthy=3, needed=2, message="needs 2")
@@ -138,14 +138,14 @@ LISTS = {
     "one is gone": (
         evicted("a", "b"),
         evicted("b"),
-        {named("a"): Fate.GONE},
+        {named("a"): Change.DELETED},
         [("data.evicted[default/a]", True)],
     ),
     "one is forgotten": (evicted("a", "b"), evicted("b"), {}, [("data.evicted[default/a]", False)]),
     "one is forgotten, another gone": (
         evicted("a", "b"),
         evicted(),
-        {named("a"): Fate.GONE},
+        {named("a"): Change.DELETED},
         [("data.evicted[default/a]", True), ("data.evicted[default/b]", False)],
     ),
     "one is new": (evicted("a"), evicted("a", "c"), {}, [("data.evicted[default/c]", False)]),
@@ -158,36 +158,36 @@ LISTS = {
     "a count, a pod less": (
         evicted("a", blocked=(BLOCKED,)),
         evicted("a", blocked=(LOOSER,)),
-        {named("a"): Fate.GONE},
+        {named("a"): Change.DELETED},
         [("data.blocked[default/b].healthy", True)],
     ),
     "no longer blocked, a pod less": (
         evicted("a", blocked=(BLOCKED,)),
         evicted("a", "b"),
-        {named("a"): Fate.GONE},
+        {named("a"): Change.DELETED},
         [("data.evicted[default/b]", True), ("data.blocked[default/b]", True)],
     ),
     "the error, a pod less": (
         evicted("a", error="a waits"),
         evicted("a"),
-        {named("a"): Fate.GONE},
+        {named("a"): Change.DELETED},
         [("data.error", True)],
     ),
     "a foreign field, a pod less": (
         evicted("a", note="1"),
         evicted("a", note="2"),
-        {named("a"): Fate.GONE},
+        {named("a"): Change.DELETED},
         [("data.note", False)],
     ),
 }
 
 
-@pytest.mark.parametrize(("then", "now", "fates", "expected"), LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize(("then", "now", "changes", "expected"), LISTS.values(), ids=LISTS)
 def test_lists_of_pods_are_compared_pod_by_pod(
-    then: Structured, now: Structured, fates: dict[Named, Fate], expected: list[tuple[str, bool]]
+    then: Structured, now: Structured, changes: dict[RecordedObject, Change], expected: list[tuple[str, bool]]
 ) -> None:
     """X-2: a pod that is gone explains that it is not evicted again; a pod that is there must be told of."""
-    assert told(differences("evict", [then], [now], fates)) == expected
+    assert explained_fields(differences("evict", [then], [now], changes)) == expected
 
 
 @pytest.mark.parametrize(("then", "now", "same"), [(204, 204, True), (204, 503, False), (503, 204, False)])
@@ -195,7 +195,7 @@ def test_success_and_failure_are_told_apart(then: int, now: int, same: bool) -> 
     """X-6: a function that failed and works now, or the other way round; 200 and 204 are both success."""
     attempt = Attempt("s", "e-1", "status", AT, 0.1, then, error="busy" if then > 400 else "")
 
-    found = compare(attempt, Answer("status", now, 0.1, error="" if now < 400 else "busy"), UNMOVED)
+    found = compare(attempt, Answer("status", now, 0.1, error="" if now < 400 else "busy"), NO_CHANGES)
 
     assert [difference.field for difference in found] == ([] if same else ["status"])
 
@@ -220,9 +220,9 @@ def test_the_same_answer_never_differs(data: dict[str, Any], status: int) -> Non
 def test_one_changed_field_is_one_difference(data: dict[str, Any], name: str, value: int) -> None:
     """X-2: it is named, unexplained, and alone, even when everything that was spoken of is gone."""
     then, now = reply(events.NODE_CORDONED, data={**data, name: 0}), {**data, name: value}
-    gone = {MINE: Fate.GONE, NODE_1: Fate.GONE}
+    gone = {MINE: Change.DELETED, NODE_1: Change.DELETED}
 
-    assert told(differences("cordon", [then], [reply(events.NODE_CORDONED, data=now)], gone)) == [
+    assert explained_fields(differences("cordon", [then], [reply(events.NODE_CORDONED, data=now)], gone)) == [
         (f"data.{name}", False)
     ]
 
@@ -242,9 +242,9 @@ def test_the_order_of_pods_is_chance(then: list[str], order: Any) -> None:
 @given(then=NAMES, gone=st.sets(st.sampled_from("abcdefgh")))
 def test_what_is_gone_is_explained_and_nothing_else(then: list[str], gone: set[str]) -> None:
     """X-2: for each pod that is not evicted again: explained if, and only if, it is gone."""
-    fates = {named(name): Fate.GONE for name in gone}
+    changes = {named(name): Change.DELETED for name in gone}
 
-    found = differences("evict", [evicted(*then)], [evicted()], fates)
+    found = differences("evict", [evicted(*then)], [evicted()], changes)
 
     assert {difference.field[-2] for difference in found if difference.explained} == set(then) & gone
     assert {difference.field[-2] for difference in found if not difference.explained} == set(then) - gone

@@ -6,12 +6,12 @@ import pytest
 
 from eventing import events
 from functions.maintenance import subject
-from functions.maintenance.announcing import tell
-from kube.door.api import Object
+from functions.maintenance.announcing import announce_on_node
 from kube.door.cluster import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, EVENTS, FAIL, REMOVE, SUCCEED, UNCORDON
 from kube.maintenance.groups import GROUPS, Group
+from kube.paths import Object
 from localcluster.access import UNPRIVILEGED
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
@@ -134,7 +134,7 @@ def test_a_maintenance_goes_on_where_no_event_may_be_written(work: Workload, cap
     nobody = Cluster(str(work.local.kubeconfig_for(UNPRIVILEGED)))
 
     with caplog.at_level("INFO", logger=subject.log.name):
-        tell("n", UNCORDON, "said", item, nobody, kind="Normal")
+        announce_on_node("n", UNCORDON, "text", item, nobody, kind="Normal")
     nobody.close()
 
     (line,) = [record.message for record in caplog.records]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
+from functions.data import data_of
 from functions.maintenance import subject
-from functions.maintenance.subject import data_of
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
@@ -43,7 +43,7 @@ def test_the_node_is_held_and_counted(functions: Functions, work: Workload, grou
     (owner,) = item["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", node, work.read_node(node)["metadata"]["uid"])
     assert m.snapshot(item) == {"totalpods": 4, "evictionPods": 2}
-    assert leases.is_held_for(work.admin.get(leases.lease_path(node)), item)
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item)
 
 
 @proves("X-1")
@@ -158,7 +158,7 @@ def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: 
     assert reply is not None
     assert reply.get_type() == (events.MAINTENANCE_BEGUN if begins else events.MAINTENANCE_FAILED)
     assert m.has_begun(work.again(item)) is begins
-    assert leases.is_held_for(work.admin.get(leases.lease_path(node)), item) is begins
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item) is begins
     if not begins:
         assert data_of(reply)["error"] == f"the lease of node {node} is held by another-tool"
 
@@ -173,7 +173,7 @@ def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functi
 
     functions.begin(second)
 
-    assert leases.is_held_for(work.admin.get(leases.lease_path(node)), second)
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), second)
 
 
 def test_a_lease_that_is_half_over_is_renewed(functions: Functions, work: Workload) -> None:

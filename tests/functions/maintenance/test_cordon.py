@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from eventing import events
-from functions.maintenance.subject import data_of
-from kube.door.api import Object
+from functions.data import data_of
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said
 from tests.proofs import proves

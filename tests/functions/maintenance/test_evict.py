@@ -11,12 +11,13 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.data import data_of
 from functions.maintenance import subject
-from functions.maintenance.subject import data_of
 from kube.budgets import plan
-from kube.door.api import Object
-from kube.eviction import evict_batch, pod_path
+from kube.door.evicting import evict_batch
+from kube.evictions import pod_path
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
+from kube.paths import Object
 from kube.pods import key
 from tests.functions.conftest import Functions
 from tests.functions.hints import said
@@ -312,6 +313,7 @@ def test_a_pod_that_went_meanwhile_counts_as_gone(functions: Functions, work: Wo
     assert {entry["responseStatus"]["code"] for entry in audit.evictions()} <= {201, 404, 409}
 
 
+@pytest.mark.alone
 def test_thirty_free_pods_go_side_by_side(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-6: thirty pods without a budget are evicted in one batch that takes under a second."""
     node = work.node()

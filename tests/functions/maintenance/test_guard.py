@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from eventing import events
-from functions.maintenance.subject import data_of
-from kube.door.api import Object
+from functions.data import data_of
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import node_deleted, node_updated, said, updated
 from tests.proofs import proves

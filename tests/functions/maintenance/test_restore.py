@@ -8,12 +8,12 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
+from functions.data import data_of
 from functions.maintenance import subject
-from functions.maintenance.subject import data_of
-from kube.door.api import Object
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
 from tests.proofs import proves

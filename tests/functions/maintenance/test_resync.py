@@ -9,13 +9,13 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.wire import received
+from functions.data import data_of
 from functions.maintenance import resync
-from functions.maintenance.subject import data_of
-from kube.door.api import Object
 from kube.door.cluster import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
 from tests.proofs import proves
@@ -41,7 +41,7 @@ def sent_to(sink: Receiver) -> list[BaseCloudEvent]:
 @pytest.fixture(autouse=True)
 def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have resync take everything for at rest, however young it is."""
-    monkeypatch.setattr(resync, "MOVING_SECONDS", 0)
+    monkeypatch.setattr(resync, "UNDER_WAY_SECONDS", 0)
 
 
 @pytest.fixture
@@ -117,13 +117,13 @@ def test_what_is_on_its_way_is_left_alone(
     node = work.node()
     work.pods(node, "pod")
     item = work.maintenance(node)
-    monkeypatch.setattr(resync, "MOVING_SECONDS", 3600)
+    monkeypatch.setattr(resync, "UNDER_WAY_SECONDS", 3600)
     new = told(functions, item)
     functions.prepare(item)
     functions.answer("status", said(events.MAINTENANCE_BEGUN, item))
 
     moving = told(functions, item)
-    monkeypatch.setattr(resync, "MOVING_SECONDS", 0)
+    monkeypatch.setattr(resync, "UNDER_WAY_SECONDS", 0)
     resting = told(functions, item)
 
     assert (new, moving, resting) == ([events.MAINTENANCE_FOUND], [], [events.NODE_TAINTED])
@@ -221,7 +221,7 @@ def test_a_broker_that_is_away_is_tried_again(
     unset = functions.post("resync", tick())
 
     assert (away.status_code, unset.status_code) == (503, 503)
-    assert away.text.startswith("the broker at K_SINK took no event: ")
+    assert away.text.startswith("the broker at K_SINK accepted no event: ")
     assert unset.text.startswith("several events to send and K_SINK is not set")
 
 

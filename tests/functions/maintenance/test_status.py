@@ -9,9 +9,9 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.maintenance import subject
-from kube.door.api import Object
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, Group
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said
 from tests.proofs import proves

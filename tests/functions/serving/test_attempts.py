@@ -13,10 +13,11 @@ from cloudevents.core.v1.event import CloudEvent
 from flask.testing import FlaskClient
 
 from eventing import events
-from eventing.journal.entries import Attempt, attempts_in, dead_letter_of
+from eventing.deadletters import dead_letter_of
+from eventing.journal.entries import Attempt, attempts_in
 from eventing.wire import binary, received
 from functions.app import create_app
-from functions.serving.attempts import KEPT, TOGETHER, Feed, Run
+from functions.serving.attempts import KEPT, TOGETHER, OngoingAttempt, Publisher
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, tick
 from tests.receiver import Answer, Received, Receiver
@@ -49,8 +50,8 @@ def post(client: FlaskClient, step: str, event: CloudEvent) -> int:
     return client.post(f"/{step}", data=message.body, headers=message.headers).status_code
 
 
-def a_run(feed: Feed, event: CloudEvent, status: int = 204) -> None:
-    with Run("cordon", event, feed) as run:
+def a_run(feed: Publisher, event: CloudEvent, status: int = 204) -> None:
+    with OngoingAttempt("cordon", event, feed) as run:
         run.status = status
 
 
@@ -121,17 +122,17 @@ def test_a_refused_replay_is_no_dead_letter(client: FlaskClient, recorder: Recei
 
 def test_a_bug_is_told_with_its_name(recorder: Receiver) -> None:
     """X-6: what ends in a 500 without a word is what a person looks for."""
-    feed = Feed(recorder.url)
+    feed = Publisher(recorder.url)
 
     with pytest.raises(TypeError, match="boom"):
-        _boom(Run("cordon", tick(), feed))
+        _boom(OngoingAttempt("cordon", tick(), feed))
 
     recorder.wait_for("/")
     feed.close()
     assert [(made.status, made.error) for made in told(recorder)] == [(500, "TypeError: boom")]
 
 
-def _boom(run: Run) -> None:
+def _boom(run: OngoingAttempt) -> None:
     with run:
         raise TypeError("boom")
 
@@ -147,7 +148,7 @@ def test_record_tells_nothing_of_itself(client: FlaskClient, recorder: Receiver)
 
 def test_runs_go_together(recorder: Receiver) -> None:
     """No request for each event: 150 runs within half a second are two requests."""
-    feed = Feed(recorder.url)
+    feed = Publisher(recorder.url)
 
     for _ in range(TOGETHER + 50):
         a_run(feed, tick())
@@ -160,7 +161,7 @@ def test_runs_go_together(recorder: Receiver) -> None:
 def test_a_recorder_that_is_away_gets_all_when_it_is_back(recorder: Receiver) -> None:
     """X-6: 503 is tried again, with the same event, so that nothing is there twice."""
     recorder.answers["/"] = lambda _: Answer(503 if len(recorder.requests) < 3 else 204)
-    feed = Feed(recorder.url)
+    feed = Publisher(recorder.url)
     event = tick()
 
     a_run(feed, event)
@@ -174,7 +175,7 @@ def test_a_recorder_that_is_away_gets_all_when_it_is_back(recorder: Receiver) ->
 def test_what_is_too_large_together_is_told_apart(recorder: Receiver) -> None:
     """X-6: 413 halves the batch."""
     recorder.answers["/"] = lambda request: Answer(413 if len(request.body) > 1000 else 204)
-    feed = Feed(recorder.url)
+    feed = Publisher(recorder.url)
     known = [tick() for _ in range(8)]
 
     for event in known:
@@ -190,7 +191,7 @@ def test_what_is_too_large_together_is_told_apart(recorder: Receiver) -> None:
 def test_the_queue_is_bounded_and_the_oldest_are_lost(functions: Functions) -> None:
     """Memory is worth more than what nobody will ever read; how much is lost is in the metrics."""
     before = lost(functions)
-    feed = Feed(NOBODY)
+    feed = Publisher(NOBODY)
 
     for _ in range(KEPT + 100 + 10):
         a_run(feed, tick())
@@ -204,9 +205,10 @@ def lost(functions: Functions) -> float:
     return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith("nodemaintenance_attempts_lost"))
 
 
+@pytest.mark.alone
 def test_telling_costs_a_step_next_to_nothing() -> None:
     """A step never waits: at the median under 50 µs, with nobody there to take it."""
-    feed, event = Feed(NOBODY), tick()
+    feed, event = Publisher(NOBODY), tick()
     took = []
 
     for _ in range(1000):
@@ -221,7 +223,7 @@ def test_telling_costs_a_step_next_to_nothing() -> None:
 
 def test_the_last_runs_are_told_when_the_process_ends(recorder: Receiver) -> None:
     """An orderly end loses nothing."""
-    feed = Feed(recorder.url)
+    feed = Publisher(recorder.url)
     a_run(feed, tick())
 
     feed.close()

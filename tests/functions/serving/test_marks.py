@@ -16,9 +16,9 @@ from eventing.journal.entries import Query
 from eventing.logs import JsonLines
 from eventing.wire import BATCH, binary
 from functions.record import journal
-from kube.door.api import Object
 from kube.maintenance.objects import path
 from kube.nodes import is_cordoned
+from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, node_deleted, said, tick, updated
 from tests.workload import OURS, Audit, Workload, written

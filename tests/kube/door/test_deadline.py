@@ -15,7 +15,7 @@ from kube.budgets import plan
 from kube.door.cluster import Cluster
 from kube.door.deadline import within
 from kube.door.errors import Unavailable
-from kube.eviction import evict_batch
+from kube.door.evicting import evict_batch
 from tests.kube.samples import pod
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from kube.door.api import JSON_PATCH, Object
+from kube.door.api import JSON_PATCH
 from kube.door.cluster import Cluster
-from kube.eviction import eviction_of, eviction_path, pod_path
+from kube.evictions import eviction_of, eviction_path, pod_path
 from kube.maintenance import announcements, leases
 from kube.maintenance import objects as m
 from kube.nodes import cordon_patch, node_path
+from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.workload import Workload, audit, is_dry
 

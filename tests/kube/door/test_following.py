@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kube.door.api import Api, Object
+from kube.door.api import Api
 from kube.door.errors import NotFound
 from kube.door.following import Change, follow
+from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.eventing.local.cable import Cable
 

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from kube.door.api import Object
 from kube.maintenance import leases
+from kube.paths import Object
 from tests.kube.samples import maintenance
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone.utc)
@@ -41,15 +41,15 @@ def test_ours_says_for_whom() -> None:
 
     assert lease["spec"]["holderIdentity"] == "node-maintenance"
     assert lease["spec"]["leaseDurationSeconds"] == 3600
-    assert leases.held_for(lease) == ("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
-    assert leases.is_held_for(lease, maintenance())
+    assert leases.holder_of(lease) == ("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
+    assert leases.is_holder(lease, maintenance())
 
 
 @pytest.mark.parametrize(
     "lease",
     [
         held(metadata={}),
-        held(metadata={"annotations": {leases.HELD_FOR: "half"}}),
+        held(metadata={"annotations": {leases.HOLDER_ANNOTATION: "half"}}),
         held(metadata={"annotations": None}),
         held(spec={"holderIdentity": "another-tool"}),
         held(spec={}),
@@ -58,8 +58,8 @@ def test_ours_says_for_whom() -> None:
 )
 def test_a_lease_of_another_tool_is_not_ours(lease: Object) -> None:
     """NMO-27: whatever does not say both, holder and object, is held by somebody else."""
-    assert leases.held_for(lease) is None
-    assert not leases.is_held_for(lease, maintenance())
+    assert leases.holder_of(lease) is None
+    assert not leases.is_holder(lease, maintenance())
 
 
 def test_an_object_made_anew_does_not_hold_the_old_ones_lease() -> None:
@@ -67,7 +67,7 @@ def test_an_object_made_anew_does_not_hold_the_old_ones_lease() -> None:
     other = maintenance()
     other["metadata"]["uid"] = "another"
 
-    assert not leases.is_held_for(held(), other)
+    assert not leases.is_holder(held(), other)
 
 
 def test_a_takeover_holds_for_the_version_that_was_read() -> None:

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from kube.door.api import Object
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import snapshot
+from kube.paths import Object
 from tests.kube.samples import maintenance, node
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)

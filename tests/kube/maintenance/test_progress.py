@@ -8,28 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube.door.api import Object
 from kube.maintenance import objects as m
-from kube.maintenance.progress import Report, progress, status_patch
+from kube.maintenance.progress import Findings, progress, status_patch
+from kube.paths import Object
 from tests.kube.samples import IN_MAINTENANCE, maintenance, node, pod
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 STAMP = "2026-01-02T03:04:05Z"
 LATER = NOW + timedelta(minutes=1)
-DRAINED = Report(drained=True)
+DRAINED = Findings(drained=True)
 
 
-def written(item: Object, *pods: Object, report: Report | None = None, now: datetime = NOW) -> Object:
+def written(item: Object, *pods: Object, findings: Findings | None = None, now: datetime = NOW) -> Object:
     """The whole status after the patch; it must have been one."""
-    patch = status_patch(item, IN_MAINTENANCE, pods, report or Report(), now)
+    patch = status_patch(item, IN_MAINTENANCE, pods, findings or Findings(), now)
     assert patch is not None
     merged = {**(item.get("status") or {}), **patch["status"]}
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def after(item: Object, *pods: Object, report: Report | None = None, now: datetime = NOW) -> Object:
+def after(item: Object, *pods: Object, findings: Findings | None = None, now: datetime = NOW) -> Object:
     """The object after the patch, as the API server would keep it."""
-    return {**item, "status": written(item, *pods, report=report, now=now)}
+    return {**item, "status": written(item, *pods, findings=findings, now=now)}
 
 
 def condition_of(item: Object, kind: str) -> tuple[str, str, str]:
@@ -88,7 +88,7 @@ def test_the_patch_holds_for_the_version_that_was_read() -> None:
 @pytest.mark.parametrize("pods", [[], [pod("a")]], ids=["drained", "running"])
 def test_nothing_is_written_when_only_the_time_changes(pods: list[Object]) -> None:
     """NMO-12, X-2: the same state a minute later is no patch, so a status write does not cause the next one."""
-    item = after(maintenance(), *pods, report=DRAINED)
+    item = after(maintenance(), *pods, findings=DRAINED)
 
     assert status_patch(item, IN_MAINTENANCE, pods, DRAINED, LATER) is None
 
@@ -97,7 +97,7 @@ def test_only_what_changes_is_sent() -> None:
     """NMO-12: a pod that went changes progress and pending pods, not the counts."""
     item = after(maintenance(), pod("a"), pod("b"))
 
-    patch = status_patch(item, IN_MAINTENANCE, [pod("a")], Report(), LATER)
+    patch = status_patch(item, IN_MAINTENANCE, [pod("a")], Findings(), LATER)
 
     assert patch is not None
     assert set(patch["status"]) == {
@@ -107,29 +107,29 @@ def test_only_what_changes_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "pods", "report", "phase"),
+    ("before", "pods", "findings", "phase"),
     [
-        pytest.param(None, [], Report(), "Running", id="an empty list alone proves nothing"),
+        pytest.param(None, [], Findings(), "Running", id="an empty list alone proves nothing"),
         pytest.param(None, [], DRAINED, "Succeeded", id="drained"),
         pytest.param(None, [pod("a")], DRAINED, "Running", id="drained, but a pod is there"),
-        pytest.param("Succeeded", [], Report(), "Succeeded", id="stays"),
-        pytest.param("Succeeded", [pod("a")], Report(), "Running", id="a pod came later"),
-        pytest.param("Failed", [], Report(), "Running", id="begun after a failure"),
+        pytest.param("Succeeded", [], Findings(), "Succeeded", id="stays"),
+        pytest.param("Succeeded", [pod("a")], Findings(), "Running", id="a pod came later"),
+        pytest.param("Failed", [], Findings(), "Running", id="begun after a failure"),
     ],
 )
-def test_the_phase(before: str | None, pods: list[Object], report: Report, phase: str) -> None:
-    """NMO-10: Succeeded only by a drained report on an empty node, and only as long as nothing is left."""
+def test_the_phase(before: str | None, pods: list[Object], findings: Findings, phase: str) -> None:
+    """NMO-10: Succeeded only by a drained findings on an empty node, and only as long as nothing is left."""
     item = maintenance({"phase": before} if before else None)
 
-    assert written(item, *pods, report=report)["phase"] == phase
+    assert written(item, *pods, findings=findings)["phase"] == phase
 
 
 def test_success_is_complete() -> None:
     """NMO-10, NMO-13: progress 100, nothing pending or blocked, no error left."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = after(maintenance(), pod("a"), report=Report(error="a is blocked", blocked=[blocked]))
+    item = after(maintenance(), pod("a"), findings=Findings(error="a is blocked", blocked=[blocked]))
 
-    status = written(item, report=DRAINED, now=LATER)
+    status = written(item, findings=DRAINED, now=LATER)
 
     assert (status["phase"], status["drainProgress"]) == ("Succeeded", 100)
     assert (status["pendingPods"], status["pendingCount"], status["blockedPods"]) == ([], 0, [])
@@ -138,7 +138,7 @@ def test_success_is_complete() -> None:
 
 def test_a_clean_step_clears_the_error() -> None:
     """NMO-13, C20: lastError holds the latest error and is gone after a clean pass."""
-    item = after(maintenance(), pod("a"), report=Report(error="no right to cordon"))
+    item = after(maintenance(), pod("a"), findings=Findings(error="no right to cordon"))
 
     assert item["status"]["lastError"] == "no right to cordon"
     assert "lastError" not in written(item, pod("a"))
@@ -147,18 +147,18 @@ def test_a_clean_step_clears_the_error() -> None:
 def test_a_step_that_says_nothing_of_blocked_pods_leaves_their_error() -> None:
     """NMO-12, NMO-13: it would be set again by the next look at the pods: two writes for nothing."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = after(maintenance(), pod("a"), report=Report(error="a is blocked", blocked=[blocked]))
+    item = after(maintenance(), pod("a"), findings=Findings(error="a is blocked", blocked=[blocked]))
 
-    assert status_patch(item, IN_MAINTENANCE, [pod("a")], Report(), LATER) is None
-    assert "lastError" not in written(item, pod("a"), report=Report(blocked=[]))
+    assert status_patch(item, IN_MAINTENANCE, [pod("a")], Findings(), LATER) is None
+    assert "lastError" not in written(item, pod("a"), findings=Findings(blocked=[]))
 
 
 def test_since_stays_while_the_reason_does() -> None:
     """NMO-12: a blocked pod keeps the time since when it is blocked for this reason; another reason is another time."""
     first = {"namespace": "ns", "name": "a", "uid": "u", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = after(maintenance(), pod("a"), report=Report(blocked=[{**first, "healthy": 3}]))
-    same = after(item, pod("a"), report=Report(blocked=[{**first, "healthy": 2}]), now=LATER)
-    other = after(same, pod("a"), report=Report(blocked=[{**first, "reason": "Forbidden"}]), now=LATER)
+    item = after(maintenance(), pod("a"), findings=Findings(blocked=[{**first, "healthy": 3}]))
+    same = after(item, pod("a"), findings=Findings(blocked=[{**first, "healthy": 2}]), now=LATER)
+    other = after(same, pod("a"), findings=Findings(blocked=[{**first, "reason": "Forbidden"}]), now=LATER)
 
     assert [it["since"] for it in item["status"]["blockedPods"]] == [STAMP]
     assert [it["since"] for it in same["status"]["blockedPods"]] == [STAMP]
@@ -173,7 +173,7 @@ def test_a_blocked_pod_that_is_gone_or_on_its_way_is_not_blocked() -> None:
     ]
     on_its_way = pod("b", deletionTimestamp="2027-01-01T00:00:00Z")
 
-    status = written(maintenance(), pod("a"), on_its_way, report=Report(blocked=said))
+    status = written(maintenance(), pod("a"), on_its_way, findings=Findings(blocked=said))
 
     assert [item["name"] for item in status["blockedPods"]] == ["a"]
 
@@ -201,8 +201,8 @@ def test_conditions_move_with_their_status_only() -> None:
     """NMO-10: lastTransitionTime stays while the status does, though reason and message change."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     first = after(maintenance(), pod("a"))
-    second = after(first, pod("a"), report=Report(blocked=[blocked]), now=LATER)
-    third = after(second, report=DRAINED, now=LATER)
+    second = after(first, pod("a"), findings=Findings(blocked=[blocked]), now=LATER)
+    third = after(second, findings=DRAINED, now=LATER)
 
     assert condition_of(first, "Drained") == ("False", "Draining", STAMP)
     assert condition_of(second, "Drained") == ("False", "Blocked", STAMP)
@@ -213,7 +213,7 @@ def test_conditions_move_with_their_status_only() -> None:
 @pytest.mark.parametrize("where", [None, node(), node(cordoned=True)], ids=["gone", "free", "not tainted"])
 def test_a_node_that_is_not_ready_for_it_is_told(where: Object | None) -> None:
     """NMO-5: the condition Cordoned is True with cordon and taints only."""
-    patch = status_patch(maintenance(), where, [pod("a")], Report(), NOW)
+    patch = status_patch(maintenance(), where, [pod("a")], Findings(), NOW)
 
     assert patch is not None
     found = m.condition(patch, "Cordoned")
@@ -222,7 +222,7 @@ def test_a_node_that_is_not_ready_for_it_is_told(where: Object | None) -> None:
 
 def test_what_never_began_fails_with_the_reason() -> None:
     """NMO-19, NMO-22: no counts, no pods: phase Failed and why."""
-    status = written(maintenance(counts=""), pod("a"), report=Report(error='nodes "x" not found'))
+    status = written(maintenance(counts=""), pod("a"), findings=Findings(error='nodes "x" not found'))
 
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "x" not found')
     assert "evictionPods" not in status
@@ -236,22 +236,22 @@ def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
     ending = maintenance()
     ending["metadata"]["deletionTimestamp"] = STAMP
 
-    assert status_patch(maintenance(counts=""), IN_MAINTENANCE, [pod()], Report(), NOW) is None
-    assert status_patch(ending, IN_MAINTENANCE, [pod()], Report(error="x"), NOW) is None
+    assert status_patch(maintenance(counts=""), IN_MAINTENANCE, [pod()], Findings(), NOW) is None
+    assert status_patch(ending, IN_MAINTENANCE, [pod()], Findings(error="x"), NOW) is None
 
 
 def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None:
     """NMO-13: whoever deleted it and waits reads the reason, once; nothing else moves any more."""
     ending = maintenance()
     ending["metadata"]["deletionTimestamp"] = STAMP
-    report = Report(error="no right", restoring=True)
+    findings = Findings(error="no right", restoring=True)
 
-    patch = status_patch(ending, IN_MAINTENANCE, [pod()], report, NOW)
+    patch = status_patch(ending, IN_MAINTENANCE, [pod()], findings, NOW)
 
     assert patch is not None
     assert {key: value for key, value in patch["status"].items() if key != "lastUpdate"} == {"lastError": "no right"}
     ending["status"] = patch["status"]
-    assert status_patch(ending, IN_MAINTENANCE, [pod()], report, LATER) is None
+    assert status_patch(ending, IN_MAINTENANCE, [pod()], findings, LATER) is None
 
 
 pending_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_size=10)
@@ -263,12 +263,12 @@ def test_the_status_over_any_sequence(sets: list[set[str]], drained: bool) -> No
     item, progress_before = maintenance(), 0
     for names in sets:
         pods = [pod(name) for name in sorted(names)]
-        patch = status_patch(item, IN_MAINTENANCE, pods, Report(drained=drained), NOW)
+        patch = status_patch(item, IN_MAINTENANCE, pods, Findings(drained=drained), NOW)
         item = {**item, "status": {**(item.get("status") or {}), **(patch["status"] if patch else {})}}
         status = item["status"]
         assert status["drainProgress"] >= progress_before
         assert (status["evictionPods"], status["totalpods"]) == (5, 9)
         assert status["pendingPods"] == sorted(names)
         assert (status["phase"] == "Succeeded") <= (not names and drained)
-        assert status_patch(item, IN_MAINTENANCE, pods, Report(drained=drained), LATER) is None
+        assert status_patch(item, IN_MAINTENANCE, pods, Findings(drained=drained), LATER) is None
         progress_before = status["drainProgress"]

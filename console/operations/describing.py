@@ -1,0 +1,62 @@
+"""Words for maintenances, nodes and blocked pods, for the terminal and for pages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from kube.maintenance.objects import Maintenance, is_deleting, phase
+from kube.nodes import is_cordoned
+from kube.paths import Object
+
+GONE = "gone"
+CORDONED = "cordoned, takes no new pods"
+
+
+def full_name(maintenance: Maintenance) -> str:
+    """`kind.group/name`, as kubectl prints it and takes it."""
+    group = maintenance["apiVersion"].split("/")[0]
+    return f"nodemaintenance.{group}/{maintenance['metadata']['name']}"
+
+
+def plain(item: Object) -> Object:
+    """The object without `metadata.managedFields`, as kubectl shows it."""
+    return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key != "managedFields"}}
+
+
+def phase_word(maintenance: Maintenance) -> str:
+    """The phase, or what comes before the first and after the last one."""
+    return "Ending" if is_deleting(maintenance) else phase(maintenance) or "Waiting"
+
+
+def age(since: str, now: datetime) -> str:
+    """Time since then in one or two units, as kubectl's AGE."""
+    seconds = max(0, int((now - datetime.fromisoformat(since.replace("Z", "+00:00"))).total_seconds()))
+    if seconds < 120:
+        return f"{seconds}s"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if minutes < 120:
+        return f"{minutes}m"
+    return f"{hours}h" if hours < 48 else f"{days}d"
+
+
+def node_report(name: str, node: Object | None) -> Object:
+    """Whether the node takes pods: `{node, schedulable, state}`."""
+    if node is None:
+        return {"node": name, "schedulable": False, "state": GONE}
+    schedulable = not is_cordoned(node)
+    return {"node": name, "schedulable": schedulable, "state": "schedulable" if schedulable else CORDONED}
+
+
+def remedy(item: Mapping[str, Any]) -> str:
+    """What would let a blocked pod go, in words."""
+    budget, namespace = item.get("budget"), item["namespace"]
+    if item["reason"] == "DisruptionBudget" and budget:
+        loosen = f"a looser budget: kubectl -n {namespace} edit pdb {budget}"
+        if item.get("allowsNone"):
+            return f"{loosen} (this one lets no pod go, however many are ready)"
+        lacking = max(1, item.get("needed", 0) + 1 - item.get("healthy", 0))
+        more = f"{lacking} more ready pod{'s' if lacking > 1 else ''} under this budget"
+        return f"{more}, or {loosen}"
+    return str(item.get("message") or "see the events of the pod")

@@ -1,0 +1,56 @@
+"""A replay on a terminal: a line for each answer, and below it how then and now differ. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from rich.text import Text
+
+from console.operations.diff import DIFFERS, EXPLAINED, SAME, UNRECORDED, Replayed
+from console.operations.event_types import short
+from eventing.replay.again import Answer
+from eventing.replay.differences import Difference
+
+STYLES = {SAME: "green", EXPLAINED: "cyan", DIFFERS: "bold red", UNRECORDED: "yellow"}
+NOTHING = "nothing"
+
+
+def replay_lines(replayed: Replayed) -> Text:
+    """A line for the event and function, and one or more for each difference."""
+    event, function = replayed.entry.event, replayed.now.function
+    lines = Text.assemble(
+        (f"{replayed.result:12}", STYLES[replayed.result]),
+        f"  {short(event.get_type()):25} ─▶ {function:8} {_answered(replayed.now):28}  {event.get_id()}",
+    )
+    for difference in replayed.differences:
+        lines.append_text(_of_difference(difference))
+    return lines
+
+
+def _of_difference(difference: Difference) -> Text:
+    if difference.explained:
+        return Text(f"\n    {difference.field}: {_value(difference.then)} → {_value(difference.now)}: ", "dim").append(
+            difference.explained
+        )
+    then = (f"\n      - {_value(difference.then)}", "red")
+    now = (f"\n      + {_value(difference.now)}", "green")
+    return Text.assemble(f"\n    {difference.field}", then, now)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    return short(value) if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _answered(answer: Answer) -> str:
+    if answer.status >= 400:
+        return f"{answer.status} {answer.error}"
+    return ", ".join(short(reply["type"]) for reply in answer.replies) or NOTHING
+
+
+def lost_lines(lost: Iterable[str]) -> Text:
+    """The objects that are gone since, a sentence each."""
+    return Text("\n".join(lost), "dim")

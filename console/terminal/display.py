@@ -1,0 +1,117 @@
+"""Maintenances on a terminal: a table, the details of one node, and one line for a pipe. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from console.operations.describing import age, full_name, phase_word, remedy
+from kube.maintenance.objects import FAILED, Maintenance, node_name
+from kube.words import counted
+
+BAR_WIDTH = 20
+COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
+
+
+def bar(percent: int) -> Text:
+    """A progress bar with its number."""
+    filled = BAR_WIDTH * percent // 100
+    return Text.assemble(("━" * filled, "green"), ("─" * (BAR_WIDTH - filled), "dim"), f" {percent:3d}%")
+
+
+def line(maintenance: Maintenance) -> str:
+    """One line for a pipe: node, phase, progress, what is left, and why it failed."""
+    status = maintenance.get("status") or {}
+    blocked = len(status.get("blockedPods") or [])
+    left = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
+    progress = f"{phase_word(maintenance)} {status.get('drainProgress') or 0}%"
+    return f"{node_name(maintenance)} {progress} {left}{_error(maintenance)}"
+
+
+def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
+    """A row per maintenance, and below the table a line for each that failed."""
+    if not maintenances:
+        return Text("No maintenance.")
+    table = _table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
+    for item in maintenances:
+        status = item.get("status") or {}
+        word = phase_word(item)
+        table.add_row(
+            node_name(item),
+            Text(word, COLORS.get(word, "")),
+            bar(status.get("drainProgress") or 0),
+            str(len(status.get("pendingPods") or [])),
+            str(len(status.get("blockedPods") or [])),
+            age(item["metadata"]["creationTimestamp"], now),
+            Text((item.get("spec") or {}).get("reason") or ""),
+        )
+    errors = [Text(f"{full_name(item)} failed{_error(item)}", "red") for item in maintenances if _error(item)]
+    return Group(table, *errors)
+
+
+def _error(item: Maintenance) -> str:
+    """Why it failed, after a colon; "" when it did not fail."""
+    return f": {item['status'].get('lastError')}" if phase_word(item) == FAILED else ""
+
+
+def details(name: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
+    """One node: its state, then every maintenance that names it."""
+    head = Text(f"Node {name}: {state}")
+    if not maintenances:
+        return Group(head, Text("No maintenance."))
+    return Group(head, *(part for item in maintenances for part in _maintenance(item, now)))
+
+
+def _maintenance(item: Maintenance, now: datetime) -> list[RenderableType]:
+    status = item.get("status") or {}
+    reason = (item.get("spec") or {}).get("reason")
+    parts: list[RenderableType] = [
+        Text(""),
+        Text(f"{full_name(item)}{f': {reason}' if reason else ''}", "bold"),
+        Text.assemble(f"{phase_word(item)}  ", bar(status.get("drainProgress") or 0), f"  {_counts(item, now)}"),
+    ]
+    if status.get("lastError"):
+        parts.append(Text(f"Last error: {status['lastError']}", "red"))
+    if status.get("blockedPods"):
+        parts += [Text(""), _blocked_table(status["blockedPods"], now)]
+    parts += _pending(status)
+    return parts
+
+
+def _counts(item: Maintenance, now: datetime) -> str:
+    status = item.get("status") or {}
+    if "evictionPods" not in status:
+        return "not begun yet"
+    pending = len(status.get("pendingPods") or [])
+    since = age(item["metadata"]["creationTimestamp"], now)
+    return f"{pending} of {counted(status['evictionPods'], 'pod')} left, begun {since} ago"
+
+
+def _pending(status: Mapping[str, Any]) -> list[RenderableType]:
+    """Pending pods that are on their way: those not in the blocked table."""
+    blocked = {(item["namespace"], item["name"]) for item in status.get("blockedPods") or []}
+    names = [(item["namespace"], item["name"]) for item in status.get("pendingPodsRefs") or []]
+    moving = [f"  {namespace}/{name}" for namespace, name in names if (namespace, name) not in blocked]
+    return [Text(""), Text("PENDING"), *map(Text, moving)] if moving else []
+
+
+def _blocked_table(blocked: Sequence[Mapping[str, Any]], now: datetime) -> Table:
+    table = _table("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
+    for item in blocked:
+        counts = f"{item['healthy']}/{item['needed']}" if "healthy" in item and "needed" in item else ""
+        since = age(item["since"], now) if item.get("since") else ""
+        pod = f"{item['namespace']}/{item['name']}"
+        table.add_row(pod, item["reason"], item.get("budget") or "", counts, since, Text(remedy(item)))
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,45 @@
+"""What every view of the console uses: the caller, the current state, the journal."""
+
+from __future__ import annotations
+
+from flask import request
+from werkzeug.exceptions import NotFound
+
+from console.web.callers import Caller, Identify, to_see
+from console.web.live import Live, State
+from eventing.journal.store import Journal
+from kube.door.cluster import Cluster
+
+
+class Context:
+    """Shared by all requests of one console.
+
+    Attributes:
+        cluster: the console's own door; only `live` reads through it, and a proxied caller's actions go through it.
+        live: what there is now.
+        functions: below which URL functions answer by their names; "" where the Triggers say where each is.
+        broker: where the broker takes events; "" where the Broker says.
+    """
+
+    def __init__(
+        self, cluster: Cluster, live: Live, identify: Identify, journal: Journal | None, functions: str, broker: str
+    ) -> None:
+        self.cluster, self.live, self.functions, self.broker = cluster, live, functions, broker
+        self._identify, self._journal = identify, journal
+
+    def caller(self) -> Caller:
+        """Who sent this request; `Denied` when nobody is named."""
+        return self._identify(request)
+
+    def viewed(self) -> tuple[State, str]:
+        """What there is, and the caller's name; `Denied` unless the caller may see all of it."""
+        caller, state = self.caller(), self.live.now()
+        _, name = self.cluster.together(caller.require(to_see(state.groups)), caller.name())
+        return state, str(name)
+
+    @property
+    def journal(self) -> Journal:
+        """The journal, or a 404 page that says how to have one."""
+        if self._journal is None:
+            raise NotFound("this console reads no journal: start it with --journal, or set DATABASE_URL")
+        return self._journal

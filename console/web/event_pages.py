@@ -1,0 +1,102 @@
+"""The pages about recorded events: the list with filters, one event, a node's timeline, a dry run of a replay."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+from cloudevents.core.formats.json import JSONFormat
+from flask import render_template, request
+from werkzeug.exceptions import BadRequest, NotFound
+
+from console.operations.event_types import KNOWN, short
+from console.operations.moments import parse_moment
+from console.operations.replaying import dry_run
+from console.web import lanes
+from console.web.callers import to_replay, to_start
+from console.web.context import Context
+from eventing.journal.entries import Entry, Query
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.objects import node_name
+
+PAGE = 200
+"""Events on one page."""
+LONGEST = 1000
+"""Events in one timeline; the last ones of a longer one."""
+SPANS = ("15m", "1h", "1d")
+"""What the page offers as `since`; the address may name any that `parse_moment` reads."""
+
+
+class EventPages:
+    """The views; each method is one, listed in `console.web.app`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def events(self) -> str:
+        """The newest events, narrowed by `node`, `maintenance`, `type`, `since` and `failed`."""
+        _, user = self._context.viewed()
+        asked = {name: request.args.get(name, "").strip() for name in ("node", "maintenance", "type", "since")}
+        failed = bool(request.args.get("failed"))
+        query = Query(
+            node=asked["node"],
+            maintenance=asked["maintenance"],
+            types=(asked["type"],) if asked["type"] else (),
+            since=_moment(asked["since"]),
+            failed=failed,
+            limit=PAGE,
+            newest=True,
+        )
+        found = self._context.journal.select(query)[::-1]
+        return render_template(
+            "events.html",
+            **{"user": user, "entries": found, "asked": asked, "failed": failed, "lanes": lanes},
+            **{"types": KNOWN, "spans": SPANS, "full": len(found) == PAGE, "page": PAGE},
+        )
+
+    def event(self, seq: int) -> str:
+        """One event as JSON, with its attempts."""
+        _, user = self._context.viewed()
+        entry = self._entry(seq)
+        return render_template("event.html", user=user, entry=entry, text=pretty(entry), lanes=lanes)
+
+    def replay(self, seq: int) -> str:
+        """Replay one event as a dry run: what each function answered then, and now. Who may start may do this."""
+        caller, state = self._context.caller(), self._context.live.now()
+        self._context.cluster.run(caller.require([*to_start(MEDIK8S, state.groups), *to_replay(state.groups)]))
+        entry = self._entry(seq)
+        shown = dry_run(entry, self._context.cluster, caller.api, self._context.functions)
+        return render_template("replayed.html", entry=entry, shown=shown, short=short, value=json.dumps)
+
+    def timeline(self, name: str) -> str:
+        """The lanes of the node's maintenance, or of its last one."""
+        state, user = self._context.viewed()
+        uids = [item["metadata"]["uid"] for item in state.maintenances if node_name(item) == name]
+        uid = uids[-1] if uids else self._last(name)
+        found = self._context.journal.select(Query(maintenance=uid, limit=LONGEST, newest=True)) if uid else []
+        return render_template(
+            "timeline.html", user=user, name=name, uid=uid, entries=found, picture=lanes.draw(found), lanes=lanes
+        )
+
+    def _last(self, name: str) -> str:
+        """Uid of the last maintenance that was recorded of the node."""
+        found = self._context.journal.select(Query(node=name, limit=50, newest=True))
+        return next((entry.maintenance for entry in reversed(found) if entry.maintenance), "")
+
+    def _entry(self, seq: int) -> Entry:
+        found = self._context.journal.select(Query(after=seq - 1, limit=1))
+        if not found or found[0].seq != seq:
+            raise NotFound(f"there is no event number {seq}: it may be too old to be kept")
+        return found[0]
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return parse_moment(text) if text else None
+    except ValueError as error:
+        raise BadRequest(f"since: {error}") from None
+
+
+def pretty(entry: Entry) -> str:
+    """The event in the JSON format, indented."""
+    return json.dumps(json.loads(JSONFormat().write(entry.event)), indent=2, ensure_ascii=False)

@@ -1,0 +1,149 @@
+"""Finds how the objects named in recorded events have changed since: that explains why a replay differs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing.journal.entries import Entry
+from kube.door.api import Api, absent_ok
+from kube.maintenance.groups import GROUPS
+from kube.maintenance.objects import SUCCEEDED, phase
+from kube.nodes import in_maintenance, node_path
+from kube.paths import Object, segment
+from kube.pods import is_terminating
+
+MAINTENANCE, NODE, POD = "nodemaintenance", "node", "pod"
+
+
+class Change(Enum):
+    """How an object has changed since it was recorded; the text follows its name."""
+
+    DELETED = "no longer exists"
+    REPLACED = "is another one now"
+    TERMINATING = "is being deleted"
+    SUCCEEDED = "has Succeeded since"
+    PREPARED = "is cordoned and tainted now"
+
+
+LOST = (Change.DELETED, Change.REPLACED)
+"""The object that was recorded is not there any more."""
+
+
+@dataclass(frozen=True)
+class RecordedObject:
+    """An object that a recorded event names; `uid` is "" where only the name is known."""
+
+    kind: str
+    name: str
+    uid: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The objects that have changed since they were recorded, and how."""
+
+    by_object: Mapping[RecordedObject, Change]
+
+    def of(self, kind: str, key: str) -> Change | None:
+        """How the object of this kind and uid has changed, a node by its name; None when it has not."""
+        return self._by_key.get((kind, key))
+
+    def lost(self) -> list[str]:
+        """A sentence for each object that is gone, in order."""
+        return sorted(f"{each} {change.value}" for each, change in self.by_object.items() if change in LOST)
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, str], Change]:
+        return {(each.kind, each.uid or each.name): change for each, change in self.by_object.items()}
+
+
+NO_CHANGES = Changes({})
+
+
+def objects_in(entries: Iterable[Entry]) -> set[RecordedObject]:
+    """The objects that the events, and the replies to them, name."""
+    found: set[RecordedObject] = set()
+    for entry in entries:
+        found.update(_named(_data(entry.event)))
+        for attempt in entry.attempts:
+            for reply in attempt.replies:
+                found.update(_named(_mapping(reply.get("data"))))
+    return found
+
+
+def _data(event: BaseCloudEvent) -> Mapping[str, Any]:
+    return _mapping(event.get_data())
+
+
+def _named(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
+    """Data of ours names maintenance, node and pods; the API server's is the whole object."""
+    metadata, kind = _mapping(data.get("metadata")), data.get("kind")
+    if kind == "NodeMaintenance":
+        yield from _maintenance({**metadata, "apiVersion": data.get("apiVersion")})
+        yield from _node(_mapping(data.get("spec")).get("nodeName"))
+    elif kind == "Node":
+        yield from _node(metadata.get("name"))
+    else:
+        yield from _maintenance(_mapping(data.get("maintenance")))
+        yield from _node(data.get("node"))
+        for pod in pods_in(data):
+            path = f"/api/v1/namespaces/{segment(pod['namespace'])}/pods/{segment(pod['name'])}"
+            yield RecordedObject(POD, f"{pod['namespace']}/{pod['name']}", pod["uid"], path)
+
+
+def pods_in(data: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    """The pods, each with its uid, that an answer of `evict` names."""
+    listed = [*_list(data.get("evicted")), *_list(data.get("blocked"))]
+    return [pod for pod in listed if all(_mapping(pod).get(key) for key in ("namespace", "name", "uid"))]
+
+
+def _maintenance(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
+    group, name, uid = GROUPS.get(str(data.get("apiVersion"))), data.get("name"), data.get("uid")
+    if group and name and uid:
+        yield RecordedObject(MAINTENANCE, str(name), str(uid), f"{group.path}/{segment(str(name))}")
+
+
+def _node(name: Any) -> Iterator[RecordedObject]:
+    if name:
+        yield RecordedObject(NODE, str(name), "", node_path(str(name)))
+
+
+async def read_changes(api: Api, objects: Collection[RecordedObject]) -> Changes:
+    """Read each of them once. Raises `ApiError`, e.g. `Denied` where the caller may not read them."""
+    found = await asyncio.gather(*(absent_ok(api.get(each.path)) for each in objects))
+    changes = {each: change_of(each, live) for each, live in zip(objects, found, strict=True)}
+    return Changes({each: change for each, change in changes.items() if change})
+
+
+def change_of(recorded: RecordedObject, live: Object | None) -> Change | None:
+    """How a recorded object has changed, given the live object of its name."""
+    if live is None:
+        return Change.DELETED
+    if recorded.uid and live["metadata"]["uid"] != recorded.uid:
+        return Change.REPLACED
+    if is_terminating(live):
+        return Change.TERMINATING
+    if recorded.kind == MAINTENANCE and phase(live) == SUCCEEDED:
+        return Change.SUCCEEDED
+    if recorded.kind == NODE and any(in_maintenance(live, group.drain_taint) for group in GROUPS.values()):
+        return Change.PREPARED
+    return None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,67 @@
+"""A step as it is served, and its invocation: one event in, the events that answer it out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cloudevents.core.base import BaseCloudEvent
+
+from functions.failures import Failed, Retry, retry
+from kube.door.cluster import Cluster
+from kube.door.errors import ApiError, Conflict, Unavailable
+
+log = logging.getLogger("functions")
+Step = Callable[[BaseCloudEvent, Cluster], list[BaseCloudEvent]]
+Fail = Callable[[str, BaseCloudEvent, str], list[BaseCloudEvent]]
+"""From step, event and error to the event of failure; raises `Retry` where there is none."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """One step: its name is its route, its Trigger, its ServiceAccount.
+
+    Attributes:
+        step: event in, events out.
+        consumes: event types it acts on, () for all; others are answered with 204, so that no broker retries them.
+        emits: event types it may answer with.
+        kind: of API server events it acts on this kind only; "" for any.
+        fail: what becomes of an event that the step cannot act on.
+    """
+
+    name: str
+    step: Step
+    consumes: tuple[str, ...]
+    emits: tuple[str, ...]
+    kind: str = ""
+    fail: Fail = retry
+
+    def is_for(self, event: BaseCloudEvent) -> bool:
+        """Whether the step acts on this event."""
+        kind = event.get_extension("kind")
+        if self.consumes and event.get_type() not in self.consumes:
+            return False
+        return not (self.kind and kind and kind != self.kind)
+
+
+def invoke(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """The events that the step answers with; what it cannot do becomes the wing's event of failure.
+
+    Raises `Retry` for what may work later, and `BadEvent`.
+    """
+    if not function.is_for(event):
+        return []
+    try:
+        return function.step(event, cluster)
+    except (Conflict, Unavailable) as error:
+        raise Retry(error.message) from error
+    except Failed as error:
+        return _failed(function, event, str(error))
+    except ApiError as error:  # the account may not, or the server refuses: trying again changes nothing (X-6)
+        return _failed(function, event, error.message)
+
+
+def _failed(function: Function, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
+    log.error(error, extra={"fields": {"function": function.name, "event": event.get_id()}})
+    return function.fail(function.name, event, error)

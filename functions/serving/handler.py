@@ -1,0 +1,113 @@
+"""One HTTP request to a function: the event decoded, the step invoked, its answer encoded, the attempt published."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from cloudevents.core.base import BaseCloudEvent
+from flask import Response, request
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from eventing import logs, marks
+from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, received_or_none
+from functions.failures import Retry
+from functions.serving.answers import replay_response, response_of, text
+from functions.serving.attempts import OngoingAttempt, Publisher
+from functions.serving.function import Function, invoke
+from functions.serving.metrics import RESULTS, SECONDS
+from functions.serving.tracing import Spans
+from kube.door.cluster import Cluster
+from kube.door.deadline import within
+
+log = logging.getLogger("functions")
+SECONDS_TO_ANSWER = 1.6
+"""For all requests to the API server that an event costs, so that none keeps its sender for two seconds (rule 3)."""
+
+
+def handler(function: Function, cluster: Cluster, publisher: Publisher, spans: Spans) -> Callable[[], Response]:
+    """The Flask view of a function."""
+
+    def handle() -> Response:
+        started = time.perf_counter()
+        headers, body = dict(request.headers), _body()
+        try:
+            event = _decoded(function, headers, body)
+        except BadEvent as error:
+            response = _refused(function, error)
+            _dead_letter(received_or_none(headers, body), response, publisher)
+            return _counted(function, response, started)
+        with OngoingAttempt(function.name, event, publisher) as attempt, spans.around(attempt):
+            response = answer(function, attempt, cluster, accept=request.headers.get("Accept", ""))
+        if marks.is_replay(event):
+            return response
+        if function.consumes:
+            _dead_letter(event, response, publisher)
+        return _counted(function, response, started)
+
+    return handle
+
+
+def _body() -> bytes | None:
+    """The request's body; None when it is larger than any honest event."""
+    try:
+        return request.get_data()
+    except RequestEntityTooLarge:  # Flask's own limit, MAX_CONTENT_LENGTH; it would answer with a page
+        return None
+
+
+def _decoded(function: Function, headers: dict[str, str], body: bytes | None) -> BaseCloudEvent:
+    if body is None:
+        raise TooLarge(f"at most {BODY_LIMIT} bytes are taken")
+    # What consumes every type takes any data, too: an event that no function can read is one to keep for a person.
+    return received(headers, body, any_data=not function.consumes)
+
+
+def _dead_letter(event: BaseCloudEvent | None, response: Response, publisher: Publisher) -> None:
+    """Publish an event that was refused as a dead letter: not every broker does.
+
+    RabbitMQ's takes a status that it would not retry for an answer. A dead letter published twice is recorded once.
+    """
+    if event is not None and 400 <= response.status_code < 500:
+        letter = DeadLetter(request.url, response.status_code, response.get_data(as_text=True).strip())
+        publisher.add_dead_letter(as_dead_letter(event, letter))
+
+
+def _counted(function: Function, response: Response, started: float) -> Response:
+    """The same response, counted in the metrics; replays are in none: metrics show what happened."""
+    SECONDS.labels(function.name).observe(time.perf_counter() - started)
+    RESULTS.labels(function.name, str(response.status_code)).inc()
+    return response
+
+
+def answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, *, accept: str = "") -> Response:
+    """Invoke and encode: 200 with the next event or 204; 4xx for what is no event; 503 for what may work later.
+
+    In: the attempt that has begun on an event; its outcome is set here.
+    The answers to a replay are for whoever replays: 200 with all of them as a batch if he accepts that, else 204.
+    """
+    with logs.every_line(**marks.of(attempt.event)):
+        response = _answer(function, attempt, cluster, accept)
+    attempt.status = response.status_code
+    attempt.error = response.get_data(as_text=True).strip() if attempt.status >= 400 else ""
+    return response
+
+
+def _answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, accept: str) -> Response:
+    event = attempt.event
+    try:
+        with within(SECONDS_TO_ANSWER):
+            attempt.replies = invoke(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
+        return replay_response(attempt.replies, accept) if marks.is_replay(event) else response_of(attempt.replies)
+    except BadEvent as error:
+        return _refused(function, error)
+    except Retry as error:
+        log.warning("retry: %s", error, extra={"fields": {"function": function.name}})
+        return text(f"{error}\n", 503)
+
+
+def _refused(function: Function, error: BadEvent) -> Response:
+    log.warning("not an event: %s", error, extra={"fields": {"function": function.name}})
+    return text(f"{error}\n", error.status)

@@ -1,0 +1,90 @@
+"""Sends evictions: one batch, free pods and budgets side by side, never waiting for pods to go (NMO-6)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from kube.budgets import Blocked, Plan, identity, refused_by
+from kube.door.api import Api, absent_ok
+from kube.door.errors import ApiError, Conflict, NotFound
+from kube.evictions import Batch, eviction_of, eviction_path, pod_path, refusal_of
+from kube.pods import Pod, controller, is_daemon, is_terminating, uid
+
+BATCH_SECONDS = 1.0
+"""A batch starts no eviction later than this; what is left goes with the next batch."""
+ATTEMPTS = 3
+"""How often a pod that keeps changing is tried before it is left to the next batch."""
+
+
+async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> Batch:
+    """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget."""
+    until = time.monotonic() + seconds
+    batch = Batch(blocked=list(plan.blocked))
+    queues = [[pod] for pod in plan.free] + list(plan.queues.values())
+    await asyncio.gather(*(_evict_queue(api, queue, plan, batch, until) for queue in queues))
+    return batch
+
+
+async def _evict_queue(api: Api, queue: list[Pod], plan: Plan, batch: Batch, until: float) -> None:
+    for index, pod in enumerate(queue):
+        if time.monotonic() > until:
+            batch.unsent.extend(queue[index:])
+            return
+        refusal = await _evict(api, pod, batch)
+        if refusal:
+            batch.blocked.append(refusal)
+            batch.blocked.extend(_same_budget(refusal, plan, queue[index + 1 :]))
+            return
+
+
+def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Blocked]:
+    """Who waits behind a refused pod waits for the same budget."""
+    budget = plan.budgets.get(f"{refusal.pod['namespace']}/{refusal.budget}")
+    for pod in rest:
+        yield refused_by(budget, pod) if budget else Blocked(identity(pod), refusal.reason, refusal.message)
+
+
+async def _evict(api: Api, pod: Pod, batch: Batch) -> Blocked | None:
+    """One eviction: booked in the batch when it worked, else the reason why not."""
+    for _ in range(ATTEMPTS):
+        try:
+            await api.create(eviction_path(pod), eviction_of(pod))
+        except NotFound:
+            batch.gone.append(identity(pod))
+            return None
+        except Conflict:
+            fresh = await absent_ok(api.get(pod_path(pod)))
+            if fresh is None or uid(fresh) != uid(pod) or is_terminating(fresh):
+                batch.gone.append(identity(pod))
+                return None
+            pod = fresh  # something else about it changed: it is still to go
+        except ApiError as error:
+            if error.status:
+                return refusal_of(pod, error.status, error.message, error.body)
+            break  # no answer: the next batch sees whether it was done
+        else:
+            batch.evicted.append(identity(pod))
+            return None
+    batch.unsent.append(pod)
+    return None
+
+
+async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
+    """Uids of DaemonSet pods whose DaemonSet is gone: nobody looks after them any more (NMO-7)."""
+    daemons = [pod for pod in pods if is_daemon(pod)]
+    owners = {(pod["metadata"]["namespace"], (controller(pod) or {})["name"]) for pod in daemons}
+    missing = set()
+    for owner, exists in zip(owners, await asyncio.gather(*(_exists(api, *owner) for owner in owners)), strict=True):
+        if not exists:
+            missing.add(owner)
+    return {uid(pod) for pod in daemons if (pod["metadata"]["namespace"], (controller(pod) or {})["name"]) in missing}
+
+
+async def _exists(api: Api, namespace: str, name: str) -> bool:
+    try:
+        await api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")
+    except NotFound:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""Evictions as data: the subresource's requests, what its refusals mean, and what became of a batch (NMO-6). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kube.budgets import Blocked, identity
+from kube.paths import Object
+from kube.pods import Pod
+
+NAMED = 5
+"""Blocked pods that a line names."""
+FORBIDDEN = (401, 403)
+
+
+@dataclass
+class Batch:
+    """What came of one batch.
+
+    Attributes:
+        evicted: pods the server let go, `{namespace, name, uid}`.
+        gone: pods that were gone, or evicted by another pass, before we came.
+        blocked: pods that may not go now, with the reason.
+        unsent: time was up before their turn, or there was no answer; they may go at once.
+    """
+
+    evicted: list[dict[str, str]] = field(default_factory=list)
+    gone: list[dict[str, str]] = field(default_factory=list)
+    blocked: list[Blocked] = field(default_factory=list)
+    unsent: list[Pod] = field(default_factory=list)
+
+
+def pod_path(pod: Pod) -> str:
+    """Path of the pod."""
+    metadata = pod["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def eviction_path(pod: Pod) -> str:
+    """Path of the pod's eviction subresource."""
+    return f"{pod_path(pod)}/eviction"
+
+
+def eviction_of(pod: Pod) -> Object:
+    """A policy/v1 Eviction of exactly this pod in exactly the state that we saw.
+
+    The uid keeps another pod of the same name safe. The version keeps two passes over one node, side by side or with
+    a list from the cache, from evicting a pod twice: the first one changes it, and the second is refused.
+    """
+    metadata = pod["metadata"]
+    seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+        "deleteOptions": {"preconditions": seen},
+    }
+
+
+def refusal_of(pod: Pod, status: int, message: str, body: Mapping[str, Any]) -> Blocked:
+    """What an error of the eviction subresource means for the pod (X-6); the server's own sentence is kept.
+
+    `status` is the HTTP status, `body` the `Status` object that came with it.
+    """
+    causes = (body.get("details") or {}).get("causes") or []
+    budget_cause = next((cause for cause in causes if cause.get("reason") == "DisruptionBudget"), None)
+    if status == 429:
+        text = (budget_cause or {}).get("message") or message
+        return Blocked(identity(pod), "DisruptionBudget", text, _budget_named(text))
+    if status == 500 and "more than one PodDisruptionBudget" in message:
+        return Blocked(identity(pod), "MultipleBudgets", message)
+    if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
+        return Blocked(identity(pod), "NamespaceTerminating", "its namespace is being deleted, and the pod with it")
+    reason = "Forbidden" if status in FORBIDDEN else "Error"
+    return Blocked(identity(pod), reason, message)
+
+
+def _budget_named(message: str) -> str:
+    """The budget in "The disruption budget NAME needs 3 healthy pods and has 3 currently", "" when none is named."""
+    words = message.split()
+    return words[3] if message.startswith("The disruption budget ") and len(words) > 3 else ""
+
+
+def summary(blocked: Iterable[Blocked]) -> str:
+    """One line for `status.lastError`: why pods are blocked, those of one reason together, the first five by name."""
+    named = sorted((f"{item.pod['namespace']}/{item.pod['name']}", item.message) for item in blocked)
+    together: dict[str, list[str]] = {}
+    for name, message in named[:NAMED]:
+        together.setdefault(message, []).append(name)
+    more = [f"and {len(named) - NAMED} more"] if len(named) > NAMED else []
+    return "; ".join([*(f"{', '.join(names)}: {message}" for message, names in together.items()), *more])

@@ -1,0 +1,33 @@
+"""The type of an API object, and the paths and selectors under which the API server serves objects. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+Object = dict[str, Any]
+"""An API object as JSON decodes it."""
+PODS = "/api/v1/pods"
+"""Path of all pods of all namespaces."""
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path. Free text may stand where a name should; it must not lead to another resource:
+    what no object's name can hold becomes a name that no object has."""
+    harmless = name.replace("/", ":").replace("%", ":") if name.strip(".") else ":"
+    return quote(harmless, safe="")
+
+
+def _selector_value(value: str) -> str:
+    """A value for a field selector: nodeName is free text, and one with a comma must not spoil the whole request."""
+    return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
+
+
+def on_node(node: str) -> str:
+    """Field selector of what names `node` in `spec.nodeName`: pods, and NodeMaintenance objects."""
+    return f"spec.nodeName={_selector_value(node)}"
+
+
+def pods_on(node: str) -> tuple[str, str]:
+    """Path and field selector of the pods on a node."""
+    return PODS, on_node(node)

@@ -1,0 +1,182 @@
+"""`make demo`: the main job, start to end, on a cluster made for it; every line shown is what really happens.
+
+The story is told with kubectl, the delivery's log (the events as they flow) and a watch on the NodeMaintenance.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from kube.words import counted
+from localcluster import build, product
+from localcluster.cluster import LocalCluster
+from localcluster.demo.flow import Flow
+from localcluster.product import Product
+from localcluster.trouble import LocalClusterError
+
+HERE = Path(__file__).parent
+MAINTENANCES = "/apis/nodemaintenance.medik8s.io/v1beta1/nodemaintenances"
+NAME = "demo"
+SECONDS = 60.0
+"""Longest silence of the drain that the demo takes for life."""
+
+
+class DemoError(LocalClusterError):
+    """The demo did not show what it promises."""
+
+
+def main() -> int:
+    """Run the demo; 0 when the node was drained and given back."""
+    started = time.monotonic()
+    say("a cluster for this demo: etcd, API server, controller manager, scheduler, kwok")
+    build.servers()
+    with tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-") as folder:
+        _run(Path(folder), started)
+    say("everything that was started is stopped")
+    _look_next()
+    return 0
+
+
+def _run(folder: Path, started: float) -> None:
+    with LocalCluster(folder / "cluster", nodes=3) as cluster:
+        say(f"three nodes on a real API server, ready after {time.monotonic() - started:.1f} s")
+        product.install(cluster)
+        with Product(cluster, folder / "product") as running:
+            say("CRDs and rights installed; functions and delivery at work")
+            _tell(cluster, running)
+
+
+def _tell(cluster: LocalCluster, running: Product) -> None:
+    node = _fill(cluster)
+    with Flow(running.delivery_log, show=print) as flow:
+        _maintain(cluster, node)
+        drained = _follow(cluster, flow)
+        _show(cluster, "get", "nodemaintenance.nodemaintenance.medik8s.io", "-o", "wide")
+        _show(cluster, "get", "node", node)
+        _show(cluster, "get", "pods", "-n", "demo", "-o", "wide", "--field-selector", f"spec.nodeName={node}")
+        _check(cluster, node, in_maintenance=True)
+        title(f"Give {node} back")
+        asked = time.monotonic()
+        _show(cluster, "delete", "nodemaintenance.nodemaintenance.medik8s.io", NAME)
+        flow.await_type("dev.nodemaintenance.node.restored", SECONDS)
+        restored = time.monotonic() - asked
+        _show(cluster, "get", "nodes")
+        _check(cluster, node, in_maintenance=False)
+    title("How long each step took")
+    for line in flow.summary():
+        print(f"  {line}")
+    print(f"  created to Succeeded: {drained:.2f} s; deleted to node back: {restored:.2f} s")
+
+
+def _fill(cluster: LocalCluster) -> str:
+    """Put the workload on the cluster; returns the node with most pods."""
+    title("A workload: Deployment behind a budget, DaemonSet, bare pod, emptyDir pod, static pod")
+    _kubectl(cluster, "apply", "-f", str(HERE / "demo.yaml"))
+    _kubectl(cluster, "rollout", "status", "-n", "demo", "deployment/web", "daemonset/agent", "--timeout=60s")
+    _kubectl(cluster, "wait", "-n", "demo", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+    pods = json.loads(_kubectl(cluster, "get", "pods", "-n", "demo", "-o", "json"))["items"]
+    node, count = Counter(pod["spec"]["nodeName"] for pod in pods).most_common(1)[0]
+    say(f"{node} is the fullest: {counted(count, 'pod')}")
+    return str(node)
+
+
+def _maintain(cluster: LocalCluster, node: str) -> None:
+    title(f"Maintain {node}")
+    manifest = {
+        "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
+        "kind": "NodeMaintenance",
+        "metadata": {"name": NAME},
+        "spec": {"nodeName": node, "reason": "a new power supply"},
+    }
+    print(f"$ kubectl apply -f - <<< '{json.dumps(manifest)}'")
+    print(_kubectl(cluster, "apply", "-f", "-", input=json.dumps(manifest)), end="")
+
+
+def _follow(cluster: LocalCluster, flow: Flow) -> float:
+    """Show the status as it changes, until Succeeded; returns the seconds that took."""
+    started = time.monotonic()
+    shown = ""
+    for change in cluster.watch(MAINTENANCES, fields=f"metadata.name={NAME}", seconds=SECONDS):
+        status = change.object.get("status") or {}
+        line = progress_line(status)
+        if line != shown:
+            flow.interleave(f"  {'':9} {line}")
+            shown = line
+        if status.get("phase") == "Succeeded":
+            return time.monotonic() - started
+        if status.get("phase") == "Failed":
+            raise DemoError(f"the maintenance failed: {status.get('lastError')}")
+    raise DemoError("the drain fell silent")
+
+
+def progress_line(status: dict[str, Any]) -> str:
+    """The status in one line: phase, bar, pending pods, and who is blocked by what."""
+    done = int(status.get("drainProgress") or 0)
+    bar = "█" * (done // 5) + "░" * (20 - done // 5)
+    blocked = [f"{item['name']}: {item['message']}" for item in status.get("blockedPods") or []]
+    why = f"; {len(blocked)} blocked, e.g. {blocked[0]}" if blocked else ""
+    left = counted(status["pendingCount"], "pod") if "pendingCount" in status else "? pods"
+    return f"{status.get('phase') or 'new':9} {bar} {done:3d} %  {left} left{why}"
+
+
+def _check(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:
+    """Whether the node is as the demo says: cordoned and empty but for what stays, or schedulable and untainted."""
+    spec = json.loads(_kubectl(cluster, "get", "node", node, "-o", "json"))["spec"]
+    if bool(spec.get("unschedulable")) != in_maintenance or bool(spec.get("taints")) != in_maintenance:
+        raise DemoError(f"{node} is not as it should be: {spec}")
+    if in_maintenance:
+        pods = json.loads(
+            _kubectl(cluster, "get", "pods", "-A", "-o", "json", "--field-selector", f"spec.nodeName={node}")
+        )
+        left = {pod["metadata"]["name"].split("-")[0] for pod in pods["items"]}
+        if not left <= {"agent", "static"}:
+            raise DemoError(f"pods were left on {node}: {left}")
+
+
+def _show(cluster: LocalCluster, *words: str) -> None:
+    print(f"$ kubectl {shlex.join(words)}")
+    print(_kubectl(cluster, *words))
+
+
+def _kubectl(cluster: LocalCluster, *words: str, **more: Any) -> str:
+    try:
+        return str(cluster.kubectl(*words, **more).stdout)
+    except subprocess.CalledProcessError as error:
+        raise DemoError(f"kubectl {shlex.join(words)}: {error.stderr}") from None
+
+
+def _look_next() -> None:
+    title("Where to look next")
+    print("  make up            a cluster of your own, with the product on it; make down ends it")
+    print("  config/samples/    NodeMaintenance objects to apply; put the name of a node of yours in")
+    print("  manifests/base/    the Triggers and sources: the flow you just saw")
+    print("  functions/         one step a file")
+    print("  README.md          how to install on a cluster, how to replay an event")
+
+
+def title(text: str) -> None:
+    """A heading."""
+    print(f"\n── {text} " + "─" * max(0, 100 - len(text)))
+
+
+def say(text: str) -> None:
+    """A line of the story."""
+    print(f"• {text}")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LocalClusterError as error:
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        say("interrupted; everything that was started is stopped")
+        raise SystemExit(130) from None

@@ -1,0 +1,99 @@
+"""`make deploy`: applies one of our overlays to the cluster of the current kubeconfig, if all that it needs is there.
+
+`python -m localcluster.deploy OVERLAY`: a name below manifests/overlays, or a folder with a kustomization of one's own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from localcluster import build
+from localcluster.servers import ROOT
+from localcluster.trouble import LocalClusterError
+
+OVERLAYS = ROOT / "manifests" / "overlays"
+KNATIVE = ".knative.dev"
+Kind = tuple[str, str]
+"""An `apiVersion` and a `kind`."""
+
+
+def folder_of(overlay: str) -> Path:
+    """Give an overlay's folder. Raises `LocalClusterError` that lists ours when there is no such thing."""
+    for folder in (OVERLAYS / overlay, Path(overlay)):
+        if overlay and (folder / "kustomization.yaml").is_file():
+            return folder
+    ours = ", ".join(sorted(entry.parent.name for entry in OVERLAYS.glob("*/kustomization.yaml")))
+    raise LocalClusterError(f"OVERLAY={overlay} is no folder with a kustomization.yaml, nor one of {ours}")
+
+
+def needed(items: Iterable[Mapping[str, Any]]) -> set[Kind]:
+    """Give the kinds that a cluster has to serve before these objects are applied: those that they do not define."""
+    items = list(items)
+    defined = {
+        (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
+        for spec in (item["spec"] for item in items if item["kind"] == "CustomResourceDefinition")
+        for version in spec["versions"]
+    }
+    return {(item["apiVersion"], item["kind"]) for item in items} - defined
+
+
+def deploy(overlay: str) -> None:
+    """Apply it. Raises `LocalClusterError` with the reason, and then nothing was applied unless kubectl began to."""
+    folder = folder_of(overlay)
+    kubectl = _program()
+    rendered = _run(kubectl, "kustomize", str(folder)).stdout
+    answer = _run(kubectl, "get", "--raw", "/readyz", "--request-timeout=10s", check=False)
+    if answer.returncode:
+        raise LocalClusterError(f"no cluster answers, nothing was applied: {answer.stderr.strip()}; see KUBECONFIG")
+    missing = sorted(needed(yaml.safe_load_all(rendered)) - _served(kubectl, rendered))
+    if missing:
+        names = ", ".join(f"{kind} ({version})" for version, kind in missing)
+        remedy = (
+            "; install Knative first, see docs/install.md" if any(KNATIVE in version for version, _ in missing) else ""
+        )
+        raise LocalClusterError(f"the cluster does not serve {names}, so nothing was applied{remedy}")
+    done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
+    if done.returncode:
+        raise LocalClusterError(f"kubectl did not apply all of {folder}, see above; `make deploy` again goes on")
+
+
+def _program() -> str:
+    """Give kubectl: the one on PATH, or the one that was built."""
+    built = build.target() / "kubectl"
+    found = shutil.which("kubectl") or (str(built) if built.is_file() else None)
+    if found is None:
+        raise LocalClusterError("kubectl is not there: install it, or let `make build` build one")
+    return found
+
+
+def _served(kubectl: str, rendered: str) -> set[Kind]:
+    """Give the kinds that the cluster serves in the groups of these objects."""
+    found: set[Kind] = set()
+    for version in {item["apiVersion"] for item in yaml.safe_load_all(rendered)}:
+        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        answer = _run(kubectl, "get", "--raw", path, check=False)
+        if answer.returncode == 0:
+            found |= {(version, resource["kind"]) for resource in json.loads(answer.stdout)["resources"]}
+    return found
+
+
+def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise LocalClusterError(f"{' '.join(command[1:])}: {done.stderr.strip()}")
+    return done
+
+
+if __name__ == "__main__":
+    try:
+        deploy(*sys.argv[1:2] or [""])
+    except LocalClusterError as error:
+        raise SystemExit(f"error: {error}") from None

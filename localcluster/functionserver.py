@@ -1,0 +1,50 @@
+"""The process that serves functions: gunicorn's command line and environment, alike on every engine."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcluster.processes import Server
+from localcluster.servers import DIRECT, LOOPBACK, ROOT
+
+SERVE = ("gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()")
+"""What the image runs when a container names no command (see the Dockerfile), in the folder of the sources."""
+
+
+def command() -> list[str | Path]:
+    """Give the image's command as it is run on this machine."""
+    return [sys.executable, "-m", *SERVE]
+
+
+def listening(port: int) -> dict[str, str]:
+    """Give the variable that has it listen on a port of this machine alone."""
+    return {"BIND": f"{LOOPBACK}:{port}"}
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What every function is told beside who it is.
+
+    Attributes:
+        sink: where events are posted.
+        journal: file or URL of the journal.
+        record: the address of the function `record`.
+    """
+
+    sink: str
+    journal: str
+    record: str
+
+    def environment(self) -> dict[str, str]:
+        """Give it as the functions read it."""
+        return {"K_SINK": self.sink, "JOURNAL": self.journal, "RECORD": self.record}
+
+
+def function_server(
+    name: str, port: int, log: Path, kubeconfig: Path, wiring: Wiring, function: str = "", sources: Path = ROOT
+) -> Server:
+    """Give the process that serves one function, or all if none is named; in: also the folder of the sources."""
+    own = {"KUBECONFIG": str(kubeconfig), **({"FUNCTION": function} if function else {}), **listening(port)}
+    return Server(name, command(), log, {**DIRECT, **wiring.environment(), **own}, sources)

@@ -1,0 +1,169 @@
+"""Finds the programs that come from the distribution's packages, and installs those that a make target still lacks.
+
+`python3 -m localcluster.programs.packages TARGET...` runs before there is a virtual environment: standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcluster.trouble import LocalClusterError
+
+RELEASE = Path("/etc/os-release")
+ENVIRONMENT = Path(".venv/.stamp")
+SBIN = ("/usr/sbin/{}", "/usr/local/sbin/{}")
+RABBITMQ = ("/usr/lib/rabbitmq/bin/{}", "/usr/local/lib/rabbitmq/bin/{}", "/opt/rabbitmq/sbin/{}")
+CERTIFICATES = (
+    *("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"),
+    *("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"),
+)
+"""Where Go looks for the authorities that it trusts; without them it fetches nothing."""
+APT = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is not ours to build.
+
+    Attributes:
+        name: the file to look for on PATH.
+        package: Debian's package of it.
+        purposes: make targets that start it; of `make up`, the DELIVERY that does.
+        places: where else it may be, as patterns.
+        ubuntu: Ubuntu's package where that has another name.
+    """
+
+    name: str
+    package: str
+    purposes: frozenset[str]
+    places: tuple[str, ...] = ()
+    ubuntu: str = ""
+
+    def path(self) -> Path | None:
+        """Give the path of the program, None where it is not installed."""
+        places = [found for place in self.places for found in sorted(Path("/").glob(place.format(self.name)[1:]))]
+        on_path = shutil.which(self.name)
+        return Path(on_path) if on_path else next(reversed(places), None)
+
+
+BROWSED = frozenset({"test", "e2e", "screenshots"})
+PROGRAMS = (
+    Program("chromium", "chromium", BROWSED, ("/snap/bin/{}",), ubuntu="chromium-browser"),
+    Program("chromedriver", "chromium-driver", BROWSED, ubuntu="chromium-chromedriver"),
+    Program("initdb", "postgresql", frozenset({"test", "e2e"}), ("/usr/lib/postgresql/*/bin/{}",)),
+    Program("promtool", "prometheus", frozenset({"test"})),
+    Program("nginx", "nginx-light", frozenset({"e2e", "knative"}), SBIN),
+    Program("rabbitmq-server", "rabbitmq-server", frozenset({"e2e", "rabbitmq"}), RABBITMQ),
+)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something missing: what it is, and the package that brings it."""
+
+    what: str
+    package: str
+
+
+def find(name: str) -> Path:
+    """Give the path of one of `PROGRAMS`; LocalClusterError says how to get it where it is missing."""
+    program = next(program for program in PROGRAMS if program.name == name)
+    found = program.path()
+    if found is None:
+        raise LocalClusterError(f"{name} is missing; {remedy([_need(program)])}")
+    return found
+
+
+def missing(purposes: Iterable[str]) -> list[Need]:
+    """Give what these purposes lack on this machine."""
+    wanted = set(purposes)
+    programs = [_need(program) for program in PROGRAMS if wanted & program.purposes and program.path() is None]
+    return [*_without_venv(), *_without_certificates(), *programs]
+
+
+def _need(program: Program) -> Need:
+    return Need(program.name, program.ubuntu if program.ubuntu and _is_ubuntu() else program.package)
+
+
+def _is_ubuntu() -> bool:
+    return RELEASE.is_file() and "ID=ubuntu" in RELEASE.read_text().splitlines()
+
+
+def _without_venv() -> list[Need]:
+    """Debian's Python leaves out what makes a virtual environment; one that is there needs it no more."""
+    if ENVIRONMENT.exists():
+        return []
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return [Need(f"the module venv of Python {version}", f"python{version}-venv")]
+    return []
+
+
+def _without_certificates() -> list[Need]:
+    given = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
+    if sys.platform != "linux" or given or any(Path(place).exists() for place in CERTIFICATES):
+        return []
+    return [Need("a list of certificate authorities", "ca-certificates")]
+
+
+def remedy(needs: Sequence[Need]) -> str:
+    """Say how a person gets what is missing."""
+    packages = " ".join(need.package for need in needs)
+    if shutil.which("apt-get"):
+        return f"as root: apt-get update && apt-get install -y --no-install-recommends {packages}"
+    return f"install it with this system's package manager; Debian's packages are {packages}"
+
+
+def provide(purposes: Sequence[str], *, may_install: bool) -> None:
+    """Install what these purposes lack where that may be done.
+
+    Errors: LocalClusterError, one line with all that is missing and how to get it.
+    """
+    needs = missing(purposes)
+    if needs and may_install and shutil.which("apt-get"):
+        _install(needs)
+        needs = missing(purposes)
+    if needs:
+        raise LocalClusterError(f"missing: {', '.join(need.what for need in needs)}; {remedy(needs)}")
+
+
+def _install(needs: Sequence[Need]) -> None:
+    """Install packages, the package manager's own progress being shown."""
+    packages = [need.package for need in needs]
+    print(f"missing: {', '.join(need.what for need in needs)}; installing {' '.join(packages)}", flush=True)
+    _apt("update")  # one list of several that cannot be had need not matter
+    failed = _apt("install", "--no-install-recommends", *packages)
+    if failed:
+        raise LocalClusterError(f"apt-get could not install {' '.join(packages)} (exit {failed}); it says why above")
+
+
+def _apt(*words: str) -> int:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run([*APT, *words], env=environment, check=False).returncode
+
+
+def main() -> None:
+    """Read the make targets and the DELIVERY, and provide for them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("targets", nargs="*")
+    parser.add_argument("--delivery", default="local")
+    given = parser.parse_args()
+    purposes = [*given.targets, *([given.delivery] if "up" in given.targets else [])]
+    try:
+        provide(purposes, may_install=os.geteuid() == 0)
+    except LocalClusterError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

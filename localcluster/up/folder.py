@@ -1,0 +1,147 @@
+"""The folder of a `make up` cluster: its lock, its supervisor's process id, its list of processes, what `up` printed.
+
+The supervisor holds a lock on its pid file, and so does every process that it starts, through the open file that they
+inherit: the lock is free when, and only when, all of them are gone. A stale pid file is therefore one without a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from localcluster.processes import POLL_SECONDS
+from localcluster.trouble import LocalClusterError
+from localcluster.up.keeper import Record
+
+PID_FILE = "supervisor.pid"
+READY_FILE = "ready"
+PROCESSES_FILE = "processes.json"
+LOG_FILE = "supervisor.log"
+KUBECONFIG = "kubeconfig"
+LOCK_SECONDS = 2.0  # somebody else may be looking whether it is locked
+
+
+def running(directory: Path) -> bool:
+    """Tell whether a supervisor or anything that it started is alive."""
+    with contextlib.suppress(FileNotFoundError), (directory / PID_FILE).open() as file:
+        if not _lock(file.fileno(), fcntl.LOCK_SH):
+            return True
+    return bool(supervisors(directory))
+
+
+def exports(directory: Path) -> str:
+    """Give the export lines of the cluster that is up. Raises `LocalClusterError` when none is, or not yet."""
+    text = hints(directory) if running(directory) else ""
+    if not text:
+        raise LocalClusterError("no cluster is up: `make up` starts one")
+    return "".join(line for line in text.splitlines(keepends=True) if line.startswith("export "))
+
+
+def supervisor_pid(directory: Path) -> int:
+    """Give the process id of the supervisor, or of the last one if none runs; 0 if that is not known."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return int((directory / PID_FILE).read_text())
+    return 0
+
+
+def supervisors(directory: Path) -> list[int]:
+    """Give the process ids of the folder's supervisors by their command lines.
+
+    They tell of one that has no lock yet, or whose folder was deleted. Only Linux shows them; elsewhere there are none.
+    """
+    wanted = ["localcluster", "supervise", str(directory.resolve())]
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            words = file.read_bytes().decode(errors="replace").split("\0")
+            if words[2:5] == wanted:
+                found.append(int(file.parent.name))
+    return found
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[int]:
+    """Hold the folder's lock; gives the open file by which children hold it, too."""
+    with (directory / PID_FILE).open("a+") as file:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _lock(file.fileno(), fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise LocalClusterError(f"{directory} is in use by another supervisor; `make down` ends it")
+            time.sleep(POLL_SECONDS)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield file.fileno()
+
+
+def _lock(file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def await_end(directory: Path, seconds: float) -> bool:
+    """Wait until nothing of the folder's cluster is alive; tells whether that came in time.
+
+    A lock has no event to wait for together with a time limit.
+    """
+    deadline = time.monotonic() + seconds
+    while running(directory):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def write_records(directory: Path, records: Sequence[Record]) -> None:
+    """Write down what is known of the processes, all at once, so that a reader never sees half of it."""
+    fresh = directory / f"{PROCESSES_FILE}.new"
+    fresh.write_text(json.dumps([asdict(record) for record in records], indent=1))
+    fresh.replace(directory / PROCESSES_FILE)
+
+
+def records(directory: Path) -> list[Record]:
+    """Give what the supervisor wrote down last; nothing if there is no such file, or it is no such file."""
+    try:
+        return [Record(**item) for item in json.loads((directory / PROCESSES_FILE).read_text())]
+    except (FileNotFoundError, ValueError, TypeError):
+        return []
+
+
+def groups(directory: Path) -> list[int]:
+    """Give the process groups that the supervisor started last; each is named for its first process."""
+    return [record.pid for record in records(directory)]
+
+
+def title(delivery: str) -> str:
+    """The first line of what is printed when all is ready."""
+    return f"DELIVERY={delivery}: the product is at work\n"
+
+
+def hints(directory: Path) -> str:
+    """Give what was printed when all was ready; "" before that."""
+    file = directory / READY_FILE
+    return file.read_text() if file.exists() else ""
+
+
+def forget(directory: Path) -> None:
+    """Take away what tells of a cluster that is gone; logs and data stay until the next one."""
+    for name in (READY_FILE, PROCESSES_FILE, KUBECONFIG):
+        (directory / name).unlink(missing_ok=True)
+
+
+def clear(directory: Path) -> None:
+    """Take away all that an earlier cluster left, and nothing that is not ours."""
+    for name in ("servers", "product"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    forget(directory)
+    (directory / LOG_FILE).unlink(missing_ok=True)

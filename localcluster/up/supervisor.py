@@ -1,0 +1,157 @@
+"""What stays after `make up`: one process that owns the servers, restarts what dies, and ends all when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from localcluster import build, deliveries, processes
+from localcluster.cluster import LocalCluster
+from localcluster.console import Console
+from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
+from localcluster.up.keeper import Keeper, Record
+
+
+def up(directory: Path, nodes: int, delivery: str) -> None:
+    """Start the supervisor and return when all is ready; say so and return if it is up already."""
+    engine = deliveries.named(delivery)
+    if folder.running(directory):
+        _show_running(directory, delivery)
+        return
+    engine.check()
+    engine.build()  # here, where there may be a terminal to show the progress on
+    command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), str(nodes), delivery]
+    quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
+    try:
+        for line in child.stdout or ():  # ends when the supervisor turns to its log file, or dies
+            print(line, end="", flush=True)
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+    if not folder.hints(directory):
+        child.wait()
+        raise LocalClusterError("not started; the reason is above")
+
+
+def _show_running(directory: Path, delivery: str) -> None:
+    hints = folder.hints(directory)
+    if not hints:
+        raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
+    if not hints.startswith(folder.title(delivery)):
+        raise LocalClusterError("another DELIVERY is up; `make down` ends it")
+    print(f"already up; `make down` ends it\n{hints}", end="")
+
+
+def supervise(directory: Path, nodes: int, delivery: str) -> None:
+    """Be the supervisor: start everything, say so, keep it running, and stop it all on SIGTERM."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with folder.locked(directory) as lock:
+            processes.inherited.append(lock)
+            signal.signal(signal.SIGTERM, _end)
+            with contextlib.suppress(_Ended):
+                _run(directory.resolve(), nodes, delivery)
+    except PermissionError as error:
+        raise LocalClusterError(f"{directory} is another user's: {error}") from None
+
+
+def _run(directory: Path, nodes: int, delivery: str) -> None:
+    folder.clear(directory)
+    engine = deliveries.named(delivery)
+    say = _clock()
+    cluster = engine.cluster(directory / "servers", nodes)
+    say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
+    with cluster, Keeper(_Noting(directory)) as keeper:
+        keeper.keep(cluster.servers)
+        say(f"the cluster is ready: {nodes} nodes at {cluster.url}")
+        shutil.copy(cluster.kubeconfig, directory / folder.KUBECONFIG)
+        with (
+            engine.open(cluster, directory / "product") as product,
+            _console(cluster, directory / "product", product) as console,
+        ):
+            keeper.keep([*product.servers, console.server])
+            say("functions, delivery and console are ready")
+            _announce(directory, delivery, product, console)
+            while True:
+                signal.pause()
+
+
+def _clock() -> Callable[[str], None]:
+    """Give what prints a line of progress with the seconds since now."""
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started:5.1f} s  {text}", flush=True)
+
+    return say
+
+
+class _Noting:
+    """Keeps the folder's list of processes up to date, and logs each end and restart."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._known: dict[str, Record] = {}
+
+    def __call__(self, records: list[Record]) -> None:
+        """Take in what is known now."""
+        for record in records:
+            before = self._known.get(record.name, record)
+            if record.due is not None and record.ended_at != before.ended_at:
+                print(f"{time.ctime()}  {record.name}: {record.ended}, again in {record.due - record.ended_at:.0f} s")
+            if record.restarts != before.restarts:
+                print(f"{time.ctime()}  {record.name}: started again as process {record.pid}", flush=True)
+            self._known[record.name] = record
+        try:
+            folder.write_records(self._directory, records)
+        except OSError as error:  # somebody deleted the folder; the processes are not in it
+            print(f"{time.ctime()}  the list of processes is not written: {error}", flush=True)
+
+
+def _console(cluster: LocalCluster, directory: Path, product: deliveries.Running) -> Console:
+    where = {"functions": product.functions_url, "broker": product.broker_url}
+    return Console(cluster, directory, "--journal", product.journal, **where)
+
+
+class _Ended(BaseException):
+    """SIGTERM came; passes through whatever is under way, and what was started is stopped on the way out."""
+
+
+def _end(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Ended
+
+
+def _announce(directory: Path, delivery: str, product: deliveries.Running, console: Console) -> None:
+    """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`.
+
+    An empty FUNCTIONS is printed, too: the shell may still have that of another delivery.
+    """
+    programs = shlex.quote(f"{Path(sys.executable).parent}:{build.target()}")
+    journal = shlex.quote(str(product.journal.absolute()))
+    hints = folder.title(delivery) + (
+        f"export KUBECONFIG={shlex.quote(str(directory / folder.KUBECONFIG))}\n"
+        f'export PATH={programs}:"$PATH"\n'
+        f"export JOURNAL={journal} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
+        f"console: {console.url}\n"
+        f"broker: {product.broker_url}\n"
+        f"a function, cordon: {product.function_url('cordon')}\n"
+        "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
+        "      make down\n"
+    )
+    print(hints, end="", flush=True)
+    (directory / folder.READY_FILE).write_text(hints)
+    with (directory / folder.LOG_FILE).open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)

@@ -1,0 +1,95 @@
+"""Maintenances on a terminal, on plain objects."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from console.operations.describing import phase_word
+from console.terminal.display import bar, details, line, overview
+
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
+SINCE = "2026-01-01T11:50:00Z"
+BLOCKED = {
+    "namespace": "shop",
+    "name": "web-1",
+    "reason": "DisruptionBudget",
+    "budget": "web",
+    "healthy": 2,
+    "needed": 2,
+}
+
+
+def maintenance(**status: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
+        "kind": "NodeMaintenance",
+        "metadata": {"name": "disk", "uid": "1", "creationTimestamp": SINCE},
+        "spec": {"nodeName": "node-1", "reason": "new [disk]"},
+        "status": status,
+    }
+
+
+RUNNING = maintenance(
+    phase="Running",
+    drainProgress=40,
+    evictionPods=5,
+    pendingPods=["web-1", "web-2", "db"],
+    pendingPodsRefs=[{"namespace": "shop", "name": name} for name in ("web-1", "web-2", "db")],
+    blockedPods=[{**BLOCKED, "since": SINCE, "message": "said"}],
+    lastError="shop/web-1: said",
+)
+
+
+def text(shown: RenderableType) -> str:
+    out = StringIO()
+    Console(file=out, width=200).print(shown)
+    return out.getvalue()
+
+
+def test_the_table_has_a_row_per_maintenance() -> None:
+    head, row = text(overview([RUNNING], NOW)).splitlines()
+
+    assert head.split() == ["NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON"]
+    assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
+
+
+def test_why_one_failed_is_below_the_table_and_in_its_line() -> None:
+    failed = maintenance(phase="Failed", lastError="there is no node node-1")
+
+    *_, below = text(overview([RUNNING, failed], NOW)).splitlines()
+
+    assert below == "nodemaintenance.nodemaintenance.medik8s.io/disk failed: there is no node node-1"
+    assert line(failed) == "node-1 Failed 0% 0 pending, 0 blocked: there is no node node-1"
+    assert "web-1: said" not in text(overview([RUNNING], NOW))
+
+
+def test_no_maintenance_is_said() -> None:
+    assert text(overview([], NOW)) == "No maintenance.\n"
+
+
+def test_the_details_tell_blocked_pods_from_those_on_their_way() -> None:
+    shown = text(details("node-1", "cordoned, takes no new pods", [RUNNING], NOW))
+
+    blocked, pending = shown.split("PENDING")
+    assert "3 of 5 pods left, begun 10m ago" in blocked
+    assert "Last error: shop/web-1: said" in blocked
+    assert "shop/web-1" in blocked.split("BLOCKED")[1]
+    assert pending.split() == ["shop/web-2", "shop/db"]
+
+
+@pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
+def test_a_bar_is_always_as_long(percent: int) -> None:
+    assert len(bar(percent).plain) == len(bar(0).plain)
+
+
+def test_before_and_after_the_phases_there_is_a_word_too() -> None:
+    ending = maintenance(phase="Running")
+    ending["metadata"]["deletionTimestamp"] = SINCE
+
+    assert [phase_word(maintenance()), phase_word(ending)] == ["Waiting", "Ending"]
+    assert line(maintenance()) == "node-1 Waiting 0% 0 pending, 0 blocked"

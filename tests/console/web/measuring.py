@@ -1,0 +1,118 @@
+"""Measure a page in pixels, by scripts in it: broken words, overlapping texts, boxes and menus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.console.web.site import Browser
+
+LONGEST_WORD = 14
+"""Letters; a longer word is a name of a pod or an id, which may be broken to fit."""
+OVERLAP = 2
+"""Pixels by which the boxes of two texts may touch: a line is less high than its font's box."""
+
+TEXTS = """
+const ancestors = element => element ? [element, ...ancestors(element.parentElement)] : [];
+const unseen = ['TITLE', 'OPTION', 'SCRIPT'];
+const hides = each => getComputedStyle(each).clipPath !== 'none' || unseen.includes(each.tagName.toUpperCase());
+const shown = element => element.checkVisibility({ opacityProperty: true, visibilityProperty: true })
+  && !ancestors(element).some(hides);
+const clipped = (box, element) => ancestors(element).filter(each => getComputedStyle(each).overflow !== 'visible')
+  .map(each => each.getBoundingClientRect())
+  .reduce((left, edge) => ({
+    left: Math.max(left.left, edge.left), right: Math.min(left.right, edge.right),
+    top: Math.max(left.top, edge.top), bottom: Math.min(left.bottom, edge.bottom),
+  }), box);
+const texts = root => {
+  const found = [], walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (node.textContent.trim() && shown(node.parentElement)) found.push(node);
+  }
+  return found;
+};
+const rects = (node, from, to) => {
+  const range = document.createRange();
+  range.setStart(node, from);
+  range.setEnd(node, to);
+  return [...range.getClientRects()].filter(each => each.width > 0 && each.height > 0);
+};
+"""
+
+BROKEN = (
+    TEXTS
+    + """
+const broken = [];
+for (const node of texts(document.querySelector(arguments[0]))) {
+  for (const word of node.textContent.matchAll(/[A-Za-z0-9]+/g)) {
+    if (word[0].length > arguments[1]) continue;
+    const tops = new Set(rects(node, word.index, word.index + word[0].length).map(each => Math.round(each.top)));
+    if (tops.size > 1) broken.push(word[0]);
+  }
+}
+return broken;
+"""
+)
+
+OVERLAPPING = (
+    TEXTS
+    + """
+const all = texts(document.querySelector(arguments[0]))
+  .flatMap(node => rects(node, 0, node.length)
+    .map(box => ({ node, box: clipped(box, node.parentElement), text: node.textContent.trim() })));
+const found = [];
+all.forEach((one, index) => {
+  for (const other of all.slice(index + 1)) {
+    if (one.node === other.node) continue;
+    const wide = Math.min(one.box.right, other.box.right) - Math.max(one.box.left, other.box.left);
+    const high = Math.min(one.box.bottom, other.box.bottom) - Math.max(one.box.top, other.box.top);
+    if (wide > arguments[1] && high > arguments[1]) found.push(`${one.text} | ${other.text}`);
+  }
+});
+return found;
+"""
+)
+
+SPILLING = (
+    TEXTS
+    + """
+return [...document.querySelectorAll(arguments[0])]
+  .filter(each => each.clientWidth && shown(each) && each.scrollWidth > each.clientWidth + 1)
+  .map(each => each.innerText);
+"""
+)
+
+BOX = """
+const box = arguments[0].getBoundingClientRect();
+const hit = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+return { width: box.width, height: box.height, left: box.left, right: box.right, top: box.top, bottom: box.bottom,
+         onTop: arguments[0].contains(hit),
+         inside: box.left >= 0 && box.right <= innerWidth };
+"""
+
+
+def broken_words(browser: Browser, selector: str) -> list[str]:
+    """Words inside the element that are written on more than one line."""
+    found: list[str] = browser.script(BROKEN, selector, LONGEST_WORD)
+    return found
+
+
+def overlapping(browser: Browser, selector: str) -> list[str]:
+    """Pairs of texts inside the element that are written on each other."""
+    found: list[str] = browser.script(OVERLAPPING, selector, OVERLAP)
+    return found
+
+
+def spilling(browser: Browser, selector: str) -> list[str]:
+    """Texts of the elements whose content is wider than they are."""
+    found: list[str] = browser.script(SPILLING, selector)
+    return found
+
+
+def box(browser: Browser, selector: str, *, scroll: bool = True) -> dict[str, Any]:
+    """Where the element is, and whether a click at its middle hits it; by default it is scrolled into view first."""
+    element = browser.one(selector)
+    if scroll:
+        browser.script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+    found: dict[str, Any] = browser.script(BOX, element)
+    return found

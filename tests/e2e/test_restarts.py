@@ -1,0 +1,62 @@
+"""On real Knative, too, whatever is killed is back without a hand, and a drain that is under way ends well."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from functions.app import FUNCTIONS
+from localcluster.health import answers, is_ready
+from localcluster.knative.planes import PROBE
+from localcluster.knative.product import KnativeProduct
+from localcluster.processes import Server, await_ready
+from localcluster.up.keeper import Keeper
+from tests.e2e.stage import Stage
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.parametrize("stage", ["knative"], indirect=True),
+    pytest.mark.usefixtures("whole_again"),
+]
+BACK = 3.0
+"""Seconds from a first death until the readiness page answers again."""
+PATIENCE = 30.0
+"""Seconds, so that the time it took is known even if it is too long."""
+DATA_PLANE = ("ingress", "dispatcher")
+
+
+def test_what_is_killed_amid_drains_is_back_in_time(stage: Stage) -> None:
+    """Each function, the ingress and the dispatcher, one after another, killed once with SIGKILL by a stranger."""
+    product = stage.product
+    assert isinstance(product, KnativeProduct)
+    planes = product.planes
+    parts: list[tuple[Server, Callable[[], bool]]] = [
+        *((product.functions[name], partial(is_ready, product.function_url(name))) for name in FUNCTIONS),
+        *((planes.data[name], partial(answers, planes.page(name), headers=PROBE)) for name in DATA_PLANE),
+    ]
+    drains = stage.drains("5s", nodes=stage.nodes[:3])
+    with Keeper() as keeper:
+        keeper.keep(product.servers)
+        drains.begin()
+        stage.histogram.note()
+        took = {server.name: _seconds_away(server, ready) for server, ready in parts}
+        drains.await_succeeded()
+
+    print(", ".join(f"{name} {seconds:.2f} s" for name, seconds in took.items()))
+    drains.check()
+    drains.end()
+    assert {name: seconds for name, seconds in took.items() if seconds >= BACK} == {}
+
+
+def _seconds_away(server: Server, ready: Callable[[], bool]) -> float:
+    """Kill a server's process; gives the seconds until another one is ready."""
+    killed = server.pid
+    os.kill(killed, signal.SIGKILL)
+    started = time.monotonic()
+    await_ready(server.name, lambda: server.pid != killed and ready(), [], PATIENCE)
+    return time.monotonic() - started

@@ -1,0 +1,85 @@
+"""How recorded objects have changed since, on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+import pytest
+
+from eventing import events
+from eventing.journal.entries import Attempt, Entry
+from eventing.replay.changes import Change, objects_in, read_changes
+from functions.patching import patch_node
+from kube.door.cluster import Cluster
+from kube.maintenance.objects import path
+from kube.nodes import cordon_patch, taint_patch
+from localcluster.cluster import LocalCluster
+from tests.functions.hints import added, node_updated, said
+from tests.workload import Workload
+
+NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def work(installed: LocalCluster) -> Iterator[Workload]:
+    """Give a namespace of the test's own."""
+    admin = Cluster(str(installed.kubeconfig))
+    yield Workload(installed, admin)
+    admin.close()
+
+
+def test_lost_objects_are_listed(work: Workload) -> None:
+    """X-2: maintenance, node and pods, named by events and by answers; what is there as it was is not mentioned."""
+    node, other = work.node(), work.node()
+    kept, gone, anew = work.pods(node, "kept", "gone", "anew")
+    item, lost = work.maintenance(node), work.maintenance(other)
+    listed = [
+        {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        for pod in (kept, gone, anew)
+    ]
+    reply = {"type": events.PODS_EVICTED, "data": {"evicted": listed[:1], "blocked": listed[1:]}}
+    attempt = Attempt("s", "1", "evict", NOW, 0.1, 200, (reply,))
+    hint = node_updated(work.read_node(other))
+    entries = [
+        Entry(1, NOW, said(events.NODE_TAINTED, item), (attempt,)),
+        Entry(2, NOW, added(lost)),
+        Entry(3, NOW, hint),
+    ]
+    work.delete(path(lost))
+    for pod in (gone, anew):
+        work.delete(f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}")
+        work.wait_for(f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}", lambda pod: pod is None)
+    work.pods(node, "anew")
+    work.delete(f"/api/v1/nodes/{other}")
+
+    changes = work.admin.run(read_changes(work.admin.api, objects_in(entries)))
+
+    assert changes.lost() == [
+        f"node {other} no longer exists",
+        f"nodemaintenance {lost['metadata']['name']} no longer exists",
+        f"pod {work.namespace}/anew is another one now",
+        f"pod {work.namespace}/gone no longer exists",
+    ]
+    assert {change for thing, change in changes.by_object.items() if thing.name == f"{work.namespace}/kept"} == set()
+
+
+def test_objects_that_changed_are_found(work: Workload) -> None:
+    """X-2: a maintenance that is being deleted or has Succeeded, and a node that is prepared."""
+    node = work.node()
+    ending = work.maintenance(node, finalizers=["example.com/hold"])
+    finished = work.maintenance(node)
+    work.delete(path(ending))
+    work.admin.patch(f"{path(finished)}/status", {"status": {"phase": "Succeeded"}})
+    patch_node(node, work.read_node(node), cordon_patch, work.admin)
+    patch_node(node, work.read_node(node), lambda fresh: taint_patch(fresh, "medik8s.io/drain"), work.admin)
+
+    named = objects_in(Entry(n, NOW, said(events.NODE_TAINTED, item)) for n, item in enumerate((ending, finished)))
+    changes = work.admin.run(read_changes(work.admin.api, named))
+
+    assert {thing.name: change for thing, change in changes.by_object.items()} == {
+        ending["metadata"]["name"]: Change.TERMINATING,
+        finished["metadata"]["name"]: Change.SUCCEEDED,
+        node: Change.PREPARED,
+    }
+    work.admin.patch(path(ending), {"metadata": {"finalizers": None}})

@@ -1,0 +1,133 @@
+"""Figures: what a status write and a tick tell, and that a replay is in none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from prometheus_client import REGISTRY
+
+from eventing import events, marks
+from functions.maintenance import fleet as metrics
+from functions.maintenance.fleet import FRESH_SECONDS, Fleet
+from kube.maintenance.objects import timestamp
+from kube.paths import Object
+from tests.functions.conftest import Functions
+from tests.functions.hints import said, tick
+from tests.functions.maintenance.test_status import drain
+from tests.kube.samples import maintenance
+from tests.workload import Workload
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+WEB = {"namespace": "shop", "name": "web-1", "reason": "DisruptionBudget", "budget": "web"}
+Value = Callable[[], float]
+
+
+def value(name: str, **labels: str) -> float:
+    """A figure as /metrics shows it, 0 when it does not yet."""
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def ago(seconds: float) -> str:
+    return timestamp(NOW - timedelta(seconds=seconds))
+
+
+def with_status(**status: object) -> Object:
+    return {**maintenance(), "status": status}
+
+
+def shown(fleet: Fleet) -> dict[tuple[str, ...], float]:
+    """(metric, label values...) → value."""
+    return {
+        (sample.name.removeprefix("nodemaintenance_"), *sample.labels.values()): sample.value
+        for metric in fleet.collect()
+        for sample in metric.samples
+    }
+
+
+def test_a_drain_is_measured_from_its_first_status_and_a_late_pod_is_another_one() -> None:
+    """The time since the condition Drained became False; before any status, since the object was created."""
+    under_way = with_status(conditions=[{"type": "Drained", "status": "False", "lastTransitionTime": ago(90)}])
+    before = value("nodemaintenance_drain_seconds_sum", phase="Succeeded")
+
+    metrics.written(under_way, {"phase": "Succeeded"}, NOW)
+    metrics.written(under_way, {"drainProgress": 50}, NOW)
+    fresh = {**maintenance(), "metadata": {**maintenance()["metadata"], "creationTimestamp": ago(7)}}
+    metrics.written(fresh, {"phase": "Succeeded"}, NOW)
+
+    assert value("nodemaintenance_drain_seconds_sum", phase="Succeeded") - before == 97
+
+
+def test_the_time_that_a_pod_was_blocked_is_told_when_it_no_longer_is() -> None:
+    """By reason; a pod that is still blocked by the same budget is not told yet."""
+    still = {**WEB, "name": "web-2", "since": ago(500)}
+    before = value("nodemaintenance_blocked_seconds_sum", reason="DisruptionBudget")
+
+    metrics.written(with_status(blockedPods=[{**WEB, "since": ago(120)}, still]), {"blockedPods": [still]}, NOW)
+
+    assert value("nodemaintenance_blocked_seconds_sum", reason="DisruptionBudget") - before == 120
+
+
+def test_a_tick_shows_phases_and_what_is_blocked_and_nothing_of_before() -> None:
+    """What is not blocked any more is not shown at all, so that labels do not pile up."""
+    fleet = Fleet()
+    assert shown(fleet) == {}
+
+    blocked = [{**WEB, "since": ago(30)}, {**WEB, "name": "web-2", "since": ago(90)}]
+    fleet.update([with_status(phase="Running", blockedPods=blocked), with_status(phase="Succeeded"), maintenance()])
+
+    node = maintenance()["spec"]["nodeName"]
+    first = shown(fleet)
+    assert first["blocked_pods", node, "shop/web", "DisruptionBudget"] == 2
+    assert first["blocked_since_timestamp_seconds", node, "shop/web", "DisruptionBudget"] == NOW.timestamp() - 90
+    assert {key[1]: count for key, count in first.items() if key[0] == "maintenances"} == {
+        **{"Pending": 1, "Running": 1, "Succeeded": 1},
+        **{"Failed": 0, "Ending": 0},
+    }
+
+    fleet.update([with_status(phase="Succeeded")])
+
+    assert not [key for key in shown(fleet) if key[0].startswith("blocked")]
+
+
+def test_an_old_picture_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another pod hears the ticks by now: of this one only the time of its last tick is left."""
+    fleet = Fleet()
+    fleet.update([maintenance()])
+    monkeypatch.setattr(metrics, "FRESH_SECONDS", -1.0)
+
+    assert [key[0] for key in shown(fleet)] == ["resync_timestamp_seconds"]
+    assert FRESH_SECONDS == 60
+
+
+def test_a_real_drain_is_in_the_figures_and_a_replay_of_it_is_not(functions: Functions, work: Workload) -> None:
+    """status measures the drain, resync counts what it says, record what comes twice and what is dead."""
+
+    def figures() -> list[float]:
+        return [
+            value("nodemaintenance_drain_seconds_count", phase="Succeeded"),
+            value("nodemaintenance_resync_events_total", type=events.MAINTENANCE_FOUND),
+            value("nodemaintenance_events_redelivered_total"),
+            value("nodemaintenance_events_dead_total"),
+        ]
+
+    before = figures()
+    item = work.maintenance(work.node())
+    functions.post("resync", tick())
+    drained = drain(functions, work, item)
+    event = tick()
+    dead = CloudEvent({**event.get_attributes(), "knativeerrordest": "http://cordon/"}, event.get_data())
+    for one in (event, event, dead):
+        functions.post("record", one)
+    after = figures()
+
+    drains, found, redelivered, dead_letters = (now - then for now, then in zip(after, before, strict=True))
+    assert (drains, redelivered, dead_letters) == (1, 1, 1)
+    assert found >= 1  # other tests' maintenances may wait, too
+
+    functions.post("resync", marks.marked(tick(), "r", dry_run=True))
+    functions.post("status", marks.marked(said(events.NODE_DRAINED, drained), "r", dry_run=False))
+
+    assert figures() == after

@@ -1,0 +1,80 @@
+"""A batch of evictions against a real API server, sent although the budgets say no: its refusals are data."""
+
+from __future__ import annotations
+
+import pytest
+
+from kube.budgets import Plan
+from kube.door.cluster import Cluster
+from kube.door.evicting import evict_batch, orphans
+from kube.evictions import Batch
+from kube.paths import Object
+from localcluster.cluster import LocalCluster
+from tests.kube import samples
+from tests.workload import Workload
+
+
+@pytest.fixture
+def work(installed: LocalCluster, admin: Cluster) -> Workload:
+    """Give a namespace of the test's own; its pods are on node-1."""
+    return Workload(installed, admin)
+
+
+def batch(admin: Cluster, *pods: Object, seconds: float = 1.0) -> Batch:
+    return admin.run(evict_batch(admin.api, Plan(free=list(pods)), seconds))
+
+
+def test_the_servers_no_is_data(work: Workload, admin: Cluster) -> None:
+    """NMO-6, X-6: a 429 by a closed budget is a blocked pod with that budget's name and the server's sentence."""
+    (pod,) = work.pods("node-1", "a", labels={"app": "db"})
+    work.budget("keep-all", {"app": "db"}, 1, counted=1)
+
+    (blocked,) = batch(admin, pod).blocked
+
+    assert (blocked.reason, blocked.budget) == ("DisruptionBudget", "keep-all")
+    assert blocked.message == "The disruption budget keep-all needs 1 healthy pods and has 1 currently"
+
+
+def test_two_budgets_are_a_500_that_is_data_too(work: Workload, admin: Cluster) -> None:
+    """NMO-6: the server answers 500 to a pod behind two budgets: blocked with that reason, the other pod goes."""
+    twice, free = work.pods("node-1", "twice", labels={"app": "db"})[0], work.pods("node-1", "free")[0]
+    for name in ("one", "two"):
+        work.budget(name, {"app": "db"}, 0, counted=1)
+
+    done = batch(admin, twice, free)
+
+    assert [item.reason for item in done.blocked] == ["MultipleBudgets"]
+    assert [item["name"] for item in done.evicted] == ["free"]
+
+
+@pytest.mark.parametrize("what", ["never-there", "another-of-its-name"])
+def test_a_pod_that_is_gone_counts_as_gone(work: Workload, admin: Cluster, what: str) -> None:
+    """NMO-6: a 404 is done; another pod of the same name is left alone by the uid precondition."""
+    pod = samples.pod(what, namespace=work.namespace)
+    if what == "another-of-its-name":
+        work.pods("node-1", what)
+
+    done = batch(admin, pod)
+
+    assert [item["name"] for item in done.gone] == [what]
+    assert done.blocked == []
+    if what == "another-of-its-name":
+        now = admin.get(f"/api/v1/namespaces/{work.namespace}/pods/{what}")
+        assert "deletionTimestamp" not in now["metadata"]
+
+
+def test_a_batch_ends_in_time(work: Workload, admin: Cluster) -> None:
+    """NMO-6: when its time is up no further eviction is sent; the rest is told as unsent."""
+    pods = work.pods("node-1", "a", "b")
+
+    done = batch(admin, *pods, seconds=-1)
+
+    assert (done.evicted, done.unsent) == ([], pods)
+
+
+def test_an_orphan_is_a_daemon_whose_daemonset_is_gone(work: Workload, admin: Cluster) -> None:
+    """NMO-7: of two DaemonSet pods the one without its DaemonSet is the orphan; other pods are never."""
+    living = work.daemonset("agent", "node-1")
+    orphan = samples.pod("orphan", namespace=work.namespace, owner="DaemonSet")
+
+    assert admin.run(orphans(admin.api, [living, orphan, samples.pod("bare")])) == {orphan["metadata"]["uid"]}

@@ -1,0 +1,186 @@
+"""What ends by itself is started again, later each time; what was ended on purpose stays down."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from localcluster.processes import Server, await_ready, free_port, inherited, listens
+from localcluster.up import keeper
+from localcluster.up.keeper import (
+    FIRST_PAUSE,
+    LONG_LIFE,
+    LONGEST_PAUSE,
+    Keeper,
+    Kept,
+    Record,
+    description,
+    restart_pauses,
+)
+
+SECONDS = 20.0
+LISTENING = """
+import os, socket, sys, time
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+if os.fork():
+    time.sleep(600)
+print("serving", flush=True)
+time.sleep(600)
+"""
+"""A server whose worker holds the port and does not notice that its parent is gone."""
+
+
+class Watch:
+    """Keeps servers, and waits for what their keeper notes."""
+
+    def __init__(self) -> None:
+        self._changes: queue.Queue[list[Record]] = queue.Queue()
+        self.keeper = Keeper(self._changes.put)
+        self.servers: list[Server] = []
+
+    def start(self, server: Server) -> Server:
+        """Start one and keep it."""
+        self.servers.append(server)
+        server.start()
+        self.keeper.keep([server])
+        return server
+
+    def until(self, holds: Callable[[Record], bool], server: Server) -> Record:
+        """Give the first record of the server of which it holds."""
+        while True:
+            for record in self._changes.get(timeout=SECONDS):
+                if record.name == server.name and holds(record):
+                    return record
+
+    def close(self) -> None:
+        """End all."""
+        self.keeper.stop()
+        for server in self.servers:
+            server.kill()
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    """Give a keeper of nothing yet."""
+    with closing(Watch()) as watch:
+        yield watch
+
+
+def sleeper(folder: Path, name: str = "sleeper", *words: str) -> Server:
+    """Give a server that does nothing, or what these words say."""
+    return Server(name, words or ["sleep", "600"], folder / f"{name}.log")
+
+
+def test_pauses_grow_from_none_to_the_longest() -> None:
+    """None before the first start again, then doubling, and never longer than the longest."""
+    first = list(islice(restart_pauses(), 50))
+
+    assert first[:4] == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
+    assert first[-1] == max(first) == LONGEST_PAUSE
+
+
+def test_an_end_is_described_in_words() -> None:
+    """A signal by its name, an exit by its status."""
+    assert description(-signal.SIGKILL) == "killed by SIGKILL"
+    assert description(3) == "exit status 3"
+
+
+def test_a_killed_server_is_back_at_once(watch: Watch, tmp_path: Path) -> None:
+    """Killed from outside, it runs again without a pause, in another process, and its record has the reason."""
+    server = watch.start(sleeper(tmp_path))
+    first = server.pid
+    os.kill(first, signal.SIGKILL)
+
+    down = watch.until(lambda record: record.due is not None, server)
+    back = watch.until(lambda record: record.restarts == 1, server)
+
+    assert (down.ended, down.due) == ("killed by SIGKILL", down.ended_at)
+    assert back.due is None
+    assert back.pid == server.pid == os.getpgid(server.pid) != first
+
+
+def test_what_ends_again_and_again_waits_longer_each_time(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that exits with status 3 as soon as it is started: each pause is twice the one before."""
+    monkeypatch.setattr(keeper, "FIRST_PAUSE", 0.1)
+    server = watch.start(sleeper(tmp_path, "broken", "sh", "-c", "exit 3"))
+
+    pauses = []
+    for restarts in range(4):
+        down = watch.until(lambda record, seen=restarts: record.due is not None and record.restarts == seen, server)  # type: ignore[misc]
+        assert down.due is not None
+        pauses.append(down.due - down.ended_at)
+
+    assert down.ended == "exit status 3"
+    assert pauses == pytest.approx([0.0, 0.1, 0.2, 0.4], abs=0.001)
+
+
+def test_after_a_long_life_it_begins_anew(tmp_path: Path) -> None:
+    """The pause after an end that came late is none, as after the first; after one that came soon it is longer."""
+    kept = Kept(sleeper(tmp_path))
+
+    pauses = [kept.end("exit status 1", lived) for lived in (1.0, LONG_LIFE - 1, 0.0, LONG_LIFE, 1.0)]
+
+    assert pauses == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, 0.0, FIRST_PAUSE]
+
+
+def test_what_was_ended_on_purpose_stays_down_until_it_is_started(watch: Watch, tmp_path: Path) -> None:
+    """A server that its owner killed is left alone; started by its owner, it is kept as before."""
+    server, witness = watch.start(sleeper(tmp_path)), watch.start(sleeper(tmp_path, "witness"))
+    server.kill()
+    os.kill(witness.pid, signal.SIGKILL)  # ended later, and so noticed later
+    watch.until(lambda record: record.restarts == 1, witness)
+    assert not server.alive
+
+    server.start()
+    os.kill(server.pid, signal.SIGKILL)
+    watch.until(lambda record: record.restarts == 1, server)
+
+
+def test_a_program_that_cannot_be_started_is_tried_again(watch: Watch, tmp_path: Path) -> None:
+    """Where even the log cannot be written, the record says so; when it can, the server is back."""
+    room = tmp_path / "room"
+    room.mkdir()
+    server = watch.start(sleeper(room))
+    (room / "sleeper.log").unlink()
+    room.rmdir()
+    os.kill(server.pid, signal.SIGKILL)
+    down = watch.until(lambda record: record.ended.startswith("not started"), server)
+    room.mkdir()
+
+    assert "No such file or directory" in down.ended
+    watch.until(lambda record: record.due is None and record.restarts == 1, server)
+
+
+def test_a_worker_left_behind_does_not_hold_the_port(watch: Watch, tmp_path: Path) -> None:
+    """What the killed process had started ends before the next one starts, so that it finds its port free."""
+    port = free_port()
+    server = watch.start(sleeper(tmp_path, "listening", sys.executable, "-c", LISTENING, str(port)))
+    await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 1, [server])
+    os.kill(server.pid, signal.SIGKILL)
+
+    watch.until(lambda record: record.restarts == 1, server)
+    await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 2, [server])
+    assert listens(port)
+
+
+def test_a_restarted_server_holds_the_lock(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like the first, it inherits the open file of the lock."""
+    with (tmp_path / "lock").open("w") as lock:
+        monkeypatch.setattr("localcluster.processes.inherited", [*inherited, lock.fileno()])
+        server = watch.start(sleeper(tmp_path))
+        os.kill(server.pid, signal.SIGKILL)
+        back = watch.until(lambda record: record.restarts == 1, server)
+
+        held = Path(f"/proc/{back.pid}/fd/{lock.fileno()}")
+        assert held.resolve() == tmp_path / "lock"
+        assert server.pid == back.pid

@@ -1,0 +1,221 @@
+"""On a new machine a target gets the programs that it starts, or one line says all that is missing.
+
+A shell script stands in for apt-get.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcluster.programs import packages
+from localcluster.trouble import LocalClusterError
+
+ROOT = Path(__file__).parents[2]
+NOBODY = (str(shutil.which("setpriv")), "--reuid=65534", "--regid=65534", "--clear-groups")
+TOOLS = ("sh", "make")
+APT = """#!/bin/sh
+echo "$DEBIAN_FRONTEND $*" >> {calls}
+[ "$4 $5" != "DPkg::Lock::Timeout=300 install" ] && exit
+for name in {programs}; do : > {folder}/$name; /bin/chmod +x {folder}/$name; done
+exit {status}
+"""
+
+
+class Machine:
+    """A machine whose PATH has nothing but an apt-get that notes how it was called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "path"
+        self._calls = folder / "calls"
+        self.path.mkdir()
+
+    def installs(self, *programs: str, status: int = 0) -> None:
+        """Have apt-get bring these programs, whatever it is asked for."""
+        words = {"calls": self._calls, "folder": self.path, "programs": " ".join(programs), "status": status}
+        (self.path / "apt-get").write_text(APT.format(**words))
+        (self.path / "apt-get").chmod(0o755)
+
+    def calls(self) -> list[str]:
+        """Give how it was called."""
+        return self._calls.read_text().splitlines() if self._calls.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Give a machine that is Debian, has a Python with its virtual environments, and none of our programs on PATH."""
+    machine = Machine(tmp_path)
+    monkeypatch.setenv("PATH", str(machine.path))
+    monkeypatch.setenv("SSL_CERT_FILE", "given")
+    monkeypatch.setattr(packages, "RELEASE", tmp_path / "os-release")
+    return machine
+
+
+def test_what_a_target_lacks_is_installed(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """As root on Debian: the lists first, then the packages without more than they need, and no questions."""
+    machine.installs("chromium", "chromedriver")
+
+    packages.provide(["screenshots"], may_install=True)
+
+    update, install = machine.calls()
+    assert update == "noninteractive -q -y -o DPkg::Lock::Timeout=300 update"
+    assert install.endswith(" install --no-install-recommends chromium chromium-driver")
+    assert "installing chromium chromium-driver" in capsys.readouterr().out
+
+
+def test_what_is_there_is_not_installed(machine: Machine) -> None:
+    """A machine that has all is left alone."""
+    machine.installs("chromium", "chromedriver")
+    packages.provide(["screenshots"], may_install=True)
+    machine._calls.unlink()
+
+    packages.provide(["screenshots"], may_install=True)
+
+    assert machine.calls() == []
+
+
+def test_nothing_is_installed_for_the_demo(machine: Machine) -> None:
+    """The demo, style and types, and the local delivery need none of it."""
+    machine.installs()
+
+    packages.provide(["demo", "lint", "check", "up", "local"], may_install=True)
+
+    assert machine.calls() == []
+
+
+def test_without_the_right_to_install_all_that_is_missing_is_said_at_once(machine: Machine) -> None:
+    """One line with everything, and how to get it; nothing is tried."""
+    machine.installs()
+
+    with pytest.raises(LocalClusterError) as raised:
+        packages.provide(["screenshots"], may_install=False)
+
+    assert str(raised.value) == (
+        "missing: chromium, chromedriver; as root: "
+        "apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver"
+    )
+    assert machine.calls() == []
+
+
+def test_another_system_is_told_the_names(machine: Machine) -> None:
+    """Without apt-get, root installs nothing either."""
+    with pytest.raises(LocalClusterError, match=r"this system's package manager; Debian's packages are chromium chrom"):
+        packages.provide(["screenshots"], may_install=True)
+
+
+def test_ubuntu_names_its_browser_otherwise(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package `chromium` is Debian's."""
+    packages.RELEASE.write_text('NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n')
+
+    needed = {need.package for need in packages.missing(["screenshots"])}
+
+    assert needed == {"chromium-browser", "chromium-chromedriver"}
+
+
+def test_a_failed_installation_is_an_error(machine: Machine) -> None:
+    """The package manager has said why; the one line says what for."""
+    machine.installs(status=100)
+
+    with pytest.raises(LocalClusterError, match=r"could not install chromium chromium-driver \(exit 100\)"):
+        packages.provide(["screenshots"], may_install=True)
+
+
+def test_a_package_without_its_program_is_an_error(machine: Machine) -> None:
+    """What is missing after the installation is missing."""
+    machine.installs("chromium")
+
+    with pytest.raises(LocalClusterError, match=r"^missing: chromedriver; as root: "):
+        packages.provide(["screenshots"], may_install=True)
+
+
+def test_a_python_without_virtual_environments_gets_its_package(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian has the module in a package of its own; once the environment is there nobody asks."""
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+    monkeypatch.chdir(tmp_path)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+    assert packages.missing(["demo"]) == [
+        packages.Need(f"the module venv of Python {version}", f"python{version}-venv")
+    ]
+
+    packages.ENVIRONMENT.parent.mkdir()
+    packages.ENVIRONMENT.touch()
+    assert packages.missing(["demo"]) == []
+
+
+def test_go_needs_to_trust_somebody(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare Debian has no list of certificate authorities, and Go would fetch nothing."""
+    monkeypatch.delenv("SSL_CERT_FILE")
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    monkeypatch.setattr(packages, "CERTIFICATES", ())
+
+    assert [need.package for need in packages.missing(["demo"])] == ["ca-certificates"]
+
+
+def test_a_program_that_is_missing_says_how_to_get_it(machine: Machine) -> None:
+    """A test that starts it fails with that line."""
+    with pytest.raises(LocalClusterError, match=r"^promtool is missing; .* prometheus$"):
+        packages.find("promtool")
+
+
+def python_for_all() -> str:
+    """The Python of these tests or, where that is in somebody's own folder, the system's."""
+    pythons = (f"{sys.base_prefix}/bin/python3", "/usr/bin/python3")
+    return next(python for python in pythons if runs(*user(), "sh", "-c", f"{python} -c ''"))
+
+
+def runs(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def user() -> tuple[str, ...]:
+    """The words before a command that make it run as somebody who is not root."""
+    return NOBODY if os.geteuid() == 0 else ()
+
+
+@pytest.fixture
+def copy() -> Iterator[Path]:
+    """Give a copy of what make needs to begin with, where anybody may read, beside a PATH without our programs."""
+    folder = Path(tempfile.mkdtemp(prefix="machine-"))
+    shutil.copytree(ROOT / "localcluster", folder / "localcluster", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "path").mkdir()
+    for name in TOOLS:
+        (folder / "path" / name).symlink_to(str(shutil.which(name)))
+    (folder / "path" / "python3").symlink_to(python_for_all())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_make_test_on_a_machine_without_our_programs_stops_within_seconds(copy: Path) -> None:
+    """Somebody who is not root: before anything runs, one line names all that is missing."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [*user(), "make", "test"],
+        cwd=copy,
+        env={"PATH": str(copy / "path"), "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line, _) = done.stderr.splitlines()  # the other is make's own
+    assert line.startswith("error: missing: ")
+    assert "chromium, chromedriver, promtool; install it with " in line
+    assert line.endswith(" chromium chromium-driver prometheus")
+    assert time.monotonic() - started < 5
+    assert not (copy / ".venv").exists()

@@ -1,0 +1,109 @@
+"""On a `make up` cluster whatever dies is back without a hand, soon, and a drain that is under way ends well."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from localcluster import build
+from localcluster.health import is_ready
+from localcluster.processes import await_ready
+from localcluster.up import folder
+from localcluster.up.status import condition
+from tests.localcluster.commands import kubectl, record_of, run
+
+BACK = 3.0
+"""Seconds from a first death until the readiness page answers again."""
+PATIENCE = 30.0
+"""Seconds, so that the time it took is known even if it is too long."""
+MAINTENANCE = "nodemaintenance.nodemaintenance.medik8s.io"
+ADDRESS = {"functions": r"FUNCTIONS=(\S+)", "delivery": r"BROKER=(\S+)", "console": r"console: (\S+)"}
+"""Where the hints of `make up` have the address of each."""
+
+
+def start_maintenance(directory: Path) -> subprocess.Popen[str]:
+    """Begin a maintenance of node-1 by `kubectl maintenance start`, and do not wait for it."""
+    words = [sys.executable, "-m", "console.cli", "start", "node-1", "--reason", "restarts"]
+    environment = {**os.environ, "KUBECONFIG": str(directory / folder.KUBECONFIG)}
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def end_well(directory: Path) -> None:
+    """See that the maintenance succeeds, and give the node back."""
+    kubectl(directory, "wait", MAINTENANCE, "node-1", "--for=create", "--timeout=30s")
+    kubectl(directory, "wait", MAINTENANCE, "node-1", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    kubectl(directory, "delete", MAINTENANCE, "node-1", "--timeout=60s")
+    assert "unschedulable" not in kubectl(directory, "get", "node", "node-1", "-o", "json")
+
+
+@pytest.mark.parametrize("name", ADDRESS)
+def test_a_killed_part_is_back_in_time(up: Path, name: str) -> None:
+    """Killed with SIGKILL, it answers its readiness page within three seconds, as another process."""
+    address = re.search(ADDRESS[name], folder.hints(up))
+    assert address is not None
+    killed = record_of(up, name).pid
+
+    os.kill(killed, signal.SIGKILL)
+    started = time.monotonic()
+    await_ready(name, lambda: record_of(up, name).pid != killed and is_ready(address[1]), [], PATIENCE)
+    took = time.monotonic() - started
+    print(f"{name}: back after {took:.2f} s")
+    assert took < BACK
+
+
+@pytest.mark.parametrize("name", ADDRESS)
+def test_a_drain_that_begins_while_a_part_is_down_succeeds(up: Path, name: str) -> None:
+    """The maintenance is created in the moment of the kill."""
+    with start_maintenance(up) as start:
+        os.kill(record_of(up, name).pid, signal.SIGKILL)
+        assert start.wait(PATIENCE) == 0, start.stdout and start.stdout.read()
+
+    end_well(up)
+
+
+def test_the_cluster_itself_is_restarted_with_all_that_was_on_it(up: Path) -> None:
+    """etcd, API server, controller manager, scheduler and kwok, all killed at once: the same cluster is back."""
+    names = ("kwok", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
+    uid = kubectl(up, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}")
+    before = {name: record_of(up, name).pid for name in names}
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+
+    await_ready("each", lambda: all(record_of(up, name).pid != before[name] for name in names), [], PATIENCE)
+    await_ready("all of them", lambda: condition(folder.records(up)) == "up", [], PATIENCE)
+    await_ready("the API server", lambda: run_quietly(up, "get", "--raw", "/readyz"), [], PATIENCE)
+    assert kubectl(up, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}") == uid
+    with start_maintenance(up) as start:
+        assert start.wait(PATIENCE) == 0, start.stdout and start.stdout.read()
+    end_well(up)
+
+
+def run_quietly(directory: Path, *words: str) -> bool:
+    """Tell whether kubectl succeeds."""
+    line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / folder.KUBECONFIG}", *words]
+    return subprocess.run(line, capture_output=True, check=False).returncode == 0
+
+
+def test_status_has_each_process_and_why_it_ended(up: Path) -> None:
+    """State, process id, restarts, and how it ended last."""
+    before = record_of(up, "console")
+    os.kill(before.pid, signal.SIGKILL)
+    await_ready("the restart", lambda: record_of(up, "console").restarts > before.restarts, [], PATIENCE)
+
+    status = run(up, "status")
+
+    lines = {line.split()[0]: line for line in status.stdout.splitlines()}
+    now = record_of(up, "console")
+    assert status.returncode == 0
+    assert {"etcd", "kube-apiserver", "functions", "delivery", "console"} <= lines.keys()
+    assert re.search(
+        rf"running +{now.pid} +{now.restarts} +killed by SIGKILL, \d+ s ago; .*console.log$", lines["console"]
+    )
+    assert lines["up,"].startswith(f"up, supervisor {folder.supervisor_pid(up)}, ")

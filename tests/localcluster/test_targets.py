@@ -1,0 +1,178 @@
+"""The make targets for a cluster of one's own: `deploy`, `cluster-functest`, and the container image's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from localcluster import build, deploy
+from localcluster.processes import free_port
+from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
+from tests.localcluster.commands import ROOT, kubectl
+from tests.proofs import proves
+
+IMAGE = ("container-build-and-push-community", "IMAGE=registry.example/nodemaintenance", "VERSION=1.2.3")
+
+
+def make(target: str, *variables: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a make target."""
+    tools = os.pathsep.join([str(build.servers()), os.environ["PATH"]])
+    words = ["make", "--no-print-directory", target, *variables]
+    more = {**os.environ, "PATH": tools, **environment}
+    return subprocess.run(words, cwd=ROOT, env=more, capture_output=True, text=True, check=False, timeout=120)
+
+
+def on(directory: Path) -> dict[str, str]:
+    """Give what names the folder's cluster as the current one."""
+    return {"KUBECONFIG": str(directory / folder.KUBECONFIG)}
+
+
+def everything(directory: Path) -> str:
+    """Give what tells whether anything was applied: our kinds, accounts and rights with their versions."""
+    kinds = "crd,namespace,clusterrole,clusterrolebinding"
+    kinds_inside = "serviceaccount,role,rolebinding,service,deployment,configmap,networkpolicy"
+    version = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
+    return kubectl(directory, "get", kinds, version) + kubectl(directory, "get", kinds_inside, "-A", version)
+
+
+@proves("NMO-26a")
+def test_deploy_applies_nothing_where_knative_is_missing(up: Path) -> None:
+    """It names each kind that the cluster does not serve, and what to install; nothing is on the cluster of it."""
+    before = everything(up)
+
+    done = make("deploy", **on(up))
+
+    assert done.returncode != 0
+    assert (
+        "error: the cluster does not serve Broker (eventing.knative.dev/v1), Trigger (eventing.knative.dev/v1),"
+        in done.stderr
+    )
+    assert "Service (serving.knative.dev/v1)" in done.stderr
+    assert "nothing was applied; install Knative first" in done.stderr
+    assert everything(up) == before
+
+
+@proves("NMO-26a")
+def test_deploy_applies_an_overlay_whose_kinds_are_served(up: Path, tmp_path: Path) -> None:
+    """A folder of one's own is an overlay, too; a second time nothing changes."""
+    (tmp_path / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [map.yaml]\n"
+    )
+    (tmp_path / "map.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine, namespace: default}\n")
+
+    first, second = (make("deploy", f"OVERLAY={tmp_path}", **on(up)) for _ in range(2))
+
+    assert (first.returncode, first.stdout) == (0, "configmap/mine created\n")
+    assert (second.returncode, second.stdout) == (0, "configmap/mine unchanged\n")
+
+
+@proves("NMO-26a")
+def test_deploy_says_that_no_cluster_answers(tmp_path: Path) -> None:
+    """A kubeconfig whose server is not there."""
+    file = tmp_path / "kubeconfig"
+    cluster = f"{{name: gone, cluster: {{server: 'http://127.0.0.1:{free_port()}'}}}}"
+    context = "{name: gone, context: {cluster: gone, user: ''}}"
+    file.write_text(
+        f"apiVersion: v1\nkind: Config\ncurrent-context: gone\nclusters: [{cluster}]\ncontexts: [{context}]\n"
+    )
+
+    done = make("deploy", KUBECONFIG=str(file))
+
+    assert done.returncode != 0
+    assert "error: no cluster answers, nothing was applied: " in done.stderr
+    assert "refused" in done.stderr
+
+
+def test_an_unknown_overlay_is_refused() -> None:
+    """The message lists ours."""
+    with pytest.raises(LocalClusterError, match=r"OVERLAY=pigeon is no folder .* one of compact, func, .*plain"):
+        deploy.folder_of("pigeon")
+
+
+def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
+    """A CustomResourceDefinition and an object of its kind in one overlay: only the other kinds are needed."""
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "spec": {"group": "example.com", "names": {"kind": "Thing"}, "versions": [{"name": "v1"}]},
+    }
+    thing = {"apiVersion": "example.com/v1", "kind": "Thing"}
+    trigger = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger"}
+
+    assert deploy.needed([definition, thing, trigger]) == {
+        ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
+        ("eventing.knative.dev/v1", "Trigger"),
+    }
+
+
+@proves("NMO-26a")
+def test_the_functional_test_drains_the_node_it_is_told(up: Path) -> None:
+    """From creation to Succeeded, and the node is given back as it was."""
+    before = kubectl(up, "get", "node", "node-2", "-o", "jsonpath={.spec}")
+
+    done = make("cluster-functest", "NODE=node-2", **on(up))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "node node-2 goes out of service\n" in done.stdout
+    assert "  Succeeded, 100 %\n" in done.stdout
+    assert done.stdout.endswith("node node-2 is back in service\n")
+    assert kubectl(up, "get", "node", "node-2", "-o", "jsonpath={.spec}") == before
+
+
+@proves("NMO-26a")
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            (),
+            "error: no node was named, and none is touched unasked: make cluster-functest NODE=..., one of node-1",
+        ),
+        (("NODE=node-9",), "error: there is no node node-9: make cluster-functest NODE=..., one of node-1"),
+    ],
+    ids=["none", "unknown"],
+)
+def test_the_functional_test_touches_no_node_unasked(up: Path, variables: tuple[str, ...], message: str) -> None:
+    """Without a node's name, or with one that is not there, it says what there is and does nothing."""
+    before = kubectl(up, "get", "nodes", "-o", "jsonpath={.items[*].metadata.generation} {.items[*].spec}")
+
+    done = make("cluster-functest", *variables, **on(up))
+
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert kubectl(up, "get", "nodes", "-o", "jsonpath={.items[*].metadata.generation} {.items[*].spec}") == before
+    assert "functest-" not in kubectl(up, "get", "nodemaintenances.nodemaintenance.medik8s.io", "-o", "name")
+
+
+@proves("NMO-26a")
+def test_an_image_needs_an_engine(tmp_path: Path) -> None:
+    """Without podman and docker it says so and fails."""
+    for tool in Path("/usr/bin").iterdir():
+        if tool.name not in ("podman", "docker"):
+            (tmp_path / tool.name).symlink_to(tool)
+
+    done = make(*IMAGE, PATH=str(tmp_path))
+
+    assert done.returncode != 0
+    assert "error: neither podman nor docker is there to build and push an image with\n" in done.stderr
+
+
+@proves("NMO-26a")
+def test_an_image_is_built_and_pushed_under_its_version(tmp_path: Path) -> None:
+    """By the engine that is there; a shell script stands in for it, and fails where it is told to."""
+    engine = tmp_path / "podman"
+    engine.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" != "$FAILING" ]\n')
+    engine.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+
+    good = make(*IMAGE, PATH=path)
+    bad = make(*IMAGE, PATH=path, FAILING="build")
+
+    name = "registry.example/nodemaintenance:v1.2.3"
+    build_line, push_line = f"build --file Dockerfile --tag {name} .", f"push {name}"
+    assert good.returncode == 0, good.stderr
+    assert bad.returncode != 0
+    assert (tmp_path / "calls").read_text().splitlines() == [build_line, push_line, build_line]

@@ -1,0 +1,76 @@
+"""Whether every Trigger of our manifests can do its work: what it asks for, held against what is emitted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from eventing import events
+from eventing.local.manifests import Document
+
+EMITTED_BY_SOURCES = {
+    "ApiServerSource": (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED),
+    "PingSource": (events.TICK,),
+}
+
+
+def problems(
+    documents: Iterable[Document], functions: Mapping[str, Collection[str]], emitted: Collection[str]
+) -> list[str]:
+    """Why Triggers can never deliver anything, one sentence each; none when all can.
+
+    `functions` maps the name of each function to the types it consumes, none for all. `emitted` are the types that
+    functions and ContainerSources emit; what the other sources emit is read from the documents.
+    """
+    documents = list(documents)
+    known = {*emitted, *_from_sources(documents)}
+    kinds = set(_watched(documents))
+    triggers = [document for document in documents if document.kind == "Trigger"]
+    return [str(each.wrong(*wrong)) for each in triggers for wrong in _wrong(each, functions, known, kinds)]
+
+
+def _wrong(
+    trigger: Document, functions: Mapping[str, Collection[str]], known: Collection[str], kinds: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """(field, problem) of one Trigger."""
+    attributes = trigger.get("spec.filter.attributes", dict) or {}
+    watched, brought = attributes.get("kind"), brings(attributes, known)
+    function = _called(trigger, "spec.subscriber") or ""
+    if function not in functions:
+        yield "spec.subscriber", f"names {function!r}, which is no function: {', '.join(functions)}"
+    elif functions[function] and not brought & set(functions[function]):
+        yield "spec.filter.attributes", f"are {_text(attributes)}, which brings nothing that {function} consumes"
+    if not brought:
+        yield "spec.filter.attributes", f"are {_text(attributes)}, which nothing emits"
+    if watched is not None and watched not in kinds:
+        yield "spec.filter.attributes.kind", f"is {watched!r}, which no ApiServerSource watches"
+    last = _called(trigger, "spec.delivery.deadLetterSink")
+    if last is not None and last not in functions:
+        yield "spec.delivery.deadLetterSink", f"names {last!r}, which is no function: {', '.join(functions)}"
+
+
+def brings(attributes: Mapping[str, str], known: Collection[str]) -> set[str]:
+    """The types, of those `known`, that a Trigger with these filter attributes can bring; a flag stands for several."""
+    flags = [set(events.FLAGS[name]) for name in attributes if name in events.FLAGS]
+    types = [{attributes["type"]}] if "type" in attributes else []
+    return set(known).intersection(*flags, *types)
+
+
+def _text(attributes: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in attributes.items()) or "none"
+
+
+def _called(trigger: Document, field: str) -> str | None:
+    """The function a destination names: the last word of its path, else its Service; None without destination."""
+    uri = trigger.get(f"{field}.uri", str)
+    return uri.rstrip("/").rpartition("/")[2] if uri else trigger.get(f"{field}.ref.name", str)
+
+
+def _from_sources(documents: Iterable[Document]) -> Iterator[str]:
+    for document in documents:
+        yield from EMITTED_BY_SOURCES.get(document.kind, ())
+
+
+def _watched(documents: Iterable[Document]) -> Iterator[str]:
+    for document in documents:
+        if document.kind == "ApiServerSource":
+            yield from (str(item.get("kind")) for item in document.get("spec.resources", list) or [])

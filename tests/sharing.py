@@ -1,0 +1,66 @@
+"""Shares the tests among workers: a group of folders is one worker's, and some tests want the machine for themselves.
+
+A group keeps together what uses the same cluster, so that no worker starts one for a single test. Much of a run is
+waiting; so there may be more workers than cores.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+GROUPS = (
+    ("tests/chain/test_audit.py", "tests/chain/test_observability.py", "tests/chain/test_bad_input.py"),
+    ("tests/chain/test_replay.py", "tests/chain/test_readme.py"),
+    ("tests/chain",),
+    ("tests/manifests",),
+    ("tests/console/web",),
+    ("tests/functions/maintenance",),
+    ("tests/localcluster",),
+    ("tests/functions",),
+    ("tests/eventing/local",),
+    ("tests/console",),
+    ("tests/kube", "tests/func"),
+    ("tests/eventing",),
+    ("tests",),
+)
+"""A test belongs to the first group that names its file or a folder above it; the longest come first."""
+
+
+def group_of(file: Path) -> int:
+    """Give the place in `GROUPS` of a test file, whose path is relative to the root of the repository."""
+    above = {str(file), *map(str, file.parents)}
+    return next(number for number, names in enumerate(GROUPS) if above & set(names))
+
+
+class Machine:
+    """Lets many tests run side by side, or one alone, across processes.
+
+    In: a folder that all workers of this work tree have in common.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._door, self._room = folder / "door", folder / "room"
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Be there beside others; wait while one is alone, or waits to be."""
+        with self._entered(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until all others have left, and keep them out."""
+        with self._entered(fcntl.LOCK_EX):
+            yield
+
+    @contextmanager
+    def _entered(self, kind: int) -> Iterator[None]:
+        """Who waits to be alone stands in the door, so that nobody slips in before."""
+        with self._room.open("w") as room:
+            with self._door.open("w") as door:
+                fcntl.flock(door, fcntl.LOCK_EX)
+                fcntl.flock(room, kind)
+            yield

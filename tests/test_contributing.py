@@ -1,0 +1,38 @@
+"""What docs/contributing.md says of the tree and of the Makefile is so."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.sources import ROOT
+
+PAGE = (ROOT / "docs" / "contributing.md").read_text()
+EXAMPLES = ("stamp", "WING", ".cluster")
+"""A step that the page adds, a folder to be named, what `make up` makes: none is in the tree."""
+NAMED = re.findall(r"`((?:[a-z0-9_.]+/)+[\w.-]*|[\w-]+\.(?:md|toml))`", PAGE)
+PATHS = sorted({path for path in NAMED if not any(word in path for word in EXAMPLES)})
+TARGETS = sorted(set(re.findall(r"`?make ([a-z][\w-]*)", PAGE)))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_that_the_page_names_is_there(path: str) -> None:
+    """Who follows the page finds each folder and file."""
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_that_the_page_names_is_there(target: str) -> None:
+    """Who pastes a command gets no `No rule to make target`."""
+    assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_the_page_names_every_room() -> None:
+    """A line of code has one place, and the first table says which."""
+    folders = {
+        path.parent for room in ("functions", "eventing", "kube", "console") for path in (ROOT / room).rglob("*.py")
+    }
+    inner = {folder.relative_to(ROOT).as_posix() for folder in folders if folder.parent != ROOT}
+
+    assert {folder for folder in inner if f"`{folder}/`" not in PAGE} <= {"functions/maintenance", "kube/maintenance"}

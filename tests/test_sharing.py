@@ -1,0 +1,68 @@
+"""Tests run side by side, each group in one worker, but for those that want the machine for themselves."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tests.sharing import GROUPS, Machine, group_of
+from tests.sources import ROOT
+
+
+class Guest:
+    """Enters in a thread of its own, and stays until it is asked to leave."""
+
+    def __init__(self, entrance: AbstractContextManager[None]) -> None:
+        self.inside, self._done = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._stay, args=(entrance,), daemon=True)
+        self._thread.start()
+
+    def _stay(self, entrance: AbstractContextManager[None]) -> None:
+        with entrance:
+            self.inside.set()
+            self._done.wait(10)
+
+    def leave(self) -> None:
+        self._done.set()
+        self._thread.join(10)
+
+
+def test_many_are_there_side_by_side(tmp_path: Path) -> None:
+    first, second = (Guest(Machine(tmp_path).shared()) for _ in range(2))
+
+    assert first.inside.wait(5)
+    assert second.inside.wait(5)
+    first.leave()
+    second.leave()
+
+
+def test_one_who_wants_to_be_alone_waits_for_those_inside_and_comes_before_those_who_came_later(tmp_path: Path) -> None:
+    inside = Guest(Machine(tmp_path).shared())
+    assert inside.inside.wait(5)
+    alone = Guest(Machine(tmp_path).alone())
+    assert not alone.inside.wait(0.1)
+    later = Guest(Machine(tmp_path).shared())
+    assert not later.inside.wait(0.1)
+
+    inside.leave()
+
+    assert alone.inside.wait(5)
+    assert not later.inside.wait(0.1)
+    alone.leave()
+    assert later.inside.wait(5)
+    later.leave()
+
+
+def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
+    """A name in the table that has gone would send its tests to another worker unseen."""
+    found = {group_of(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")}
+
+    assert found == set(range(len(GROUPS)))
+    assert all((ROOT / name).exists() for names in GROUPS for name in names)
+
+
+def test_the_first_group_that_names_a_file_takes_it() -> None:
+    assert group_of(Path("tests/chain/test_audit.py")) == 0
+    assert GROUPS[group_of(Path("tests/chain/test_speed.py"))] == ("tests/chain",)
+    assert GROUPS[group_of(Path("tests/test_layout.py"))] == ("tests",)
