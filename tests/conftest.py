@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,21 +26,53 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell each test's group to whoever hands out the work: the longest first, those that run alone at its end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker: name each test's group to whoever hands out the work, the longest first, what runs alone last."""
+    if not hasattr(config, "workerinput"):
+        return
     groups = {path: group_of(path.relative_to(ROOT)) for path in {item.path for item in items}}
     for item in items:
         item.add_marker(pytest.mark.xdist_group(f"group-{groups[item.path]}"))
-    items.sort(key=lambda item: (groups[item.path], item.get_closest_marker("alone") is not None))
+    items.sort(key=lambda item: (groups[item.path], is_alone(item)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Have the machine alone, or share it, from the fixtures' set-up to their end; waiting is nobody's timeout."""
-    assert item.config.cache
-    machine = Machine(item.config.cache.mkdir("machine"))
-    with machine.alone() if item.get_closest_marker("alone") else machine.shared():
+    """Share the machine from the set-up to the end; waiting for it is on nobody's timeout."""
+    with nullcontext() if is_alone(item) else machine(item).shared():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Set up beside others what is measured alone."""
+    with machine(item).shared() if is_alone(item) else nullcontext():
+        yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Have the machine alone where time is measured."""
+    with machine(item).alone() if is_alone(item) else nullcontext():
+        yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Clear up beside others."""
+    with machine(item).shared() if is_alone(item) else nullcontext():
+        yield
+
+
+def is_alone(item: pytest.Item) -> bool:
+    """Tell whether a test measures time."""
+    return item.get_closest_marker("alone") is not None
+
+
+def machine(item: pytest.Item) -> Machine:
+    """Give the machine that the workers share."""
+    assert item.config.cache
+    return Machine(item.config.cache.mkdir("machine"))
 
 
 @pytest.fixture(scope="session")

@@ -121,7 +121,6 @@ def test_the_table_has_a_row_for_each_event(show: Events) -> None:
         (("--limit", "2"), (GONE, TICK)),
         (("--node", "elsewhere"), ()),
     ],
-    ids=str,
 )
 def test_options_choose(show: Events, words: tuple[str, ...], found: tuple[CloudEvent, ...]) -> None:
     """By node, maintenance, type (short or whole), time, failure."""

@@ -15,7 +15,7 @@ from tests.eventing.journal.million import COUNT, load
 from tests.eventing.journal.test_store import median_write
 from tests.postgresql import PostgreSQL
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # to write them takes up to a minute
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(600)]  # to write them takes up to a minute
 NOW = datetime.now(timezone.utc)
 
 

@@ -194,7 +194,6 @@ def test_an_entry_knows_cause_maintenance_node_and_dead_letter(journal: Journal)
         (Query(limit=2, newest=True), [5, 6]),
         (Query(node="node-1", limit=2, newest=True), [4, 5]),
     ],
-    ids=str,
 )
 def test_a_query_selects(journal: Journal, query: Query, found: list[int]) -> None:
     """X-6: by node, maintenance (uid or name), type, time, failure; together they narrow."""
