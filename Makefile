@@ -61,7 +61,7 @@ up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, 
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)
 
 # Nothing is set up first: what this prints is evaluated.
-env: ## print the variables of the cluster that is up: eval "$$(make -s env)"
+env: ## print the export lines of the cluster that is up, quietly with make -s, for eval
 	@[ -x $(BIN)/python ] || { echo 'error: no cluster is up: make up starts one' >&2; exit 1; }
 	@$(BIN)/python -m localcluster env
 

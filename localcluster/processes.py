@@ -97,6 +97,7 @@ class Server:
     Attributes:
         process: the latest process.
         wanted: set from `start` until `kill` or `stop`, whatever the process does itself meanwhile.
+        may_restart: whether its turn has come, when it ended by itself and another has to be there before it.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Server:
         self.cwd = cwd
         self.process: subprocess.Popen[bytes] | None = None
         self.wanted = threading.Event()
+        self.may_restart: Callable[[], bool] = lambda: True
         self._lock = threading.RLock()
 
     @property

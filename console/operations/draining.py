@@ -8,12 +8,11 @@ from contextlib import aclosing
 
 from console.operations.errors import InvalidSelector, OperationError
 from console.operations.maintaining import known_node
-from console.operations.watching import merged
 from kube.budgets import BUDGETS, Blocked, Budget, budget_key, plan
 from kube.door.api import JSON_PATCH, Api
 from kube.door.errors import Rejected
 from kube.door.evicting import evict_batch, orphans
-from kube.door.following import Change, follow
+from kube.door.following import Change, follow, merged
 from kube.evictions import summary
 from kube.nodes import cordon_patch, node_path
 from kube.paths import pods_on

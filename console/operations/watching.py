@@ -8,31 +8,9 @@ from contextlib import aclosing
 
 from console.operations.errors import OperationError
 from kube.door.api import Api, absent_ok
-from kube.door.following import Change, follow
+from kube.door.following import follow, merged
 from kube.maintenance.groups import GROUPS, Group
 from kube.paths import Object, pods_on
-
-
-async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
-    """The changes of all streams as they come, each with the number of its stream; raises what a stream raises.
-
-    The streams end with it.
-    """
-    coming = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
-    try:
-        while coming:
-            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                number = coming.pop(task)
-                change = task.result()
-                coming[asyncio.ensure_future(anext(streams[number]))] = number
-                yield number, change
-    finally:
-        for task in coming:
-            task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
-        for stream in streams:
-            await stream.aclose()  # one that has a change at hand was not reached by any cancelling
 
 
 async def served_groups(api: Api) -> list[Group]:

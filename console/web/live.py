@@ -11,11 +11,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from console.operations.errors import OperationError
-from console.operations.watching import merged, served_groups
+from console.operations.watching import served_groups
 from console.web.rows import NodeFacts
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Unavailable
-from kube.door.following import Change, follow
+from kube.door.following import Change, follow, merged
 from kube.maintenance.groups import Group
 from kube.nodes import NODES
 from kube.paths import Object

@@ -72,6 +72,28 @@ async def follow(
         await asyncio.sleep(next(backoff))
 
 
+async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
+    """The changes of all streams as they come, each with the number of its stream; raises what a stream raises.
+
+    The streams end with it.
+    """
+    coming = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
+    try:
+        while coming:
+            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                number = coming.pop(task)
+                change = task.result()
+                coming[asyncio.ensure_future(anext(streams[number]))] = number
+                yield number, change
+    finally:
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        for stream in streams:
+            await stream.aclose()  # one that has a change at hand was not reached by any cancelling
+
+
 async def _list(api: Api, path: str, fields: str, labels: str) -> Object:
     """The newest list, however long the server is away."""
     backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)

@@ -63,6 +63,10 @@ class Planes:
         server.start()
         await_ready(name, lambda: answers(self.page(name), headers=PROBE), [server], SECONDS)
 
+    def dispatcher_answers(self) -> bool:
+        """Tell whether the dispatcher has its port: others that start before would take it for their probes."""
+        return answers(self.page("dispatcher"), headers=PROBE)
+
     def page(self, name: str) -> str:
         """Give the readiness page of one of `parts`, which answers to `PROBE` alone."""
         return f"http://{LOOPBACK}:{self._ports[name]}/healthz"

@@ -41,6 +41,8 @@ class KnativeProduct(EngineProduct):
         self.start_functions()
         self.adapters = self._adapters()
         self.start_delivery()
+        for server in (*self.planes.control.servers, *self.adapters.values()):
+            server.may_restart = self.planes.dispatcher_answers
         ready = ("--for=condition=Ready", f"--timeout={SECONDS}s")
         self._cluster.kubectl("wait", KINDS, "--all", "-n", NAMESPACE, *ready)
 

@@ -19,6 +19,8 @@ from localcluster.processes import Server
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds: none after the first end, then these, doubling; a kubelet's with `ReduceDefaultCrashLoopBackOffDecay`."""
+TURN_SECONDS, TURN_LOOK_SECONDS = 15.0, 0.1
+"""How long a restart waits for its turn (`Server.may_restart`) at most, and how often it looks."""
 LONG_LIFE = 120.0
 """Seconds after which an end counts as the first again."""
 
@@ -144,6 +146,7 @@ class Keeper:
                 pause = kept.end(how, time.monotonic() - kept.started)
             self._note()
             self._ending.wait(pause)
+            self._await_turn(kept.server)
             try:
                 with self._lock:
                     if self._ending.is_set() or not kept.server.restart():
@@ -154,6 +157,12 @@ class Keeper:
                 continue
             self._note()
             return True
+
+    def _await_turn(self, server: Server) -> None:
+        deadline = time.monotonic() + TURN_SECONDS
+        while not server.may_restart() and time.monotonic() < deadline:
+            if self._ending.wait(TURN_LOOK_SECONDS):
+                return
 
     def _note(self) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
@@ -184,3 +185,22 @@ def test_a_restarted_server_holds_the_lock(watch: Watch, tmp_path: Path, monkeyp
         held = Path(f"/proc/{back.pid}/fd/{lock.fileno()}")
         assert held.resolve() == tmp_path / "lock"
         assert server.pid == back.pid
+
+
+def test_a_restart_waits_for_its_turn(watch: Watch, tmp_path: Path) -> None:
+    """A server that has to come after another one stays down until that is there, and no longer."""
+    turn = threading.Event()
+    asked = threading.Event()
+
+    def may_restart() -> bool:
+        asked.set()
+        return turn.is_set()
+
+    server = watch.start(sleeper(tmp_path))
+    server.may_restart = may_restart
+    os.kill(server.pid, signal.SIGKILL)
+
+    assert asked.wait(SECONDS)
+    assert not server.alive
+    turn.set()
+    watch.until(lambda record: record.restarts == 1, server)

@@ -59,15 +59,9 @@ def _delivery(cluster: LocalCluster, objects: list[Manifest], directory: Path, f
     accounts = {_identity(cluster, item) for item in of_kind(objects, "ApiServerSource")}
     (source,), (podsource,) = accounts, of_kind(objects, "ContainerSource")
     environment = {**DIRECT, "KUBECONFIG": str(source), "PODSOURCE_KUBECONFIG": str(_identity(cluster, podsource))}
-    words = ("--manifests", file, "--functions", functions, "--listen", delivery.removeprefix("http://"))
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "eventing.local.broker",
-        *words,
-        "--database",
-        directory / "delivery.db",
-    ]
+    where = ("--listen", delivery.removeprefix("http://"), "--database", directory / "delivery.db")
+    words = ("--manifests", file, "--functions", functions, *where)
+    command: list[str | Path] = [sys.executable, "-m", "eventing.local.broker", *words]
     return Server("delivery", command, directory / "delivery.log", environment, ROOT)
 
 

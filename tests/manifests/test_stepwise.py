@@ -74,7 +74,6 @@ def test_the_files_create_an_install_in_their_order(cleared: LocalCluster) -> No
 
 
 @proves("DRN-14")
-@proves("DRN-14")
 def test_the_workloads_become_ready_in_the_operators_namespace(created: LocalCluster) -> None:
     """What Serving and Eventing make of the last file are pods that this cluster admits, schedules and runs."""
     workloads = [item for item in step("operator.yaml") if item["kind"] in ("Service", "ContainerSource")]
@@ -98,6 +97,7 @@ def test_the_install_drains_by_an_object_of_the_oldest_api(created: LocalCluster
         drained_and_given_back(created)
 
 
+@proves("DRN-14")
 @pytest.mark.parametrize(
     ("file", "kind"),
     [

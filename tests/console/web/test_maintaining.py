@@ -126,6 +126,23 @@ def test_a_drain_that_a_budget_blocks_says_so_and_goes_on_when_it_opens(browser:
     assert browser.errors() == []
 
 
+def test_a_budget_that_lets_no_pod_go_has_to_be_changed(browser: Browser, scene: Scene) -> None:
+    """OSV-13: with `maxUnavailable: 0` no number of ready pods helps, and none is promised to."""
+    (node,) = nodes(scene, "closed")
+    namespace = scene.namespace()
+    scene.deployment(namespace, node, 2)
+    scene.budget(namespace, {"app": "web"}, name="all", allowed=0, maxUnavailable=0)
+    path = scene.maintain(node)
+    scene.reaches(path, lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 2)
+
+    browser.open(f"/nodes/{node}")
+    shown = browser.text("main")
+
+    assert f"a looser budget: kubectl -n {namespace} edit pdb all (this one lets no pod go, however many" in shown
+    assert "more ready pod" not in shown
+    scene.delete(path)
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_maintenances_of_every_group_are_shown_and_stopped(browser: Browser, scene: Scene, group: str) -> None:
     """C2, X-7: whoever made it, by whatever tool; a row that was there changes by itself."""
