@@ -100,7 +100,7 @@ build: $(STAMP) ## build the servers now, not at the first use
 	@$(BIN)/python -m localcluster build
 
 clean: ## end the cluster and remove what was made in this folder
-	@if [ -x $(BIN)/python ] && [ -d .cluster ]; then $(BIN)/python -m localcluster down; fi
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m localcluster down; fi
 	@rm -rf $(VENV) .cluster build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'the built servers stay in ~/.cache/nodemaintenance; remove that folder to have them built again'

@@ -67,11 +67,12 @@ def deploy(overlay: str) -> None:
 
 def _program() -> str:
     """Give kubectl: the one on PATH, or the one that was built."""
+    if found := shutil.which("kubectl"):
+        return found
     built = build.target() / "kubectl"
-    found = shutil.which("kubectl") or (str(built) if built.is_file() else None)
-    if found is None:
+    if not built.is_file():
         raise LocalClusterError("kubectl is not there: install it, or let `make build` build one")
-    return found
+    return str(built)
 
 
 def _served(kubectl: str, rendered: str) -> set[Kind]:
@@ -82,6 +83,8 @@ def _served(kubectl: str, rendered: str) -> set[Kind]:
         answer = _run(kubectl, "get", "--raw", path, check=False)
         if answer.returncode == 0:
             found |= {(version, resource["kind"]) for resource in json.loads(answer.stdout)["resources"]}
+        elif "NotFound" not in answer.stderr:
+            raise LocalClusterError(f"nothing was applied, {version} cannot be asked for: {answer.stderr.strip()}")
     return found
 
 

@@ -13,6 +13,10 @@ SERVE = ("gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_a
 """What the image runs when a container names no command (see the Dockerfile), in the folder of the sources."""
 
 
+FOREIGN = {"DATABASE_URL": "", "GUNICORN_CMD_ARGS": ""}
+"""What a shell may have for programs of its own: a journal in somebody's database, a server on another address."""
+
+
 def command() -> list[str | Path]:
     """Give the image's command as it is run on this machine."""
     return [sys.executable, "-m", *SERVE]
@@ -46,5 +50,5 @@ def function_server(
     name: str, port: int, log: Path, kubeconfig: Path, wiring: Wiring, function: str = "", sources: Path = ROOT
 ) -> Server:
     """Give the process that serves one function, or all if none is named; in: also the folder of the sources."""
-    own = {"KUBECONFIG": str(kubeconfig), **({"FUNCTION": function} if function else {}), **listening(port)}
-    return Server(name, command(), log, {**DIRECT, **wiring.environment(), **own}, sources)
+    own = {"KUBECONFIG": str(kubeconfig), "FUNCTION": function, **listening(port)}
+    return Server(name, command(), log, {**DIRECT, **FOREIGN, **wiring.environment(), **own}, sources)

@@ -7,13 +7,17 @@ happens. `python -m tests.functest NODE`; exit status 0 when all was as it shoul
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import aclosing, closing
 
+from kube.backoff import pauses
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
-from kube.door.errors import ApiError, NotFound
+from kube.door.errors import ApiError, NotFound, Unavailable
 from kube.door.following import follow
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
@@ -36,11 +40,11 @@ def main(name: str) -> None:
     try:
         with closing(Cluster()) as cluster:
             before = _fit(cluster, name)
-            maintenance = cluster.create(MEDIK8S.path, _maintenance(name))
+            wanted = _maintenance(name)
             try:
-                _drain(cluster, maintenance)
-            finally:
-                _give_back(cluster, maintenance, before)
+                _drain(cluster, cluster.create(MEDIK8S.path, wanted))
+            finally:  # also when the answer to the creation was lost
+                _give_back(cluster, wanted, before)
     except ApiError as error:
         raise FunctestError(error.message) from None
 
@@ -104,10 +108,27 @@ def _drain(cluster: Cluster, maintenance: Object) -> None:
     )
 
 
+def _delete(cluster: Cluster, path: str) -> None:
+    """Ask for its deletion until the API server has heard that."""
+    deadline = time.monotonic() + GIVEN_BACK_SECONDS
+    for pause in pauses(0.5, 5.0):
+        try:
+            found = cluster.run(absent_ok(cluster.api.get(path)))
+            if found:
+                cluster.delete(path, uid=found["metadata"]["uid"])
+            return
+        except NotFound:
+            return  # somebody else was faster
+        except Unavailable:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(pause)
+
+
 def _give_back(cluster: Cluster, maintenance: Object, before: Object) -> None:
     """Delete the maintenance and see that the node is as it was."""
     name = m.node_name(maintenance)
-    cluster.delete(m.path(maintenance), uid=maintenance["metadata"]["uid"])
+    _delete(cluster, m.path(maintenance))
     _await(cluster, m.path(maintenance), lambda item: item is None, GIVEN_BACK_SECONDS)
     node = cluster.get(node_path(name))
     same = node["spec"].get("taints") == before["spec"].get("taints") and not is_cordoned(node)
@@ -141,6 +162,7 @@ def _await(cluster: Cluster, path: str, holds: Callable[[Object | None], bool], 
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a cancelled job gives the node back, too
     try:
         main("".join(sys.argv[1:2]))
     except FunctestError as error:

@@ -43,6 +43,7 @@ class Database:
     def __init__(self, url: str | Path, *, create: bool) -> None:
         self.url = str(url)
         self._lock = threading.Lock()
+        self._versioned = False
         with self._errors():
             self._engine = engine_of(self.url)
         self.insert: Insert = INSERTS[self._engine.dialect.name]
@@ -64,6 +65,8 @@ class Database:
         if not ready:
             with self.writing() as connection:
                 versions.upgrade(connection)
+        with self.reading() as connection:
+            self._versioned = versions.is_versioned(connection)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -79,6 +82,8 @@ class Database:
         """
         with self._errors(), self._lock, self._engine.begin() as connection:
             yield connection
+            if self._versioned:
+                versions.require_current(connection)  # a newer release may have migrated it since: nothing is kept then
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -42,7 +42,19 @@ def check(connection: Connection) -> bool:
 
 def is_current(connection: Connection) -> bool:
     """Whether there is nothing to make or migrate. Raises `WrongVersion` for a newer one."""
-    return _version(connection) == VERSION
+    return _version(connection) == VERSION and is_versioned(connection)
+
+
+def is_versioned(connection: Connection) -> bool:
+    """Whether the database itself says of which version its tables are."""
+    return inspect(connection).has_table(VERSIONS.name)
+
+
+def require_current(connection: Connection) -> None:
+    """Raises `WrongVersion` when the tables were migrated since they were opened; costs one small SELECT."""
+    version = connection.scalar(select(VERSIONS.c.version))
+    if version != VERSION:
+        raise WrongVersion(_newer(version))
 
 
 def upgrade(connection: Connection) -> None:
@@ -69,14 +81,18 @@ def _version(connection: Connection) -> int | None:
     if VERSIONS.name in names:
         version = connection.scalar(select(VERSIONS.c.version))
         if version is not None and version > VERSION:
-            raise WrongVersion(
-                f"its tables are of version {version}, this program knows none after {VERSION}: use the release that "
-                "wrote it, or a later one"
-            )
+            raise WrongVersion(_newer(version))
         return version
     if not METADATA.tables.keys() <= names:
         return None
     return 1 if any(column["name"] == "size" for column in found.get_columns(ATTEMPTS.name)) else 0
+
+
+def _newer(version: int | None) -> str:
+    return (
+        f"its tables are of version {version}, this program knows none after {VERSION}: use the release that wrote "
+        "it, or a later one"
+    )
 
 
 def _create_tables(connection: Connection) -> None:

@@ -145,7 +145,7 @@ class Publisher:
         """Publish until both queues are empty or the process ends."""
         while self._attempts:
             if not self._publish(session, self._next_batch()):
-                return
+                break  # the process ends; the dead letters get their one try
         while self._letters:
             if not self._post_until_answered(session, self._letters.popleft()):
                 return

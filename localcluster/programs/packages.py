@@ -64,6 +64,10 @@ PROGRAMS = (
 )
 
 
+BUILD_NOTHING = frozenset({"down", "env", "status", "lint", "deploy", "cluster-functest", "local", "needs"})
+"""Purposes for which Go fetches nothing, and so checks no certificate."""
+
+
 @dataclass(frozen=True)
 class Need:
     """Something missing: what it is, and the package that brings it."""
@@ -85,7 +89,8 @@ def missing(purposes: Iterable[str]) -> list[Need]:
     """Give what these purposes lack on this machine."""
     wanted = set(purposes)
     programs = [_need(program) for program in PROGRAMS if wanted & program.purposes and program.path() is None]
-    return [*_without_venv(), *_without_certificates(), *programs]
+    certificates = [] if wanted <= BUILD_NOTHING else _without_certificates()
+    return [*_without_venv(), *certificates, *programs]
 
 
 def _need(program: Program) -> Need:

@@ -51,6 +51,17 @@ def supervisor_pid(directory: Path) -> int:
     return 0
 
 
+def is_alive(pid: int) -> bool:
+    """Tell whether there is a process of that id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
+
+
 def supervisors(directory: Path) -> list[int]:
     """Give the process ids of the folder's supervisors by their command lines.
 
@@ -131,6 +142,14 @@ def hints(directory: Path) -> str:
     """Give what was printed when all was ready; "" before that."""
     file = directory / READY_FILE
     return file.read_text() if file.exists() else ""
+
+
+def unready(directory: Path) -> None:
+    """Take away what an earlier start printed, which would pass for the next one's. Raises `LocalClusterError`."""
+    try:
+        (directory / READY_FILE).unlink(missing_ok=True)
+    except PermissionError as error:
+        raise LocalClusterError(f"{directory} is another user's: {error}") from None
 
 
 def forget(directory: Path) -> None:

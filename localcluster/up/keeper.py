@@ -52,7 +52,10 @@ def restart_pauses() -> Iterator[float]:
 
 def description(status: int) -> str:
     """How a process ended, in words; in: its return code as `subprocess` gives it."""
-    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    if status >= 0:
+        return f"exit status {status}"
+    names = {number.value: number.name for number in signal.Signals}  # those of real time have none
+    return f"killed by {names.get(-status, f'signal {-status}')}"
 
 
 class Kept:
@@ -154,6 +157,7 @@ class Keeper:
                     kept.restarted()
             except OSError as error:
                 how = f"not started: {error}"
+                kept.started = time.monotonic()  # this start lived for no time at all
                 continue
             self._note()
             return True

@@ -20,7 +20,10 @@ def status(directory: Path) -> None:
         return
     hints, records = folder.hints(directory), folder.records(directory)
     state = condition(records) if hints else "starting or ending"
-    print(f"{state}, supervisor {folder.supervisor_pid(directory)}, logs in {directory}/")
+    supervisor = folder.supervisor_pid(directory)
+    if not folder.is_alive(supervisor):
+        state = "the supervisor is gone and restarts nothing: `make down`, then `make up`; before that"
+    print(f"{state}, supervisor {supervisor}, logs in {directory}/")
     for line in table(records, time.time()):
         print(line)
     print(hints, end="")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from localcluster import build, deliveries, processes
+from localcluster import access, build, deliveries, processes
 from localcluster.cluster import LocalCluster
 from localcluster.console import Console
 from localcluster.trouble import LocalClusterError
@@ -29,6 +28,7 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
         return
     engine.check()
     engine.build()  # here, where there may be a terminal to show the progress on
+    folder.unready(directory)
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), str(nodes), delivery]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
@@ -75,7 +75,7 @@ def _run(directory: Path, nodes: int, delivery: str) -> None:
     with cluster, Keeper(_Noting(directory)) as keeper:
         keeper.keep(cluster.servers)
         say(f"the cluster is ready: {nodes} nodes at {cluster.url}")
-        shutil.copy(cluster.kubeconfig, directory / folder.KUBECONFIG)
+        access.write_secret(directory / folder.KUBECONFIG, cluster.kubeconfig.read_text())
         with (
             engine.open(cluster, directory / "product") as product,
             _console(cluster, directory / "product", product) as console,
@@ -105,7 +105,16 @@ class _Noting:
         self._known: dict[str, Record] = {}
 
     def __call__(self, records: list[Record]) -> None:
-        """Take in what is known now."""
+        """Take in what is known now. Where nothing can be written, on a full disk for one, that is all that is lost."""
+        with contextlib.suppress(OSError):
+            self._log(records)
+        try:
+            folder.write_records(self._directory, records)
+        except OSError as error:  # or somebody deleted the folder; the processes are not in it
+            with contextlib.suppress(OSError):
+                print(f"{time.ctime()}  the list of processes is not written: {error}", flush=True)
+
+    def _log(self, records: list[Record]) -> None:
         for record in records:
             before = self._known.get(record.name, record)
             if record.due is not None and record.ended_at != before.ended_at:
@@ -113,10 +122,6 @@ class _Noting:
             if record.restarts != before.restarts:
                 print(f"{time.ctime()}  {record.name}: started again as process {record.pid}", flush=True)
             self._known[record.name] = record
-        try:
-            folder.write_records(self._directory, records)
-        except OSError as error:  # somebody deleted the folder; the processes are not in it
-            print(f"{time.ctime()}  the list of processes is not written: {error}", flush=True)
 
 
 def _console(cluster: LocalCluster, directory: Path, product: deliveries.Running) -> Console:

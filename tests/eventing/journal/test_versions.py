@@ -105,6 +105,19 @@ def test_an_older_journal_is_migrated_and_loses_nothing(older: str) -> None:
     assert version(older) == VERSION
 
 
+def test_a_writer_notices_that_a_newer_release_has_migrated_the_journal(journal_url: str) -> None:
+    """While one release replaces another both are there: the older one records nothing beneath the newer."""
+    with closing(Journal(journal_url)) as journal:
+        declare(journal_url, VERSION + 1)
+
+        with pytest.raises(JournalError, match=f"version {VERSION + 1}.*none after {VERSION}"):
+            journal.write_attempts([Attempt("/x", "1", "taint", NOW, 0.5, 204)])
+
+        declare(journal_url, VERSION)
+        journal.write_attempts([Attempt("/x", "2", "taint", NOW, 0.5, 204)])
+        assert journal.size() == len("[]")
+
+
 def test_a_new_journal_has_a_version(journal_url: str) -> None:
     """It is that of this program."""
     Journal(journal_url).close()
