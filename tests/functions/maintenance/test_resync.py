@@ -222,7 +222,7 @@ def test_a_broker_that_is_away_is_tried_again(
 
     assert (away.status_code, unset.status_code) == (503, 503)
     assert away.text.startswith("the broker at K_SINK accepted no event: ")
-    assert unset.text.startswith("several events to send and K_SINK is not set")
+    assert unset.text.startswith("several events to publish and K_SINK is not set")
 
 
 @pytest.mark.usefixtures("alone")
