@@ -43,7 +43,9 @@ def refused(scene: Scene, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
         "RECORD": scene.product.function_url("record"),
         "K_SINK": scene.product.broker_url,
     }
-    broken = 'from eventing.wire import BadEvent\n    raise BadEvent("by hand")\n    found = read_active(event, cluster)'
+    broken = (
+        'from eventing.wire import BadEvent\n    raise BadEvent("by hand")\n    found = read_active(event, cluster)'
+    )
     node = scene.node()
     scene.pods(node, 2)
     scene.product.functions.stop()

@@ -62,7 +62,7 @@ class Functions:
         return self.chain(maintenance, "begin", "cordon", "taint")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Give a cluster with the three kinds and the accounts, where no function ever runs but those called here."""
     with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1) as running:
@@ -73,7 +73,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def admin(quiet: LocalCluster) -> Iterator[Cluster]:
     """Give the administrator's door to it."""
     door = Cluster(str(quiet.kubeconfig))
@@ -81,7 +81,7 @@ def admin(quiet: LocalCluster) -> Iterator[Cluster]:
     door.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def functions(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Functions]:
     """Give all functions, with a journal of their own."""
     with pytest.MonkeyPatch.context() as environment:

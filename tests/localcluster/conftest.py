@@ -19,7 +19,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     run(tmp_path / "up", "down")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Give the folder of a cluster of two nodes with the product at work, and some pods on each node."""
     build.servers()

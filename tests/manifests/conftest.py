@@ -10,7 +10,7 @@ from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import knative_crds
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def knative(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Give a cluster with the CRDs of Knative Eventing and Serving, which runs nothing of them."""
     with LocalCluster(tmp_path_factory.mktemp("knative"), nodes=1) as cluster:

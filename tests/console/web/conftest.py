@@ -15,7 +15,7 @@ from tests.chain.scene import Scene
 from tests.console.web.site import Browser, Site, start_browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Give a cluster with all three NodeMaintenance APIs, the product and its console."""
     folder = tmp_path_factory.mktemp("site")
@@ -30,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             scene.admin.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def driver() -> Iterator[Chrome]:
     """Give one browser for all tests."""
     driver = start_browser()
