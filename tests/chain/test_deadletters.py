@@ -43,14 +43,12 @@ def refused(scene: Scene, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
         "RECORD": scene.product.function_url("record"),
         "K_SINK": scene.product.broker_url,
     }
-    broken = (
-        'from eventing.wire import BadEvent\n    raise BadEvent("by hand")\n    found = read_active(event, cluster)'
-    )
+    whole = "found = read_active(event, cluster)"
+    broken = f'from eventing.wire import BadEvent\n    raise BadEvent("by hand")\n    {whole}'
     node = scene.node()
     scene.pods(node, 2)
     scene.product.functions.stop()
     try:
-        whole = "found = read_active(event, cluster)"
         with edited(scene, tmp_path, "functions/maintenance/taint.py", whole, broken, port, **environment):
             path = scene.maintain(node)
             uid = scene.admin.get(path)["metadata"]["uid"]

@@ -93,9 +93,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) 
     folder, url = tmp_path_factory.mktemp("elsewhere"), postgresql.database()
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install(cluster)
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("DATABASE_URL", url)
-            product = Product(cluster, folder / "product")
+        product = Product(cluster, folder / "product")
+        product.functions.env["DATABASE_URL"] = url
         with product:
             scene = Scene(cluster, product, url)
             yield scene
