@@ -34,9 +34,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker: the longest group first, and at the end of each what runs alone."""
+    """In a worker: the longest group first, and at the end of each file what runs alone; its fixtures stay whole."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: (group_of(item.path.relative_to(ROOT)), is_alone(item)))
+        files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+        items.sort(key=lambda item: (group_of(item.path.relative_to(ROOT)), files[item.path], is_alone(item)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
