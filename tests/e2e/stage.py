@@ -15,6 +15,7 @@ from kube.pods import is_ready, is_terminating
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
 from tests.e2e.histogram import Histogram
+from tests.machine import slowness
 from tests.workload import Audit, Workload, audit, pod_on
 
 NODES = 20
@@ -24,7 +25,9 @@ DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
 UNHEARD = 504
 """What the audit log has for a request whose sender was killed before the answer; the eviction may have happened."""
 NUMBERS = itertools.count(1)
-REPAIRED = 45.0
+SLOWNESS = slowness()
+"""Of this machine before any server is started on it."""
+REPAIRED = 45.0 * SLOWNESS
 """Seconds from the repair of a fault until all is as it should be."""
 
 

@@ -17,7 +17,7 @@ from kube.maintenance.groups import GROUPS, Group
 from localcluster.access import NAMESPACE
 from localcluster.knative import install
 from localcluster.knative.product import KINDS
-from tests.e2e.stage import Stage
+from tests.e2e.stage import SLOWNESS, Stage
 from tests.proofs import proves
 from tests.receiver import Answer, Received, Receiver
 
@@ -49,7 +49,7 @@ def test_a_node_is_drained_and_given_back(stage: Stage, group: Group) -> None:
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
 
     drains.begin(group=group)
-    seconds = drains.await_succeeded(20)
+    seconds = drains.await_succeeded(20 * SLOWNESS)
     drains.check()
 
     print(f"created to Succeeded: {seconds:.2f} s, of which the pods' own end is 0.3 s")
@@ -79,7 +79,7 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     late = hops[len(hops) * 95 // 100]
     print(f"hop over {len(hops)} events: median {statistics.median(hops):.1f} ms, 95th percentile {late:.1f} ms")
     assert len(hops) == PROBES
-    assert statistics.median(hops) < 10
+    assert statistics.median(hops) < 10 * SLOWNESS
 
 
 @on_knative
@@ -98,13 +98,14 @@ def test_the_broker_does_not_wait_for_subscribers(stage: Stage) -> None:
         took = time.monotonic() - started
         slow.set()
 
-    assert took < 5
+    assert took < 5 * SLOWNESS
 
 
 def test_twenty_nodes_at_once(stage: Stage) -> None:
-    """20 nodes of 10 pods that take 5 s to end: all Succeeded in under 9 s; the best of three, on a busy machine."""
+    """20 nodes of 10 pods that take 5 s to end: all Succeeded 4 s after that; the best of three, on a busy machine."""
+    limit = 5 + 4 * SLOWNESS
     taken: list[float] = []
-    while len(taken) < 3 and min(taken, default=9) >= 9:
+    while len(taken) < 3 and min(taken, default=limit) >= limit:
         drains = stage.drains("5s")
         drains.begin()
         taken.append(drains.await_succeeded(60))
@@ -112,8 +113,8 @@ def test_twenty_nodes_at_once(stage: Stage) -> None:
         drains.end()
 
     said = ", ".join(f"{seconds:.2f} s" for seconds in taken)
-    print(f"20 nodes, 10 pods each, 5 s of termination: all Succeeded after {said}")
-    assert min(taken) < 9
+    print(f"20 nodes, 10 pods each, 5 s of termination: all Succeeded after {said}; limit {limit:.1f} s")
+    assert min(taken) < limit
 
 
 def _probe_trigger(url: str) -> dict[str, object]:

@@ -12,7 +12,7 @@ import requests
 from eventing.journal.store import Journal, Query
 from localcluster.processes import await_ready
 from tests.e2e.mischief import Mischief
-from tests.e2e.stage import REPAIRED, Drains, Stage
+from tests.e2e.stage import REPAIRED, SLOWNESS, Drains, Stage
 from tests.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
@@ -64,7 +64,7 @@ def test_the_journal_is_killed(stage: Stage, mischief: Mischief) -> None:
     drains.await_going(30)
     stage.histogram.note("record")
     stage.product.kill_functions("record")
-    drains.await_succeeded(20)
+    drains.await_succeeded(20 * SLOWNESS)
     stage.product.start_functions("record")
 
     repaired = time.monotonic()

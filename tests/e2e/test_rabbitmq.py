@@ -22,7 +22,7 @@ from localcluster.access import NAMESPACE
 from localcluster.processes import free_port
 from localcluster.rabbitmq.planes import Planes
 from localcluster.rabbitmq.product import RabbitProduct
-from tests.e2e.stage import NODES, PODS, REPAIRED, Stage
+from tests.e2e.stage import NODES, PODS, REPAIRED, SLOWNESS, Stage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["rabbitmq"], indirect=True)]
 PROBES = 200
@@ -45,7 +45,7 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     hops = sorted((recorded[probe] - sent[probe]) * 1000 for probe in sent)
     late = hops[len(hops) * 95 // 100]
     print(f"hop over {len(hops)} events: median {statistics.median(hops):.1f} ms, 95th percentile {late:.1f} ms")
-    assert statistics.median(hops) < 10
+    assert statistics.median(hops) < 10 * SLOWNESS
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_functions_refuse_is_recorded_as_that(stage: Stage, data: object) -
     assert kept.get_extension("knativeerrorcode") == "400"
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
-    drains.await_succeeded(20)
+    drains.await_succeeded(20 * SLOWNESS)
     drains.end(20)
 
 
@@ -131,7 +131,7 @@ def _event(kind: str, data: object) -> CloudEvent:
     return CloudEvent(attributes, data)  # type: ignore[arg-type]
 
 
-def _await_recorded(stage: Stage, ids: set[str], seconds: float = 10.0) -> dict[str, float]:
+def _await_recorded(stage: Stage, ids: set[str], seconds: float = 10.0 * SLOWNESS) -> dict[str, float]:
     """When each of the events was recorded, by the wall clock."""
     deadline = time.monotonic() + seconds
     while True:
@@ -144,7 +144,7 @@ def _await_recorded(stage: Stage, ids: set[str], seconds: float = 10.0) -> dict[
 
 
 def _await_kept(
-    stage: Stage, key: str, wanted: Callable[[BaseCloudEvent], bool], seconds: float = 20.0
+    stage: Stage, key: str, wanted: Callable[[BaseCloudEvent], bool], seconds: float = 20.0 * SLOWNESS
 ) -> BaseCloudEvent:
     """The event as it is recorded, once it is as `wanted`."""
     deadline = time.monotonic() + seconds

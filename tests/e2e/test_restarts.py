@@ -16,14 +16,14 @@ from localcluster.knative.planes import PROBE
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server, await_ready
 from localcluster.up.keeper import Keeper
-from tests.e2e.stage import Stage
+from tests.e2e.stage import SLOWNESS, Stage
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.parametrize("stage", ["knative"], indirect=True),
     pytest.mark.usefixtures("whole_again"),
 ]
-BACK = 3.0
+BACK = 3.0 * SLOWNESS
 """Seconds from a first death until the readiness page answers again."""
 PATIENCE = 30.0
 """Seconds, so that the time it took is known even if it is too long."""

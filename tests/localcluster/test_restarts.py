@@ -18,8 +18,9 @@ from localcluster.processes import await_ready
 from localcluster.up import folder
 from localcluster.up.status import condition
 from tests.localcluster.commands import kubectl, record_of, run
+from tests.machine import slowness
 
-BACK = 3.0
+BACK = 3.0 * slowness()
 """Seconds from a first death until the readiness page answers again."""
 PATIENCE = 30.0
 """Seconds, so that the time it took is known even if it is too long."""
