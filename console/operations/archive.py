@@ -49,6 +49,7 @@ class Archive:
         self.files: list[dict[str, Any]] = []
         self.not_installed: list[str] = []
         self.not_read: list[Missing] = []
+        self._gathered = timestamp(datetime.now(timezone.utc))
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
         self._out = os.fdopen(descriptor, "wb")
         self._tar = tarfile.open(fileobj=self._out, mode="w:gz")  # noqa: SIM115 - closed at exit
@@ -94,7 +95,7 @@ class Archive:
     def index(self) -> dict[str, Any]:
         """What is in the archive, and what is not and why."""
         return {
-            "gathered": timestamp(datetime.now(timezone.utc)),
+            "gathered": self._gathered,
             "files": self.files,
             "notInstalled": self.not_installed,
             "missingPermissions": [_fields(item) for item in self.not_read if item.denied],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from eventing.journal import versions
 from eventing.journal.versions import WrongVersion
 
+CHECK_SECONDS = 1.0
+"""How often a writer looks whether a newer release has migrated the tables: each look costs a round trip."""
 BUSY_SECONDS = 5
 """How long one SQLite process waits for another, and any process for PostgreSQL to answer; a broker waits for 10."""
 POSTGRESQL = {
@@ -43,7 +46,7 @@ class Database:
     def __init__(self, url: str | Path, *, create: bool) -> None:
         self.url = str(url)
         self._lock = threading.Lock()
-        self._versioned = False
+        self._versioned, self._check_due = False, 0.0
         with self._errors():
             self._engine = engine_of(self.url)
         self.insert: Insert = INSERTS[self._engine.dialect.name]
@@ -82,7 +85,8 @@ class Database:
         """
         with self._errors(), self._lock, self._engine.begin() as connection:
             yield connection
-            if self._versioned:
+            if self._versioned and time.monotonic() >= self._check_due:
+                self._check_due = time.monotonic() + CHECK_SECONDS
                 versions.require_current(connection)  # a newer release may have migrated it since: nothing is kept then
 
     @contextmanager

@@ -20,6 +20,7 @@ from eventing import events
 from eventing.deadletters import DeadLetter
 from eventing.events import Reference, event
 from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
+from tests.machine import slowness
 from tests.postgresql import PostgreSQL
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
@@ -278,4 +279,4 @@ def test_recording_takes_less_than_a_millisecond(journal: Journal) -> None:
     median = median_write(journal)
 
     print(f"an event recorded in {median * 1000:.2f} ms at the median")
-    assert median < 0.001
+    assert median < 0.001 * slowness()
