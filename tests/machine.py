@@ -1,29 +1,36 @@
-"""How slow this machine is, against the one on which limits in seconds were set: two cores whose neighbours were quiet.
+"""How slow this machine is now, against the one on which limits in seconds were set: two cores with quiet neighbours.
 
-Where cores are shared, the same drain takes twice as long an hour later, and says nothing of the product. A limit
-grows with what a fixed piece of work takes before anything else is started; on a machine as fast as that one, or
-faster, it stays as it is.
+Where cores are shared, the same drains take twice as long an hour later, and that says nothing of the product. A limit
+grows with what a fixed piece of work on every core takes beside the figure that is judged; on a machine as fast as
+that one, or faster, it stays as it is.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
+import sys
+
+WORK = """
 import time
-from functools import cache
+started, total = time.perf_counter(), 0
+for step in range(3_000_000):
+    total += step
+print(time.perf_counter() - started)
+"""
+NOMINAL = 0.18
+"""Seconds that this took there."""
+ROUNDS = 3
 
-STEPS = 1_000_000
-NOMINAL = 0.06
-"""Seconds that so many steps took there."""
 
-
-@cache
 def slowness() -> float:
-    """1.0 on a machine as fast as that one or faster, 2.0 on one half as fast; measured once, at the first call."""
-    return max(1.0, statistics.median(_work() for _ in range(9)) / NOMINAL)
+    """1.0 on a machine as fast as that one or faster, 2.0 on one half as fast; takes about a second."""
+    return max(1.0, statistics.median(_round() for _ in range(ROUNDS)) / NOMINAL)
 
 
-def _work() -> float:
-    started, total = time.perf_counter(), 0
-    for step in range(STEPS):
-        total += step
-    return time.perf_counter() - started
+def _round() -> float:
+    """Seconds that the work takes when every core does it at once, on average."""
+    words = [sys.executable, "-I", "-S", "-c", WORK]
+    working = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]
+    return statistics.mean(float(each.communicate()[0]) for each in working)

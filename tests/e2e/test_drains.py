@@ -6,20 +6,16 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 
 import pytest
-import requests
 
-from eventing.events import SOURCE
 from kube.maintenance.groups import GROUPS, Group
 from localcluster.access import NAMESPACE
-from localcluster.knative import install
 from localcluster.knative.product import KINDS
 from tests.e2e.stage import SLOWNESS, Stage
+from tests.machine import slowness
 from tests.proofs import proves
-from tests.receiver import Answer, Received, Receiver
+from tests.receiver import Answer, Received
 
 pytestmark = pytest.mark.e2e
 PROBES = 200
@@ -79,7 +75,7 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     late = hops[len(hops) * 95 // 100]
     print(f"hop over {len(hops)} events: median {statistics.median(hops):.1f} ms, 95th percentile {late:.1f} ms")
     assert len(hops) == PROBES
-    assert statistics.median(hops) < 10 * SLOWNESS
+    assert statistics.median(hops) < 10 * slowness()
 
 
 @on_knative
@@ -103,61 +99,15 @@ def test_the_broker_does_not_wait_for_subscribers(stage: Stage) -> None:
 
 def test_twenty_nodes_at_once(stage: Stage) -> None:
     """20 nodes of 10 pods that take 5 s to end: all Succeeded 4 s after that; the best of three, on a busy machine."""
-    limit = 5 + 4 * SLOWNESS
-    taken: list[float] = []
-    while len(taken) < 3 and min(taken, default=limit) >= limit:
+    rounds: list[tuple[float, float]] = []
+    while len(rounds) < 3 and not any(taken < limit for taken, limit in rounds):
         drains = stage.drains("5s")
         drains.begin()
-        taken.append(drains.await_succeeded(60))
+        taken = drains.await_succeeded(60)
         drains.check()
         drains.end()
+        rounds.append((taken, 5 + 4 * slowness()))
 
-    said = ", ".join(f"{seconds:.2f} s" for seconds in taken)
-    print(f"20 nodes, 10 pods each, 5 s of termination: all Succeeded after {said}; limit {limit:.1f} s")
-    assert min(taken) < limit
-
-
-def _probe_trigger(url: str) -> dict[str, object]:
-    return {
-        "apiVersion": "eventing.knative.dev/v1",
-        "kind": "Trigger",
-        "metadata": {"name": "probe", "namespace": NAMESPACE},
-        "spec": {
-            "broker": "default",
-            "filter": {"attributes": {"type": "test.probe"}},
-            "subscriber": {"uri": url},
-        },
-    }
-
-
-@contextmanager
-def _probed(stage: Stage, handle: Callable[[Received], Answer]) -> Iterator[Callable[[str], None]]:
-    """Have a Trigger bring probes to `handle`; gives what sends one by its id, once they are heard.
-
-    A Trigger is ready before every part of the data plane knows it, so the first may be lost.
-    """
-    heard = threading.Event()
-
-    def hear(request: Received) -> Answer:
-        if request.id != "first":
-            return handle(request)
-        heard.set()
-        return Answer(204)
-
-    with closing(Receiver(otherwise=hear)) as listener, requests.Session() as session:
-        session.trust_env = False
-
-        def send(probe: str) -> None:
-            headers = {"ce-specversion": "1.0", "ce-type": "test.probe", "ce-source": SOURCE + "test", "ce-id": probe}
-            answer = session.post(stage.product.broker_url, json={}, headers=headers, timeout=30)
-            assert answer.status_code == 202
-
-        install.apply(stage.local, [_probe_trigger(listener.url)])
-        ready = ("--for=condition=Ready", "trigger/probe", "-n", NAMESPACE, "--timeout=30s")
-        stage.local.kubectl("wait", *ready)
-        deadline = time.monotonic() + 10
-        while not heard.wait(0.2):
-            assert time.monotonic() < deadline, "no probe arrives"
-            send("first")
-        yield send
-        stage.local.kubectl("delete", "trigger/probe", "-n", NAMESPACE)
+    shown = ", ".join(f"{taken:.2f} s (limit {limit:.1f} s)" for taken, limit in rounds)
+    print(f"20 nodes, 10 pods each, 5 s of termination: all Succeeded after {shown}")
+    assert any(taken < limit for taken, limit in rounds)

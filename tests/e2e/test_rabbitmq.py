@@ -23,6 +23,7 @@ from localcluster.processes import free_port
 from localcluster.rabbitmq.planes import Planes
 from localcluster.rabbitmq.product import RabbitProduct
 from tests.e2e.stage import NODES, PODS, REPAIRED, SLOWNESS, Stage
+from tests.machine import slowness
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["rabbitmq"], indirect=True)]
 PROBES = 200
@@ -45,7 +46,7 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     hops = sorted((recorded[probe] - sent[probe]) * 1000 for probe in sent)
     late = hops[len(hops) * 95 // 100]
     print(f"hop over {len(hops)} events: median {statistics.median(hops):.1f} ms, 95th percentile {late:.1f} ms")
-    assert statistics.median(hops) < 10 * SLOWNESS
+    assert statistics.median(hops) < 10 * slowness()
 
 
 @pytest.mark.parametrize(
