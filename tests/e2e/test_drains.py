@@ -6,16 +6,21 @@ import json
 import statistics
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
+import requests
 
+from eventing.events import SOURCE
 from kube.maintenance.groups import GROUPS, Group
 from localcluster.access import NAMESPACE
+from localcluster.knative import install
 from localcluster.knative.product import KINDS
 from tests.e2e.stage import SLOWNESS, Stage
 from tests.machine import slowness
 from tests.proofs import proves
-from tests.receiver import Answer, Received
+from tests.receiver import Answer, Received, Receiver
 
 pytestmark = pytest.mark.e2e
 PROBES = 200
