@@ -108,7 +108,7 @@ def test_twenty_nodes_at_once(stage: Stage) -> None:
     while len(rounds) < 3 and not any(taken < limit for taken, limit in rounds):
         drains = stage.drains("5s")
         drains.begin()
-        taken = drains.await_succeeded(60)
+        taken = drains.await_succeeded(60 * SLOWNESS)
         drains.check()
         drains.end()
         rounds.append((taken, 5 + 4 * slowness()))
