@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
+import logging.config
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,11 +26,20 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+SETTINGS: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"json": {"()": JsonLines}},
+    "handlers": {"out": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "json"}},
+    "root": {"level": "INFO", "handlers": ["out"]},
+    "loggers": {"gunicorn.error": {"level": "INFO", "handlers": ["out"], "propagate": False}},
+}
+"""For `logging.config`: all records go through `JsonLines`, gunicorn's own, too; the handler flushes each."""
+
+
 def configure() -> None:
-    """Send all records through `JsonLines`; the handler flushes each."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(JsonLines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    """Log by `SETTINGS` from now on."""
+    logging.config.dictConfig(SETTINGS)
 
 
 @contextmanager

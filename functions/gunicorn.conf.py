@@ -2,6 +2,8 @@
 
 import os
 
+from eventing import logs
+
 bind = os.environ.get("BIND", "0.0.0.0:8080")
 workers = 1
 worker_class = "gthread"
@@ -12,14 +14,7 @@ keepalive = 75
 timeout = 30
 graceful_timeout = 5
 accesslog = None
-logconfig_dict = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"json": {"()": "eventing.logs.JsonLines"}},
-    "handlers": {"out": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "json"}},
-    "root": {"level": "INFO", "handlers": ["out"]},
-    "loggers": {"gunicorn.error": {"level": "INFO", "handlers": ["out"], "propagate": False}},
-}
+logconfig_dict = logs.SETTINGS
 """Its own lines are JSON, too, as those of the functions are (KNM-5)."""
 control_socket_disable = True
 """Its file would lie in a home directory that a pod's user does not have."""

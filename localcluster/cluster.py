@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from kube.door.errors import ApiError
 from kube.door.following import Change, follow
 from localcluster import access, build
 from localcluster.health import answers
-from localcluster.processes import Server, Startable, await_ready, free_port, kill_all
+from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
 from localcluster.servers import LOOPBACK, CommandLines
 from localcluster.trouble import LocalClusterError
 
@@ -121,7 +122,8 @@ class LocalCluster(Startable):
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as a user; with `check` a failure is an error that quotes kubectl."""
         command = [self._programs / "kubectl", f"--kubeconfig={self.kubeconfig_for(user)}", *arguments]
-        done = subprocess.run(command, input=input, capture_output=True, text=True, check=False)
+        environment = {**os.environ, **THRIFT}
+        done = subprocess.run(command, input=input, env=environment, capture_output=True, text=True, check=False)
         if check and done.returncode:
             said = done.stderr.strip() or done.stdout.strip()
             raise LocalClusterError(f"kubectl {' '.join(map(str, arguments))}: {said}")

@@ -15,8 +15,9 @@ LOOPBACK = "127.0.0.1"
 DIRECT = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
 SERVICE_CIDR = "10.0.0.0/24"
 POD_CIDR = "10.64.0.0/12"
-# A lease is renewed every quarter of this, so it costs next to nothing; nobody waits for a fake node to be lost.
-NODE_LEASE_SECONDS = 3600
+# Nobody waits for a fake node to be lost, so its kubelet needs no lease. A lease would outlive a kwok that is killed,
+# and the next one would not play kubelet for the node until it has expired.
+NO_LEASE = 0
 NODE_GRACE = "24h"
 # Tests create and delete in bursts; with the defaults (20 to 50 requests a second) the servers would hold them up.
 CLIENT_RATE = ("--kube-api-qps=500", "--kube-api-burst=1000")
@@ -128,7 +129,7 @@ class CommandLines:
             f"--kubeconfig={self.kubeconfig(access.KWOK)}",
             *(f"--config={file}" for file in (HERE / "kwok.yaml", *stages)),
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-            f"--node-lease-duration-seconds={NODE_LEASE_SECONDS}",
+            f"--node-lease-duration-seconds={NO_LEASE}",
             f"--cidr={POD_CIDR}",
         )
 

@@ -90,7 +90,7 @@ class Sender:
         slot.hint = Hint(data, flags)
         slot.wake.set()
         if slot.task is None or slot.task.done():
-            slot.task = asyncio.create_task(self._send(slot, kind, maintenance, node))
+            slot.task = asyncio.create_task(self._send_hints(slot, kind, maintenance, node))
 
     def discard(self, node: str) -> None:
         """Drop the node's hints that were not sent yet: its drain is over."""
@@ -99,7 +99,7 @@ class Sender:
             if slot.task:
                 slot.task.cancel()
 
-    async def _send(self, slot: Slot, kind: str, maintenance: Reference, node: str) -> None:
+    async def _send_hints(self, slot: Slot, kind: str, maintenance: Reference, node: str) -> None:
         backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
         while slot.hint is not None:
             await self._until_due(slot)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http import HTTPStatus
 from typing import Any
 
+from eventing.replay.again import post
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.objects import phase
@@ -16,10 +19,13 @@ from kube.nodes import node_path
 from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
+from localcluster.processes import await_ready
 from localcluster.product import Product
+from tests.functions.hints import tick
 from tests.workload import Workload, audit, pod_on
 
 NUMBERS = itertools.count(1)
+LEFT = "SELECT count(*) FROM delivery"
 
 
 def finished(item: Object) -> bool:
@@ -143,6 +149,12 @@ class Scene:
         resource = f"nodemaintenances.{collection.split('/')[2]}"
         self.cluster.kubectl("wait", "--for=delete", f"{resource}/{name}", f"--timeout={seconds}s")
         return time.monotonic() - started
+
+    def tick(self) -> None:
+        """Send a tick now; return when the delivery has nothing left of it and of what was under way before."""
+        assert post(tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
+        with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
+            await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
 
     def delete(self, path: str) -> None:
         """Request the deletion of a maintenance, and do not wait for it."""

@@ -24,7 +24,8 @@ def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "chain-not-yet" not found')
 
     scene.node("chain-not-yet")
-    done = scene.reaches(path, seconds=RESYNC)["status"]
+    scene.tick()
+    done = scene.reaches(path)["status"]
 
     assert "lastError" not in done
     scene.delete(path)

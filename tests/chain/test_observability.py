@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from eventing.events import TICK
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
 from kube.paths import Object
-from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
 from tests.proofs import proves
 
@@ -48,8 +46,7 @@ def test_the_tables_name_every_metric_and_its_labels(scene: Scene) -> None:
     scene.budget(namespace, {"app": "one"}, name="strict", allowed=0, minAvailable=1)
     path = scene.maintain(node)
     scene.reaches(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
-    with Flow(scene.product.delivery_log) as flow:
-        flow.await_type(TICK, 40, times=2)  # the second one comes when the first has been answered
+    scene.tick()
 
     functions, delivery = offered(scene.product.functions_url), offered(scene.product.broker_url)
     written = documented(PAGE)

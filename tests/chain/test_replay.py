@@ -63,7 +63,7 @@ def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scen
         scene.delete(path)
         scene.gone(path)
         flow.await_type(events.NODE_RESTORED, 10)
-        flow.await_type(events.TICK, 20)  # what the cycle caused is recorded and over
+    scene.tick()  # what the cycle caused is recorded and over
     with closing(Journal(scene.journal)) as book:
         cycle = [entry.event for entry in book.select() if uid in str(entry.event.get_data())]
     kinds = {event.get_type() for event in cycle}
@@ -78,8 +78,7 @@ def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scen
         for name in FUNCTIONS:
             assert post(event, f"{scene.product.functions_url}/{name}").status_code in (200, 204)
         assert post(event, scene.product.broker_url).status_code == 202
-    with Flow(scene.product.delivery_log) as flow:
-        flow.await_type(events.TICK, 20)  # and what they caused is over, too
+    scene.tick()  # and what they caused is over, too
 
     assert scene.our_writes()[before:] == []
     assert scene.evictions(fresh) == []
@@ -165,14 +164,13 @@ def test_dry_writes_are_dry(scene: Scene) -> None:
 def test_a_real_replay_of_a_finished_maintenance_changes_nothing(scene: Scene) -> None:
     """X-2: no write, no event: what replayed functions answer never gets to the broker."""
     path, uid, _ = drain(scene)
+    scene.tick()
     known = {entry.event.get_id() for entry in recording(scene, uid)}
-    with Flow(scene.product.delivery_log) as flow:
-        flow.await_type(events.TICK, 20)
-        before = len(scene.our_writes())
+    before = len(scene.our_writes())
 
-        done = replay(scene, uid, "--yes")
+    done = replay(scene, uid, "--yes")
 
-        flow.await_type(events.TICK, 20, times=2)  # a chain that began would have come by
+    scene.tick()  # a chain that began would be over
     assert done.exit_code == 0, done.output
     assert scene.our_writes()[before:] == []
     assert {entry.event.get_id() for entry in recording(scene, uid)} == known

@@ -16,9 +16,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from eventing import events
 from functions.serving.tracing import ENDPOINTS
-from localcluster import product as localproduct
-from localcluster.cluster import LocalCluster
-from localcluster.product import Product
 from tests.chain.scene import Scene
 from tests.receiver import Answer, Received, Receiver
 
@@ -48,24 +45,25 @@ class Collector:
         return list(self._spans)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
     running = Collector()
     yield running
     running.close()
 
 
-@pytest.fixture
-def traced(collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    """A cluster with the product on it, told where spans go."""
-    monkeypatch.setenv(ENDPOINTS[0], collector.url)
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")  # milliseconds between two batches
-    with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
-        localproduct.install(cluster)
-        with Product(cluster, tmp_path / "product") as product:
-            scene = Scene(cluster, product)
-            yield scene
-            scene.admin.close()
+@pytest.fixture(scope="module")
+def traced(scene: Scene, collector: Collector) -> Iterator[Scene]:
+    """The cluster with the functions told where spans go."""
+    functions, before = scene.product.functions, dict(scene.product.functions.env)
+    # the delay: milliseconds between two batches
+    functions.env |= {ENDPOINTS[0]: collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    functions.stop()
+    scene.product.start_functions()
+    yield scene
+    functions.env = before
+    functions.stop()
+    scene.product.start_functions()
 
 
 def attributes(span: Span) -> dict[str, str | int]:

@@ -17,7 +17,7 @@ from kube.maintenance.groups import GROUPS, Group
 from localcluster.access import NAMESPACE
 from localcluster.knative import install
 from localcluster.knative.product import KINDS
-from tests.e2e.stage import SLOWNESS, Stage
+from tests.e2e.stage import Stage
 from tests.machine import slowness
 from tests.proofs import proves
 from tests.receiver import Answer, Received, Receiver
@@ -50,7 +50,7 @@ def test_a_node_is_drained_and_given_back(stage: Stage, group: Group) -> None:
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
 
     drains.begin(group=group)
-    seconds = drains.await_succeeded(20 * SLOWNESS)
+    seconds = drains.await_succeeded()
     drains.check()
 
     print(f"created to Succeeded: {seconds:.2f} s, of which the pods' own end is 0.3 s")
@@ -90,7 +90,7 @@ def test_the_broker_does_not_wait_for_subscribers(stage: Stage) -> None:
 
     def hang(request: Received) -> Answer:
         if request.id == "slow":
-            slow.wait(10)
+            slow.wait(30)
         return Answer(204)
 
     with _probed(stage, hang) as send:
@@ -99,7 +99,7 @@ def test_the_broker_does_not_wait_for_subscribers(stage: Stage) -> None:
         took = time.monotonic() - started
         slow.set()
 
-    assert took < 5 * SLOWNESS
+    assert took < 15
 
 
 def test_twenty_nodes_at_once(stage: Stage) -> None:
@@ -108,7 +108,7 @@ def test_twenty_nodes_at_once(stage: Stage) -> None:
     while len(rounds) < 3 and not any(taken < limit for taken, limit in rounds):
         drains = stage.drains("5s")
         drains.begin()
-        taken = drains.await_succeeded(60 * SLOWNESS)
+        taken = drains.await_succeeded()
         drains.check()
         drains.end()
         rounds.append((taken, 5 + 4 * slowness()))

@@ -22,13 +22,11 @@ from localcluster.access import NAMESPACE
 from localcluster.processes import free_port
 from localcluster.rabbitmq.planes import Planes
 from localcluster.rabbitmq.product import RabbitProduct
-from tests.e2e.stage import NODES, PODS, REPAIRED, SLOWNESS, Stage
+from tests.e2e.stage import NODES, PODS, REPAIRED, Stage
 from tests.machine import slowness
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["rabbitmq"], indirect=True)]
 PROBES = 200
-PATIENCE = 2 * REPAIRED
-"""Seconds, so that the time that a repair took is known even if it is too long."""
 
 
 def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
@@ -68,13 +66,13 @@ def test_the_data_plane_is_killed(stage: Stage, parts: tuple[str, ...]) -> None:
     killed = time.monotonic()
     stage.product.start_data(*parts)
     repaired = time.monotonic()
-    drains.await_succeeded(PATIENCE)
+    drains.await_succeeded()
     took = time.monotonic() - repaired
 
     print(f"{', '.join(parts)}: down for {repaired - killed:.1f} s, all Succeeded {took:.1f} s after the repair")
     drains.check()
     drains.end()
-    assert took < REPAIRED
+    assert took < REPAIRED * slowness()
 
 
 @pytest.mark.parametrize("data", [{"maintenance": "poison"}, "poison"], ids=["another shape", "no JSON"])
@@ -94,7 +92,7 @@ def test_what_functions_refuse_is_recorded_as_that(stage: Stage, data: object) -
     assert kept.get_extension("knativeerrorcode") == "400"
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
-    drains.await_succeeded(20 * SLOWNESS)
+    drains.await_succeeded()
     drains.end(20)
 
 
@@ -132,7 +130,7 @@ def _event(kind: str, data: object) -> CloudEvent:
     return CloudEvent(attributes, data)  # type: ignore[arg-type]
 
 
-def _await_recorded(stage: Stage, ids: set[str], seconds: float = 10.0 * SLOWNESS) -> dict[str, float]:
+def _await_recorded(stage: Stage, ids: set[str], seconds: float = 30.0) -> dict[str, float]:
     """When each of the events was recorded, by the wall clock."""
     deadline = time.monotonic() + seconds
     while True:
@@ -145,7 +143,7 @@ def _await_recorded(stage: Stage, ids: set[str], seconds: float = 10.0 * SLOWNES
 
 
 def _await_kept(
-    stage: Stage, key: str, wanted: Callable[[BaseCloudEvent], bool], seconds: float = 20.0 * SLOWNESS
+    stage: Stage, key: str, wanted: Callable[[BaseCloudEvent], bool], seconds: float = 60.0
 ) -> BaseCloudEvent:
     """The event as it is recorded, once it is as `wanted`."""
     deadline = time.monotonic() + seconds

@@ -16,7 +16,7 @@ from eventing.journal.store import Journal, Query
 from eventing.replay.again import post, recorded
 from kube.maintenance.leases import NAMESPACE
 from localcluster.processes import await_ready
-from tests.e2e.stage import SLOWNESS, Stage
+from tests.e2e.stage import Stage
 from tests.workload import audit, is_dry
 
 pytestmark = pytest.mark.e2e
@@ -32,7 +32,7 @@ def test_a_finished_maintenance_is_replayed_where_the_triggers_say(stage: Stage)
     """X-2: every event of it to every function by its Trigger's own address: dry writes only, and no difference."""
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
-    drains.await_succeeded(20 * SLOWNESS)
+    drains.await_succeeded()
     uid = drains.maintenances[0]["metadata"]["uid"]
     targets = Targets(Wanted(namespace=NAMESPACE), stage.admin)
     with closing(Journal(stage.product.journal)) as book:

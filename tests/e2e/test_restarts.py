@@ -16,14 +16,15 @@ from localcluster.knative.planes import PROBE
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server, await_ready
 from localcluster.up.keeper import Keeper
-from tests.e2e.stage import SLOWNESS, Stage
+from tests.e2e.stage import Stage
+from tests.machine import slowness
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.parametrize("stage", ["knative"], indirect=True),
     pytest.mark.usefixtures("whole_again"),
 ]
-BACK = 3.0 * SLOWNESS
+BACK = 3.0
 """Seconds from a first death until the readiness page answers again."""
 PATIENCE = 30.0
 """Seconds, so that the time it took is known even if it is too long."""
@@ -47,10 +48,11 @@ def test_what_is_killed_amid_drains_is_back_in_time(stage: Stage) -> None:
         took = {server.name: _seconds_away(server, ready) for server, ready in parts}
         drains.await_succeeded()
 
+    limit = BACK * slowness()
     print(", ".join(f"{name} {seconds:.2f} s" for name, seconds in took.items()))
     drains.check()
     drains.end()
-    assert {name: seconds for name, seconds in took.items() if seconds >= BACK} == {}
+    assert {name: seconds for name, seconds in took.items() if seconds >= limit} == {}
 
 
 def _seconds_away(server: Server, ready: Callable[[], bool]) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from functions.serving.metrics import SHORT
-from tests.e2e.stage import SLOWNESS, Stage
+from tests.e2e.stage import Stage
+from tests.machine import slowness
 
 pytestmark = pytest.mark.e2e
 
@@ -15,5 +16,5 @@ def test_no_request_took_longer_than_two_seconds(stage: Stage) -> None:
     print(f"\n{stage.histogram}")
 
     assert stage.histogram.requests() > 1000, "this looks back on the other tests: run them with it"
-    limit = min(bound for bound in SHORT if bound >= min(2.0 * SLOWNESS, SHORT[-1]))
+    limit = min(bound for bound in SHORT if bound >= min(2.0 * slowness(), SHORT[-1]))
     assert stage.histogram.over(str(limit)) == {}

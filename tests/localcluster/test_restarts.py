@@ -70,7 +70,10 @@ def test_a_drain_that_begins_while_a_part_is_down_succeeds(up: Path, name: str) 
 
 
 def test_the_cluster_itself_is_restarted_with_all_that_was_on_it(up: Path) -> None:
-    """etcd, API server, controller manager, scheduler and kwok, all killed at once: the same cluster is back."""
+    """etcd, API server, controller manager, scheduler and kwok, all killed at once: the same cluster is back.
+
+    Its nodes have their kubelets back, too: pods that are evicted end.
+    """
     names = ("kwok", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
     uid = kubectl(up, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}")
     before = {name: record_of(up, name).pid for name in names}
@@ -81,6 +84,8 @@ def test_the_cluster_itself_is_restarted_with_all_that_was_on_it(up: Path) -> No
     await_ready("all of them", lambda: condition(folder.records(up)) == "up", [], PATIENCE)
     await_ready("the API server", lambda: run_quietly(up, "get", "--raw", "/readyz"), [], PATIENCE)
     assert kubectl(up, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}") == uid
+    kubectl(up, "delete", "pods", "--selector=app=web", "--timeout=60s")
+    kubectl(up, "rollout", "status", "deployment/web", "--timeout=60s")
     with start_maintenance(up) as start:
         assert start.wait(PATIENCE) == 0, start.stdout and start.stdout.read()
     end_well(up)

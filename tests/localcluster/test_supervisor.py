@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from localcluster import build
 from localcluster.processes import await_ready
 from localcluster.up import folder
@@ -33,7 +31,10 @@ SERVERS = 8  # etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kw
 
 
 def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
-    """After up the printed kubeconfig works and all is running; a second up says so; after down nothing is left."""
+    """After up the printed kubeconfig works and all is running; a second up says so; after down nothing is left.
+
+    Down ends everything although some files of the folder were deleted.
+    """
     up = run(directory, "up", "--nodes", "2")
     groups = folder.groups(directory)
     kubectl = [
@@ -48,6 +49,8 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     nodes = subprocess.run(kubectl, capture_output=True, text=True, check=True).stdout.split()
     again = run(directory, "up")
     other = run(directory, "up", "--delivery", "rabbitmq")
+    for name in (folder.PID_FILE, folder.PROCESSES_FILE, folder.KUBECONFIG):
+        (directory / name).unlink()
     down = run(directory, "down")
 
     assert up.returncode == 0, up.stdout + up.stderr
@@ -65,7 +68,7 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
 def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:
     """When the supervisor is killed with SIGKILL its servers end, down agrees, and a new up is not misled.
 
-    So do those that it had started again.
+    So do those that it had started again. Nor is down misled when the folder of a cluster was deleted.
     """
     assert run(directory, "up", "--nodes", "1").returncode == 0
     killed = record_of(directory, "delivery").pid
@@ -82,6 +85,19 @@ def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:
     assert not folder.running(directory)
     assert soon(lambda: living(groups) == [])
     assert run(directory, "up", "--nodes", "1").returncode == 0
+    ends_without_its_folder(directory)
+
+
+def ends_without_its_folder(directory: Path) -> None:
+    """All of the folder is deleted: down ends everything all the same."""
+    groups, supervisor = folder.groups(directory), folder.supervisor_pid(directory)
+    while directory.exists():  # its servers go on writing
+        shutil.rmtree(directory, ignore_errors=True)
+
+    down = run(directory, "down")
+
+    assert (down.returncode, down.stdout) == (0, "down\n")
+    assert soon(lambda: living([*groups, supervisor]) == [])
 
 
 def test_ctrl_c_while_starting_ends_what_was_started(directory: Path) -> None:
@@ -115,24 +131,6 @@ def test_down_and_status_without_a_cluster_are_no_errors(directory: Path) -> Non
         "not up; `make up` starts it\n",
         0,
     )
-
-
-@pytest.mark.parametrize(
-    "files", [(folder.PID_FILE, folder.PROCESSES_FILE, folder.KUBECONFIG), ()], ids=["partly", "all"]
-)
-def test_down_ends_a_cluster_whose_folder_was_deleted(directory: Path, files: tuple[str, ...]) -> None:
-    """Some files of the folder are gone, or all of it: down ends everything all the same."""
-    assert run(directory, "up", "--nodes", "1").returncode == 0
-    groups, supervisor = folder.groups(directory), folder.supervisor_pid(directory)
-    for name in files:
-        (directory / name).unlink()
-    while not files and directory.exists():  # its servers go on writing
-        shutil.rmtree(directory, ignore_errors=True)
-
-    down = run(directory, "down")
-
-    assert (down.returncode, down.stdout) == (0, "down\n")
-    assert soon(lambda: living([*groups, supervisor]) == [])
 
 
 def test_down_ends_a_start_that_is_under_way(directory: Path) -> None:
