@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -72,3 +73,8 @@ def _taints_patch(node: Node, taints: list[Object]) -> list[Object]:
         {"op": "test", "path": "/spec/taints", "value": node["spec"].get("taints")},
         {"op": "add", "path": "/spec/taints", "value": taints},
     ]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key to sort names of nodes by: node-2 comes before node-10."""
+    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)]

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from console.operations.describing import age
-from console.operations.event_types import short
 from console.operations.redriving import letter_fields
 from console.terminal.options import output_option
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show, show_json
+from eventing.event_types import short
 from eventing.journal.entries import Entry, Query
 from eventing.replay.redrive import is_open
 

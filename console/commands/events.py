@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from console.operations.errors import NoResult
-from console.operations.event_types import KNOWN, short, whole
 from console.terminal.options import Moment, picked
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show_json
 from console.terminal.timeline import as_json, table_lines, tree_lines
+from eventing.event_types import KNOWN, short, whole
 from eventing.journal.entries import Query
 from eventing.journal.transfer import BrokenLine, exported, imported
 from eventing.journal.tree import trees_of, unknown_causes

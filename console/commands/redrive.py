@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.operations.errors import NoResult
-from console.operations.event_types import short
 from console.operations.redriving import address, broker_address, letter_fields
 from console.terminal.errors import confirm, door
 from console.terminal.options import broker_option, cluster_options, functions_option, namespace_option, output_option
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import note, show_json
+from eventing.event_types import short
 from eventing.journal.entries import Attempt, Entry, Query
 from eventing.replay.redrive import redrive as delivered
 from eventing.replay.redrive import still_open

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from console.operations.diff import DIFFERS, EXPLAINED, SAME, UNRECORDED, Replayed
-from console.operations.event_types import short
+from eventing.event_types import short
 from eventing.replay.again import Answer
 from eventing.replay.differences import Difference
 

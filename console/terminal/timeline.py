@@ -13,8 +13,8 @@ from typing import Any
 import click
 from cloudevents.core.base import BaseCloudEvent
 
-from console.operations.event_types import short
 from eventing.deadletters import DeadLetter
+from eventing.event_types import short
 from eventing.journal.entries import Attempt, Entry, maintenance_of
 from eventing.journal.tree import Branch, Tree, missing
 from eventing.wire import structured

@@ -9,12 +9,12 @@ from cloudevents.core.formats.json import JSONFormat
 from flask import render_template, request
 from werkzeug.exceptions import BadRequest, NotFound
 
-from console.operations.event_types import KNOWN, short
 from console.operations.moments import parse_moment
 from console.operations.replaying import dry_run
 from console.web import lanes
 from console.web.callers import to_replay, to_start
 from console.web.context import Context
+from eventing.event_types import KNOWN, short
 from eventing.journal.entries import Entry, Query
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import node_name

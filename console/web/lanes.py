@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.operations.event_types import short
+from eventing.event_types import short
 from eventing.events import SOURCE
 from eventing.journal.entries import Attempt, Entry
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from console.operations.describing import full_name, phase_word
 from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED, Maintenance, is_deleting, node_name
-from kube.nodes import is_cordoned
+from kube.nodes import is_cordoned, natural
 from kube.paths import Object
 from kube.pods import is_ready
 
@@ -85,11 +84,6 @@ def rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenance]) ->
     for item in maintenances:
         by_node.setdefault(node_name(item), []).append(item)
     return [row(name, nodes.get(name), by_node.get(name, [])) for name in sorted({*nodes, *by_node}, key=natural)]
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Sorts node-2 before node-10."""
-    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)]
 
 
 def row(name: str, node: NodeFacts | None, found: Sequence[Maintenance]) -> Row:

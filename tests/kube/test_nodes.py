@@ -17,6 +17,7 @@ from kube.nodes import (
     in_maintenance,
     is_cordoned,
     missing_taints,
+    natural,
     node_path,
     restore_patch,
     taint_patch,
@@ -142,3 +143,9 @@ def test_an_odd_name_leads_to_no_other_resource(admin: Cluster, name: str) -> No
 
     with pytest.raises(NotFound):
         admin.get(node_path(name))
+
+
+def test_names_are_in_natural_order() -> None:
+    assert sorted(["node-10", "node-2", "a", "node-1.b", "7"], key=natural) == [
+        *("7", "a", "node-1.b", "node-2", "node-10"),
+    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from console.web.rows import CHANGED, GONE, NEW, START, STOP, NodeFacts, Row, Step, Wanted, natural, row, rows, steps
+from console.web.rows import CHANGED, GONE, NEW, START, STOP, NodeFacts, Row, Step, Wanted, row, rows, steps
 from tests.kube.samples import maintenance
 
 READY = NodeFacts("node-1", ready=True, cordoned=False, version="", taints=())
@@ -79,12 +79,6 @@ def test_a_maintenance_of_a_node_that_is_not_there_has_a_row() -> None:
     (shown,) = rows({}, [in_maintenance({"phase": "Failed", "lastError": "no node"})])
 
     assert (shown.name, shown.ready, shown.why) == ("node-1", "gone", "no node")
-
-
-def test_names_are_in_natural_order() -> None:
-    assert sorted(["node-10", "node-2", "a", "node-1.b", "7"], key=natural) == [
-        *("7", "a", "node-1.b", "node-2", "node-10"),
-    ]
 
 
 def test_steps_say_what_is_new_different_and_gone() -> None:
