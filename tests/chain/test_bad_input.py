@@ -24,8 +24,7 @@ def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "chain-not-yet" not found')
 
     scene.node("chain-not-yet")
-    scene.tick()
-    done = scene.reaches(path)["status"]
+    done = scene.reaches(path, seconds=RESYNC)["status"]
 
     assert "lastError" not in done
     scene.delete(path)

@@ -93,6 +93,7 @@ def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Grou
     scene.reaches(path)
     scene.delete(path)
     scene.gone(path)
+    scene.tick()  # `restore`, which lets the object go, has answered
 
     lines = logged(scene, name)
     said = [line["msg"] for line in lines]
