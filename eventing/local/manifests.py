@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import yaml
 
 T = TypeVar("T")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Written in C where there is one: a start waits for it, and it is eight times as fast."""
 EVENTING = "eventing.knative.dev"
 SOURCES = "sources.knative.dev"
 READ = {
@@ -95,7 +97,7 @@ def _files(path: Path) -> list[Path]:
 
 def _documents(file: Path) -> Iterator[Document]:
     try:
-        for body in yaml.safe_load_all(file.read_bytes()):
+        for body in yaml.load_all(file.read_bytes(), Loader=LOADER):
             if isinstance(body, dict):
                 yield Document(file, body)
     except yaml.YAMLError as error:

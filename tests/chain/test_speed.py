@@ -9,10 +9,10 @@ import pytest
 
 from tests.chain.scene import Scene, finished
 
-pytestmark = pytest.mark.alone
 DRAINS = 20
 
 
+@pytest.mark.alone
 def test_the_last_pods_end_is_told_at_once(scene: Scene) -> None:
     """NMO-10: the median over 20 drains, from the last pod's end to `phase: Succeeded`, is under 200 ms."""
     node = scene.node()
