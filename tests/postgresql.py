@@ -15,10 +15,9 @@ from pathlib import Path
 import psycopg
 
 from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.programs.packages import find
 from localcluster.servers import LOOPBACK
 
-PROGRAMS = "usr/lib/postgresql/*/bin/initdb"
-MISSING = "PostgreSQL is not installed: apt-get install postgresql (no server of it need run)"
 USER = "nobody"
 """Who runs it when we are root, which it refuses to run as."""
 NUMBERS = itertools.count(1)
@@ -28,9 +27,7 @@ class PostgreSQL(Startable):
     """One server; `kill` and `start` again find the same data."""
 
     def __init__(self) -> None:
-        found = sorted(Path("/").glob(PROGRAMS))
-        assert found, MISSING
-        programs = found[-1].parent
+        programs = find("initdb").resolve().parent
         self._folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # pytest's own folders are closed to other users
         self._port = free_port()
         self._as_user = _as_user(self._folder)

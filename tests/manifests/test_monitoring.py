@@ -16,6 +16,7 @@ import yaml
 from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.programs import toolchain
+from localcluster.programs.packages import find
 from tests.chain.test_observability import PAGE, documented
 from tests.manifests.rendering import INSTALLS, MANIFESTS, Manifest, of_kind, rendered
 
@@ -29,10 +30,7 @@ OF_HISTOGRAMS = ("_bucket", "_sum", "_count")
 
 def promtool(*arguments: str | Path, folder: Path) -> None:
     """Run promtool; what it does not like is the test's failure."""
-    program = shutil.which("promtool")
-    if program is None:
-        pytest.fail("promtool is missing: install it (Debian and Ubuntu: apt install prometheus)")
-    done = subprocess.run([program, *arguments], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([find("promtool"), *arguments], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

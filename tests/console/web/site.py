@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-import pytest
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -18,6 +16,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from console.web.rows import key
 from localcluster.console import Console
+from localcluster.programs.packages import find
 from tests.chain.scene import Scene
 
 T = TypeVar("T")
@@ -47,16 +46,13 @@ def page(console: Console, path: str, **query: str) -> str:
 
 
 def start_browser() -> Chrome:
-    """A Chromium with nothing in its profile; fails, and says what to install, where there is none."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.fail("these tests drive a real Chromium: apt-get install chromium chromium-driver")
+    """A Chromium with nothing in its profile. Raises `LocalClusterError`, which says what to install, without one."""
     options = ChromeOptions()
-    options.binary_location = chromium
+    options.binary_location = str(find("chromium"))
     for flag in (*FLAGS, f"--user-data-dir={tempfile.mkdtemp(prefix='chromium')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return Chrome(options=options, service=Service(driver))
+    return Chrome(options=options, service=Service(str(find("chromedriver"))))
 
 
 class Browser:
