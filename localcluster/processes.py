@@ -21,6 +21,8 @@ from localcluster.trouble import LocalClusterError
 
 LEASH = Path(__file__).with_name("leash.py")
 POLL_SECONDS = 0.02
+REST, LONGEST_REST = 4, 0.5
+"""Between two questions: so many times as long as the last one took, and at most so many seconds."""
 STOP_SECONDS = 5.0
 # Below the range that the kernel gives to outgoing connections: none of those takes a port before its server does.
 PORTS = range(20_000, 32_000)
@@ -205,14 +207,18 @@ class Server:
 def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server], seconds: float = 60.0) -> None:
     """Return as soon as `ready()` holds; fail at once if one of the servers ends, or when the time is over."""
     deadline = time.monotonic() + seconds
-    while not ready():
+    while True:
+        asked = time.monotonic()
+        if ready():
+            return
         for server in servers:
             if not server.alive:
                 raise LocalClusterError(f"{server.name} ended while starting; {server.log} ends:\n  {server.tail()}")
         if time.monotonic() > deadline:
             logs = ", ".join(str(server.log) for server in servers)
             raise LocalClusterError(f"{what} was not ready after {seconds:.0f} s; look into {logs}")
-        time.sleep(POLL_SECONDS)
+        # A question may cost both sides a TLS handshake: on few cores, asking all the time holds up what it waits for.
+        time.sleep(max(POLL_SECONDS, min(REST * (time.monotonic() - asked), LONGEST_REST)))
 
 
 def kill_all(servers: Sequence[Server]) -> None:

@@ -102,7 +102,7 @@ class Browser:
 
     def until(self, holds: Callable[[], T], seconds: float = SECONDS) -> T:
         """What `holds` gives once that is true; on failure what the page shows."""
-        wait = WebDriverWait(self.driver, seconds, poll_frequency=0.03)
+        wait = WebDriverWait(self.driver, seconds, poll_frequency=0.1)
         try:
             return wait.until(lambda _: holds())
         except Exception as error:
