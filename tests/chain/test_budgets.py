@@ -8,6 +8,7 @@ import pytest
 
 from kube.paths import Object
 from tests.chain.scene import Scene, finished
+from tests.machine import slowness
 from tests.proofs import proves
 
 
@@ -61,7 +62,7 @@ def test_an_eviction_follows_the_deletion_of_the_budget_that_forbade_it(scene: S
 
     (deleted,) = [entry for entry in scene.audit() if _is_deletion(entry, namespace)]
     evicted = min(_time(entry["requestReceivedTimestamp"]) for entry in scene.evictions(pods))
-    assert (evicted - _time(deleted["stageTimestamp"])).total_seconds() < 0.5
+    assert (evicted - _time(deleted["stageTimestamp"])).total_seconds() < 0.5 * slowness()
     assert "lastError" not in done
     scene.delete(path)
     scene.gone(path)

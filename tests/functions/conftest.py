@@ -11,8 +11,10 @@ from werkzeug.test import TestResponse
 from eventing.wire import binary, received, structured
 from functions.app import FUNCTIONS, create_app
 from functions.record import journal
+from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS
+from kube.maintenance.objects import path
 from kube.paths import Object
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
@@ -97,9 +99,13 @@ def functions(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def work(quiet: LocalCluster, admin: Cluster) -> Workload:
-    """Give a namespace of the test's own."""
-    return Workload(quiet, admin)
+def work(quiet: LocalCluster, admin: Cluster) -> Iterator[Workload]:
+    """Give a namespace of the test's own; its maintenances go after it, since a tick looks at each that there is."""
+    yield Workload(quiet, admin)
+    for item in (item for group in GROUPS.values() for item in admin.list(group.path)["items"]):
+        if item["metadata"].get("finalizers"):
+            admin.run(absent_ok(admin.api.patch(path(item), {"metadata": {"finalizers": None}})))
+        admin.run(absent_ok(admin.api.request("DELETE", path(item))))
 
 
 @pytest.fixture
