@@ -21,7 +21,7 @@ from tests.chain.scene import Scene
 from tests.chain.test_crashes import wait_for_terminating
 from tests.postgresql import PostgreSQL
 
-PODS, DRAINS = 50, 7
+PODS, DRAINS = 50, 5
 PATIENCE = 60.0
 """Seconds until all is recorded after the repair: the pauses of the Trigger's retries, and the next tick."""
 

@@ -24,6 +24,8 @@ STEPWISE = "operator"
 INSTALLS = [name for name in OVERLAYS if name != STEPWISE]
 FOLDERS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALLS)]
 """What `kubectl apply -k` takes."""
+SPARING = "--openapi-patch=false"
+"""Spares `kubectl apply` the schema of every kind: it makes the same patches at a fifth of the work."""
 
 CONFINED = {
     "runAsNonRoot": True,

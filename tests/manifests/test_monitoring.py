@@ -18,7 +18,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.programs import toolchain
 from localcluster.programs.packages import find
 from tests.chain.test_observability import PAGE, documented
-from tests.manifests.rendering import INSTALLS, MANIFESTS, Manifest, of_kind, rendered
+from tests.manifests.rendering import INSTALLS, MANIFESTS, SPARING, Manifest, of_kind, rendered
 
 COMPONENT = MANIFESTS / "components" / "monitoring"
 PLAYED = Path(__file__).with_name("rules_test.yaml")
@@ -136,9 +136,9 @@ def test_the_operators_kinds_take_it_and_a_second_apply_changes_nothing(
 ) -> None:
     """NMO-24: as every install."""
     with_monitoring("plain", tmp_path)
-    monitored.kubectl("apply", "-k", tmp_path)
+    monitored.kubectl("apply", SPARING, "-k", tmp_path)
 
-    again = monitored.kubectl("apply", "-k", tmp_path).stdout.splitlines()
+    again = monitored.kubectl("apply", SPARING, "-k", tmp_path).stdout.splitlines()
 
     monitored.kubectl("delete", "namespace", "node-maintenance")
     assert [line for line in again if not line.endswith(" unchanged")] == []

@@ -18,6 +18,7 @@ from tests.manifests.rendering import (
     MANIFESTS,
     OVERLAYS,
     ROOT,
+    SPARING,
     Manifest,
     identity,
     of_kind,
@@ -60,10 +61,9 @@ def clear(cluster: LocalCluster) -> None:
 def test_a_second_apply_changes_nothing(one_after_another: LocalCluster, folder: Path) -> None:
     """NMO-24: one command installs on a cluster with Knative, and again it is a no-op.
 
-    The command as the README has it is seen for the overlay that it installs; for the others kubectl is spared the
-    schema of every kind, of which it makes the same patches at five times the work.
+    The overlay that the README installs is applied by its very command.
     """
-    sparing = [] if folder.name == "knative" else ["--openapi-patch=false"]
+    sparing = [] if folder.name == "knative" else [SPARING]
 
     first = one_after_another.kubectl("apply", "-k", folder, *sparing).stdout.splitlines()
     second = one_after_another.kubectl("apply", "-k", folder, *sparing).stdout.splitlines()
@@ -332,10 +332,10 @@ def test_of_two_installs_only_the_last_one_may_act(empty: LocalCluster) -> None:
         answers = [empty.kubectl("auth", "can-i", *what, user, check=False).stdout.strip() for what in asked]
         return [answer == "yes" for answer in answers]
 
-    empty.kubectl("apply", "-k", MANIFESTS / "overlays" / "knative")
+    empty.kubectl("apply", SPARING, "-k", MANIFESTS / "overlays" / "knative")
     assert [may("node-maintenance", "cordon"), may("node-maintenance", "sources")] == [[True, False], [False, True]]
 
-    empty.kubectl("apply", "-k", MANIFESTS / "overlays" / "hyperconverged")
+    empty.kubectl("apply", SPARING, "-k", MANIFESTS / "overlays" / "hyperconverged")
 
     assert [may("node-maintenance", "cordon"), may("node-maintenance", "sources")] == [[False, False], [False, False]]
     assert may("kubevirt-hyperconverged", "functions") == [True, False]
@@ -350,7 +350,7 @@ def test_the_install_beside_hyperconverged_drains_by_an_object_of_the_oldest_api
     objects = overlay("hyperconverged")
     sources = of_kind(objects, "ApiServerSource")
     watched = {kind["apiVersion"]: identity(source)[2] for source in sources for kind in source["spec"]["resources"]}
-    empty.kubectl("apply", "-k", MANIFESTS / "overlays" / "hyperconverged")
+    empty.kubectl("apply", SPARING, "-k", MANIFESTS / "overlays" / "hyperconverged")
 
     with Running(empty, objects, tmp_path):
         drained_and_given_back(empty)

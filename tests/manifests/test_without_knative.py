@@ -11,7 +11,7 @@ import pytest
 from eventing.replay.again import post
 from localcluster.cluster import LocalCluster
 from tests.functions.hints import tick
-from tests.manifests.rendering import MANIFESTS, ROOT, knative_crds, rendered
+from tests.manifests.rendering import MANIFESTS, ROOT, SPARING, knative_crds, rendered
 from tests.manifests.running import Running
 from tests.proofs import proves
 
@@ -51,7 +51,7 @@ def test_without_knative_nothing_works_until_a_second_apply_completes_it(bare: L
     files = [word for file in knative_crds() for word in ("-f", str(file))]
     bare.kubectl("apply", "--server-side", *files)
     bare.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
-    second = bare.kubectl("apply", "-k", COMPACT)
+    second = bare.kubectl("apply", SPARING, "-k", COMPACT)
 
     assert len(second.stdout.splitlines()) == len(objects)
     with Running(bare, objects, tmp_path) as install:
