@@ -36,8 +36,11 @@ COSTS = ("engine", "case", "cost", "sum", "of that")
 @click.option("--cases", "words", default="", help="Words of the cases' names, with commas; all without.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of every way, in turn.")
 @click.option("--quick", is_flag=True, help="Two cases, three rounds.")
-def main(engines: str, words: str, rounds: int, quick: bool) -> None:
-    """Measure, print, and write bench/results.json."""
+@click.option(
+    "--results", "file", type=click.Path(path_type=Path), default=RESULTS, help="Where all rounds are written."
+)
+def main(engines: str, words: str, rounds: int, quick: bool, file: Path) -> None:
+    """Measure, print tables, and write every round to a file."""
     try:
         cases = chosen(words, quick=quick)
     except ValueError as error:
@@ -48,7 +51,7 @@ def main(engines: str, words: str, rounds: int, quick: bool) -> None:
             say(f"{each.engine}: {each.case}: {each.way}: {each.seconds:.2f} s")
             found.append(each)
     about = {"date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(), "machine": platform.machine()}
-    results.write(RESULTS, found, about)
+    results.write(file, found, about)
     print(f"{results.table(HEAD, results.summary(found))}\n\n{results.table(COSTS, results.costs(found))}")
 
 
@@ -61,7 +64,7 @@ def _measured(engine: str, cases: tuple[Case, ...], rounds: int) -> Iterator[Rou
         up(engine, nodes, Path(folder) / "up") as rig,
     ):
         door, watching = rig.cluster, rig.watching
-        ways = (Ours(door, watching), Kubectl(rig.kubeconfig, watching), Floor(door, watching))
+        ways: tuple[Way, ...] = (Ours(door, watching), Kubectl(rig.kubeconfig, watching), Floor(door, watching))
         for case, number, way in itertools.product(cases, range(rounds), ways):
             yield _round(rig, case, way, number)
 

@@ -50,7 +50,7 @@ def read(rig: Rig) -> Costs:
     families = {name: list(tree(pid)) for name, pid in rig.processes.items()}
     return Costs(
         _events(rig.journal),
-        _requests(rig.cluster.run(rig.cluster.api.text("/metrics")).decode()),
+        requests(rig.cluster.run(rig.cluster.api.text("/metrics")).decode()),
         {name: sum(map(cpu_seconds, pids)) for name, pids in families.items()},
         {name: sum(map(peak_mebibytes, pids)) for name, pids in families.items()},
     )
@@ -66,7 +66,7 @@ def _events(journal: Path) -> dict[str, float]:
         return dict(database.execute("SELECT type, count(*) FROM events WHERE destination = '' GROUP BY type"))
 
 
-def _requests(metrics: str) -> dict[str, float]:
+def requests(metrics: str) -> dict[str, float]:
     """Requests by `verb resource/subresource`; watches, which last, are left out."""
     counts: Counter[str] = Counter()
     for family in text_string_to_metric_families(metrics):

@@ -1,4 +1,4 @@
-"""Puts a case's workload on a cluster and takes it away: bare pods, or Deployments behind budgets and room elsewhere."""
+"""Puts a case's workload on a cluster and takes it off: bare pods, or Deployments behind budgets and room elsewhere."""
 
 from __future__ import annotations
 
