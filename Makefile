@@ -7,6 +7,10 @@ WORKERS ?= 2
 OVERLAY ?= knative
 NODE ?=
 IMAGE ?=
+ENGINES ?= local
+CASES ?=
+ROUNDS ?= 5
+QUICK ?=
 VERSION ?=
 PYTHON ?= python3
 
@@ -87,8 +91,8 @@ container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-build
 	@$(MAKE) --no-print-directory container-push
 
-bench: ## compare with other ways to drain
-	@echo 'bench: not built yet'
+bench: $(STAMP) ## compare with kubectl drain and a floor; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1
+	@$(BIN)/python -m bench --engines $(ENGINES) --cases '$(CASES)' --rounds $(ROUNDS) $(if $(QUICK),--quick)
 
 lint: $(STAMP) ## check style and types
 	@$(BIN)/ruff check .

@@ -1,0 +1,113 @@
+"""Puts a case's workload on a cluster and takes it off: bare pods, or Deployments behind budgets and room elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from bench.cases import Case
+from kube.door.cluster import Cluster
+from kube.door.following import follow
+from kube.paths import Object
+from kube.pods import is_ready
+
+DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
+"""kwok's: how long a pod takes to end."""
+PATIENCE = 120.0
+"""Seconds for a workload to be ready, or gone."""
+_numbers = itertools.count(1)
+
+
+class Load:
+    """The workload of one round, in a namespace of its own.
+
+    In: the nodes to drain, and one that takes what has to come back. Raises `TimeoutError` when it does not get ready.
+    """
+
+    def __init__(self, cluster: Cluster, case: Case, nodes: Sequence[str], spare: str) -> None:
+        self._cluster, self._case, self._nodes, self._spare = cluster, case, nodes, spare
+        self.namespace = f"bench-{next(_numbers)}"
+        self._pods = f"/api/v1/namespaces/{self.namespace}/pods"
+
+    def fill(self) -> list[Object]:
+        """Return the pods when all are Ready on their nodes, and every budget allows what it should."""
+        self._cluster.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        self._until(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", lambda accounts: "default" in accounts)
+        for number, node in enumerate(self._nodes):
+            self._behind_budget(f"web-{number}", node) if self._case.budget else self._bare(node)
+        wanted = self._case.pods * len(self._nodes)
+        pods = self._until(self._pods, lambda pods: sum(map(is_ready, pods.values())) >= wanted)
+        if self._case.budget:
+            self._until(self._budgets, lambda found: all(map(self._is_open, found.values())))
+            for number in range(len(self._nodes)):
+                self._allow(self._spare, f"web-{number}")
+        return list(pods.values())
+
+    def clear(self) -> None:
+        """Take it all away; returns when the last pod is gone."""
+        self._cluster.run(self._cluster.api.request("DELETE", f"/api/v1/namespaces/{self.namespace}"))
+        self._until(self._pods, lambda pods: not pods)
+
+    @property
+    def _budgets(self) -> str:
+        return f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets"
+
+    def _is_open(self, budget: Object) -> bool:
+        return bool((budget.get("status") or {}).get("disruptionsAllowed") == self._case.budget)
+
+    def _bare(self, node: str) -> None:
+        bodies = [self._pod(node, f"{node}-{number}") for number in range(self._case.pods)]
+        self._cluster.together(*(self._cluster.api.create(self._pods, body) for body in bodies))
+
+    def _pod(self, node: str, name: str) -> Object:
+        spec = {"nodeName": node, "containers": [{"name": "main", "image": "fake"}]}
+        return {"metadata": {"name": name, "annotations": self._annotations}, "spec": spec}
+
+    @property
+    def _annotations(self) -> dict[str, str]:
+        return {DELAY: f"{self._case.termination:g}s"} if self._case.termination else {}
+
+    def _behind_budget(self, name: str, node: str) -> None:
+        """A Deployment whose pods run on the node only, until `_allow` lets them elsewhere, and its budget."""
+        self._allow(node, name)
+        labels = {"app": name}
+        template = {
+            "metadata": {"labels": labels, "annotations": self._annotations},
+            "spec": {
+                "nodeSelector": {self._label(name): "yes"},
+                "containers": [{"name": "main", "image": "fake"}],
+            },
+        }
+        spec: dict[str, Any] = {"replicas": self._case.pods, "selector": {"matchLabels": labels}, "template": template}
+        where = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
+        self._cluster.create(where, {"metadata": {"name": name}, "spec": spec})
+        budget = {"maxUnavailable": self._case.budget, "selector": {"matchLabels": labels}}
+        self._cluster.create(self._budgets, {"metadata": {"name": name}, "spec": budget})
+
+    def _label(self, name: str) -> str:
+        return f"bench/{self.namespace}-{name}"
+
+    def _allow(self, node: str, name: str) -> None:
+        self._cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {self._label(name): "yes"}}})
+
+    def _until(self, path: str, done: Callable[[dict[str, Object]], bool]) -> dict[str, Object]:
+        return self._cluster.run(asyncio.wait_for(_until(self._cluster, path, done), PATIENCE))
+
+
+async def _until(cluster: Cluster, path: str, done: Callable[[dict[str, Object]], bool]) -> dict[str, Object]:
+    """The objects of a collection by name, once they are as wanted."""
+    known: dict[str, Object] = {}
+    synced = False
+    async with aclosing(follow(cluster.api, path)) as changes:
+        async for change in changes:
+            synced = synced or change.kind == "SYNCED"
+            if change.kind == "DELETED":
+                known.pop(change.object["metadata"]["name"], None)
+            elif change.kind != "SYNCED":
+                known[change.object["metadata"]["name"]] = change.object
+            if synced and done(known):
+                return known
+    raise TimeoutError(path)

@@ -1,0 +1,57 @@
+"""Watches a cluster from a process of its own, as a user would, and says what it sees when it sees it.
+
+`python -m bench.observer KUBECONFIG` prints a line of JSON for each change: `at` (seconds of the clock that all
+processes of the machine share), `what` (`synced`, `pod gone`, `phase`, `maintenance gone`, `node`), `name`, and
+`value`: a pod's node, a maintenance's phase, whether a node is in service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+from kube.door.api import Api
+from kube.door.following import Change, follow, merged
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.objects import phase
+from kube.nodes import NODES, is_cordoned
+
+WATCHED = ("/api/v1/pods", MEDIK8S.path, NODES)
+
+
+async def observe(kubeconfig: str) -> None:
+    """Print what happens, without end."""
+    api = await Api.connect(kubeconfig)
+    awaited = len(WATCHED)
+    async for number, change in merged(*(follow(api, path) for path in WATCHED)):
+        if change.kind == "SYNCED":
+            awaited -= 1
+            if not awaited:
+                _say("synced", "", "")
+        for what, value in _seen(number, change):
+            _say(what, change.object["metadata"]["name"], value)
+
+
+def _seen(number: int, change: Change) -> Iterator[tuple[str, str]]:
+    """What a change of the collection of that number means to the bench."""
+    gone = change.kind == "DELETED"
+    if change.kind == "SYNCED":
+        return
+    if number == 0 and gone:
+        yield "pod gone", change.object["spec"].get("nodeName", "")
+    if number == 1:
+        yield ("maintenance gone", "") if gone else ("phase", phase(change.object))
+    if number == 2 and not gone:
+        spec = change.object["spec"]
+        yield "node", "out" if is_cordoned(change.object) or spec.get("taints") else "in"
+
+
+def _say(what: str, name: str, value: str) -> None:
+    print(json.dumps({"at": time.monotonic(), "what": what, "name": name, "value": value}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(observe(sys.argv[1]))

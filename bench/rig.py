@@ -1,0 +1,54 @@
+"""A cluster as `make up` starts it, console and journal included, in a folder of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.watching import ROOT, Watching
+from kube.door.cluster import Cluster
+from localcluster.up import folder
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What is up: its folder, a door to its API server, and the observer."""
+
+    engine: str
+    directory: Path
+    cluster: Cluster
+    watching: Watching
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.directory / folder.KUBECONFIG
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Name → process id of all that `make up` started."""
+        return {record.name: record.pid for record in folder.records(self.directory)}
+
+    @property
+    def journal(self) -> Path:
+        """The journal's file."""
+        return self.directory / "product" / "journal.db"
+
+
+@contextmanager
+def up(engine: str, nodes: int, directory: Path) -> Iterator[Rig]:
+    """Give such a cluster while the block runs. Raises `subprocess.CalledProcessError` when it does not come up."""
+    command = [sys.executable, "-m", "localcluster"]
+    where = ["--directory", str(directory)]
+    try:
+        wanted = ["--nodes", str(nodes), "--delivery", engine]
+        subprocess.run([*command, "up", *where, *wanted], cwd=ROOT, check=True, stdout=sys.stderr)
+        kubeconfig = directory / folder.KUBECONFIG
+        with closing(Cluster(str(kubeconfig))) as cluster, Watching(kubeconfig) as watching:
+            yield Rig(engine, directory, cluster, watching)
+    finally:
+        subprocess.run([*command, "down", *where], cwd=ROOT, check=False, stdout=sys.stderr)

@@ -1,0 +1,117 @@
+"""The ways to drain that are compared: ours, `kubectl drain`, and the floor. Each starts, is done, and gives back."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from bench import floor
+from bench.cases import Case
+from bench.watching import Watching
+from kube.door.cluster import Cluster
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.objects import SUCCEEDED
+from kube.paths import Object
+from localcluster import build
+
+_numbers = itertools.count(1)
+KUBECTL = ("--force", "--ignore-daemonsets", "--delete-emptydir-data")
+
+
+class Way(Protocol):
+    """One way to drain nodes."""
+
+    name: str
+
+    def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
+        """Drain them; gives the moment at which it was said to be done."""
+
+    def give_back(self, nodes: Sequence[str]) -> float:
+        """Make the nodes schedulable again; gives the moment at which the last one was."""
+
+
+class Ours:
+    """A NodeMaintenance for each node; done when a watch saw the last one Succeeded."""
+
+    name = "ours"
+
+    def __init__(self, cluster: Cluster, watching: Watching) -> None:
+        self._cluster, self._watching = cluster, watching
+        self._made: list[str] = []
+
+    def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
+        """See `Way`."""
+        self._made = [f"bench-{next(_numbers)}" for _ in nodes]
+        bodies = [
+            {
+                "apiVersion": MEDIK8S.api_version,
+                "kind": "NodeMaintenance",
+                "metadata": {"name": name},
+                "spec": {"nodeName": node, "reason": case.name},
+            }
+            for name, node in zip(self._made, nodes, strict=True)
+        ]
+        self._cluster.together(*(self._cluster.api.create(MEDIK8S.path, body) for body in bodies))
+        return max(self._watching.first("phase", name, SUCCEEDED) for name in self._made)
+
+    def give_back(self, nodes: Sequence[str]) -> float:
+        """See `Way`."""
+        api, since = self._cluster.api, time.monotonic()
+        self._cluster.together(*(api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in self._made))
+        back = max(self._watching.first("node", node, "in", since=since) for node in nodes)
+        for name in self._made:
+            self._watching.first("maintenance gone", name, "")
+        return back
+
+
+class Kubectl:
+    """`kubectl drain`, a process for each node; done when the last one returned."""
+
+    name = "kubectl drain"
+
+    def __init__(self, kubeconfig: Path, watching: Watching) -> None:
+        self._line = [str(build.servers() / "kubectl"), f"--kubeconfig={kubeconfig}"]
+        self._watching = watching
+
+    def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
+        """See `Way`."""
+        quiet = subprocess.DEVNULL
+        running = [
+            subprocess.Popen([*self._line, "drain", node, *KUBECTL], stdout=quiet, stderr=quiet) for node in nodes
+        ]
+        for each in running:
+            if each.wait():
+                raise RuntimeError(f"kubectl drain ended with {each.returncode}")
+        return time.monotonic()
+
+    def give_back(self, nodes: Sequence[str]) -> float:
+        """See `Way`."""
+        since = time.monotonic()
+        subprocess.run([*self._line, "uncordon", *nodes], check=True, capture_output=True)
+        return max(self._watching.first("node", node, "in", since=since) for node in nodes)
+
+
+class Floor:
+    """The bare client; done when a watch saw the last pod gone."""
+
+    name = "floor"
+
+    def __init__(self, cluster: Cluster, watching: Watching) -> None:
+        self._cluster, self._watching = cluster, watching
+
+    def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
+        """See `Way`."""
+        namespace = pods[0]["metadata"]["namespace"]
+        self._cluster.run(floor.drain(self._cluster.api, nodes, pods, namespace, budgets=bool(case.budget)))
+        return max(self._watching.first("pod gone", pod["metadata"]["name"]) for pod in pods)
+
+    def give_back(self, nodes: Sequence[str]) -> float:
+        """See `Way`."""
+        since, api = time.monotonic(), self._cluster.api
+        uncordoned = {"spec": {"unschedulable": None}}
+        self._cluster.together(*(api.patch(f"/api/v1/nodes/{node}", uncordoned) for node in nodes))
+        return max(self._watching.first("node", node, "in", since=since) for node in nodes)

@@ -1,0 +1,63 @@
+"""Tables of rounds: medians, ranges, and ratios of rounds that ran next to each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bench.results import Round, costs, ratio, spread, summary, table, write
+
+
+def rounds(way: str, *seconds: float) -> list[Round]:
+    return [Round("local", "10 pods", way, number, each, 0.1, 0.2) for number, each in enumerate(seconds)]
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    """Not the ratio of the medians: a machine that is slow for a while slows both of a pair."""
+    assert ratio(rounds("ours", 1.0, 4.0, 3.0), rounds("floor", 1.0, 2.0, 1.0)) == 2.0
+
+
+def test_a_round_without_its_pair_does_not_count() -> None:
+    assert ratio(rounds("ours", 1.0, 9.0), rounds("floor", 2.0)) == 0.5
+
+
+def test_a_spread_is_median_and_range() -> None:
+    assert spread([3.0, 1.0, 2.0]) == "2.00 (1.00–3.00)"
+
+
+def test_each_case_has_a_row_for_each_way() -> None:
+    rows = summary([*rounds("ours", 1.0, 2.0, 3.0), *rounds("kubectl drain", 2.0, 4.0, 6.0)])
+
+    assert rows == [
+        [
+            "local",
+            "10 pods",
+            "ours",
+            "2.00 (1.00–3.00)",
+            "0.50 of kubectl drain",
+            "0.10 (0.10–0.10)",
+            "0.20 (0.20–0.20)",
+        ],
+        ["local", "10 pods", "kubectl drain", "4.00 (2.00–6.00)", "", "0.10 (0.10–0.10)", "0.20 (0.20–0.20)"],
+    ]
+
+
+def test_costs_are_the_medians_the_largest_parts_first() -> None:
+    spent = [
+        {"events": {"dev.a": each, "dev.b": 9.0}, "requests": {}, "cpu": {}, "memory": {}} for each in (1.0, 3.0, 5.0)
+    ]
+    found = [Round("knative", "10 pods", "ours", number, 1, 1, 1, each) for number, each in enumerate(spent)]
+
+    assert costs(found)[0] == ["knative", "10 pods", "events", "12", "b 9, a 3"]
+
+
+def test_a_table_is_markdown() -> None:
+    assert table(("a", "b"), [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_all_rounds_are_in_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "results.json", rounds("ours", 1.0, 2.0), {"cores": 2})
+
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["cores"] == 2
+    assert [each["seconds"] for each in found["rounds"]] == [1.0, 2.0]
