@@ -103,7 +103,10 @@ def test_the_broker_does_not_wait_for_subscribers(stage: Stage) -> None:
 
 
 def test_twenty_nodes_at_once(stage: Stage) -> None:
-    """20 nodes of 10 pods that take 5 s to end: all Succeeded 4 s after that; the best of three, on a busy machine."""
+    """20 nodes of 10 pods that take 5 s to end: all Succeeded 4 s after that; the best of three, on a busy machine.
+
+    On a slow machine those 4 s grow faster than its slowness: steps miss their deadline there, and are done again.
+    """
     rounds: list[tuple[float, float]] = []
     while len(rounds) < 3 and not any(taken < limit for taken, limit in rounds):
         drains = stage.drains("5s")
@@ -111,7 +114,7 @@ def test_twenty_nodes_at_once(stage: Stage) -> None:
         taken = drains.await_succeeded()
         drains.check()
         drains.end()
-        rounds.append((taken, 5 + 4 * slowness()))
+        rounds.append((taken, 5 + 4 * slowness() ** 1.5))
 
     shown = ", ".join(f"{taken:.2f} s (limit {limit:.1f} s)" for taken, limit in rounds)
     print(f"20 nodes, 10 pods each, 5 s of termination: all Succeeded after {shown}")
