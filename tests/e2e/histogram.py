@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from localcluster.engine import EngineProduct
 
-LIMITS = ("0.1", "0.5", "1.0", "2.0", "+Inf")
+LIMITS = ("0.1", "0.5", "1.0", "2.0", "5.0", "10.0", "+Inf")
 """Seconds; buckets of `nodemaintenance_function_seconds`."""
 
 

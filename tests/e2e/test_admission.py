@@ -20,6 +20,7 @@ from tests.manifests.rendering import (
     INSTALLS,
     MANIFESTS,
     ROOT,
+    SPARING,
     Manifest,
     identity,
     of_kind,
@@ -135,10 +136,10 @@ def _refusal(cluster: LocalCluster, item: Manifest) -> str:
 
 def _apply_twice(cluster: LocalCluster, folder: Path) -> None:
     """Apply a folder as its reader would, wait until Knative did its part, apply again: no wanted state is another."""
-    cluster.kubectl("apply", "-k", folder)
+    cluster.kubectl("apply", SPARING, "-k", folder)
     bound = _bound(cluster, folder)
     before = _live(cluster, folder)
-    again = cluster.kubectl("apply", "-k", folder).stdout.splitlines()
+    again = cluster.kubectl("apply", SPARING, "-k", folder).stdout.splitlines()
     after = _live(cluster, folder)
 
     sent = {line.split()[0].rpartition("/")[2] for line in again if not line.endswith(" unchanged")}
