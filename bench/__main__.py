@@ -45,13 +45,15 @@ def main(engines: str, words: str, rounds: int, quick: bool, file: Path) -> None
         cases = chosen(words, quick=quick)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    wanted = [engine.strip() for engine in engines.split(",")]
+    for engine in wanted:
+        deliveries.named(engine).check()  # what is missing is said before the first round
     found: list[Round] = []
-    for engine in engines.split(","):
-        for each in _measured(engine.strip(), cases, 3 if quick else rounds):
-            say(f"{each.engine}: {each.case}: {each.way}: {each.seconds:.2f} s")
-            found.append(each)
     about = {"date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(), "machine": platform.machine()}
-    results.write(file, found, about)
+    for each in (each for engine in wanted for each in _measured(engine, cases, 3 if quick else rounds)):
+        say(f"{each.engine}: {each.case}: {each.way}: {each.seconds:.2f} s")
+        found.append(each)
+        results.write(file, found, about)  # now, as the next one may fail
     print(f"{results.table(HEAD, results.summary(found))}\n\n{results.table(COSTS, results.costs(found))}")
 
 

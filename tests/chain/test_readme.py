@@ -30,7 +30,7 @@ def commands(heading: str) -> list[str]:
     return re.findall(r"^\$ (.+?)(?:\s+# .*)?$", section, re.MULTILINE)
 
 
-@pytest.mark.parametrize("target", re.findall(r"`?\$? ?make (?:-s )?([a-z0-9]+)", README))
+@pytest.mark.parametrize("target", re.findall(r"`?\$? ?make (?:-s )?([a-z0-9-]+)", README))
 def test_a_make_target_of_the_readme_exists(target: str) -> None:
     """Each `make` target that the README names is one of the Makefile's."""
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -136,14 +136,19 @@ def test_the_readmes_object_is_taken(scene: Scene) -> None:
     scene.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=text)
 
 
-def test_the_readmes_install_is_whole(scene: Scene) -> None:
-    """NMO-24: what `kubectl apply -k` would send renders, and holds the CRDs, the rights and the flow."""
-    (command,) = commands("Install on a cluster")
+def test_the_readmes_install_is_whole(folder: Path, scene: Scene) -> None:
+    """NMO-24: the overlay of docs/install.md renders; it holds the CRDs, the rights and the flow, and the image."""
+    deploy, functest, _ = commands("Install on a cluster")
+    (script,) = re.findall(r"(mkdir -p mine .*?\nEND\n)", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
+    assert shell(folder, script).returncode == 0
 
-    rendered = scene.cluster.kubectl("kustomize", str(ROOT / command.removeprefix("kubectl apply -k "))).stdout
+    rendered = scene.cluster.kubectl("kustomize", folder / deploy.removeprefix("make deploy OVERLAY=")).stdout
 
     kinds = {document["kind"] for document in yaml.safe_load_all(rendered)}
     assert {"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Broker", "Trigger", "PingSource"} <= kinds
+    assert "image: registry.example/nodemaintenance:1\n" in rendered
+    assert "image: nodemaintenance\n" not in rendered
+    assert functest.startswith("make cluster-functest NODE=")
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z]+/` .*) \|$", README, re.MULTILINE))
