@@ -1,4 +1,4 @@
-"""The cases of the bench: what is on the nodes, and how many are drained at once (measurements of other tools too)."""
+"""The cases of the bench: what is on the nodes, and how many are drained at once."""
 
 from __future__ import annotations
 

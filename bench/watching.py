@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,10 @@ class Watching:
             return found and value in (None, line["value"])
 
         return self._await(lambda: next((float(line["at"]) for line in self._seen if fits(line)), 0.0), what, name)
+
+    def in_service(self, nodes: Iterable[str], since: float) -> float:
+        """The moment at which the last of these nodes was seen to be back in service, after `since`."""
+        return max(self.first("node", node, "in", since=since) for node in nodes)
 
     def last_gone(self, names: set[str]) -> float:
         """The moment at which the last of these pods was seen to be gone."""

@@ -62,7 +62,7 @@ class Ours:
         """See `Way`."""
         api, since = self._cluster.api, time.monotonic()
         self._cluster.together(*(api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in self._made))
-        back = max(self._watching.first("node", node, "in", since=since) for node in nodes)
+        back = self._watching.in_service(nodes, since)
         for name in self._made:
             self._watching.first("maintenance gone", name, "")
         return back
@@ -92,7 +92,7 @@ class Kubectl:
         """See `Way`."""
         since = time.monotonic()
         subprocess.run([*self._line, "uncordon", *nodes], check=True, capture_output=True)
-        return max(self._watching.first("node", node, "in", since=since) for node in nodes)
+        return self._watching.in_service(nodes, since)
 
 
 class Floor:
@@ -114,4 +114,4 @@ class Floor:
         since, api = time.monotonic(), self._cluster.api
         uncordoned = {"spec": {"unschedulable": None}}
         self._cluster.together(*(api.patch(f"/api/v1/nodes/{node}", uncordoned) for node in nodes))
-        return max(self._watching.first("node", node, "in", since=since) for node in nodes)
+        return self._watching.in_service(nodes, since)
