@@ -38,8 +38,9 @@ SETTINGS: dict[str, Any] = {
 
 
 def configure() -> None:
-    """Log by `SETTINGS` from now on."""
-    logging.config.dictConfig(SETTINGS)
+    """Log by `SETTINGS` from now on, unless somebody has said already where records go: gunicorn, or a host of ours."""
+    if not logging.getLogger().handlers:
+        logging.config.dictConfig(SETTINGS)
 
 
 @contextmanager
