@@ -138,5 +138,11 @@ def event(
     return CloudEvent(attributes, {"maintenance": maintenance.as_data(), "node": node, **(data or {})})
 
 
+def with_data(event: BaseCloudEvent, data: Mapping[str, Any]) -> CloudEvent:
+    """The same event with these entries in its data."""
+    before = event.get_data()
+    return CloudEvent(event.get_attributes(), {**(before if isinstance(before, dict) else {}), **data})
+
+
 def _usual_flags(kind: str) -> list[str]:
     return [flag for flag, kinds in FLAGS.items() if kind in kinds and flag not in CHOSEN.get(kind, ())]

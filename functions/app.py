@@ -20,6 +20,7 @@ from functions.serving import health
 from functions.serving.attempts import Publisher
 from functions.serving.function import Function
 from functions.serving.handler import handler
+from functions.serving.looks import Looks
 from functions.serving.tracing import Spans, wanted
 from kube.door.cluster import Cluster
 
@@ -29,11 +30,13 @@ FUNCTIONS = {
         Function("begin", begin.begin, begin.CONSUMES, begin.EMITS, kind="NodeMaintenance", fail=failed),
         Function("cordon", cordon.cordon, cordon.CONSUMES, cordon.EMITS, fail=failed),
         Function("taint", taint.taint, taint.CONSUMES, taint.EMITS, fail=failed),
-        Function("evict", evict.evict, evict.CONSUMES, evict.EMITS, fail=failed),
+        Function("evict", evict.evict, evict.CONSUMES, evict.EMITS, fail=failed, looks=Looks(evict.LOOKING)),
         Function("status", status.status, status.CONSUMES, status.EMITS),
         Function("restore", restore.restore, restore.CONSUMES, restore.EMITS, kind="NodeMaintenance", fail=failed),
-        Function("guard", guard.guard, guard.CONSUMES, guard.EMITS, kind="Node", fail=failed),
-        Function("resync", resync.resync, resync.CONSUMES, resync.EMITS, fail=failed),
+        Function(
+            "guard", guard.guard, guard.CONSUMES, guard.EMITS, kind="Node", fail=failed, looks=Looks(guard.LOOKING)
+        ),
+        Function("resync", resync.resync, resync.CONSUMES, resync.EMITS, fail=failed, looks=Looks(resync.LOOKING)),
         Function("record", record.record, record.CONSUMES, record.EMITS),
     )
 }

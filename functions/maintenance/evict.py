@@ -15,6 +15,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events, marks
 from functions.data import data_of
 from functions.maintenance.fleet import EVICTIONS
+from functions.maintenance.looking import LookingAtPods
 from functions.maintenance.subject import log_about, read_active, reference_of
 from kube.budgets import BUDGETS, plan
 from kube.door.api import Api
@@ -30,6 +31,7 @@ from kube.words import counted
 
 CONSUMES = events.FLAGS["more"]
 EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
+LOOKING = LookingAtPods()
 
 
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:

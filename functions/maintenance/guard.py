@@ -12,6 +12,7 @@ from eventing import events
 from eventing.wire import BadEvent
 from functions.data import data_of, metadata_of
 from functions.maintenance.announcing import announce_on_node
+from functions.maintenance.looking import LookingAtState
 from functions.maintenance.subject import is_active, log_about
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
@@ -26,12 +27,20 @@ CONSUMES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
 EMITS = (events.NODE_DRIFTED,)
 
 
-def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Answer a Node's change with what its maintenances need; a cordon that none asked for is left alone (DRN-6)."""
-    hint = data_of(event)
+def _name_in(event: BaseCloudEvent) -> str:
+    """The name of the Node that the event carries. Raises `BadEvent` when it has none."""
     name = metadata_of(event).get("name")
     if not isinstance(name, str) or not name:
         raise BadEvent("metadata.name of the Node is missing in data")
+    return name
+
+
+LOOKING = LookingAtState(lambda event: f"node {_name_in(event)}")
+
+
+def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """Answer a Node's change with what its maintenances need; a cordon that none asked for is left alone (DRN-6)."""
+    hint, name = data_of(event), _name_in(event)
     deleted = event.get_type() == events.RESOURCE_DELETED
     if not isinstance(hint.get("spec"), dict):
         raise BadEvent("spec of the Node is missing in data")

@@ -13,6 +13,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
 from functions.maintenance.fleet import FLEET, RESYNCED
+from functions.maintenance.looking import LookingAtState
 from functions.maintenance.subject import log_about
 from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
@@ -28,6 +29,7 @@ UNDER_WAY_SECONDS = 5.0
 """From step to step an event takes milliseconds, on a crowded cluster seconds; until then it counts as under way."""
 CONSUMES = (events.TICK,)
 EMITS = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
+LOOKING = LookingAtState(lambda _tick: "all maintenances")
 
 
 def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:

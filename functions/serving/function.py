@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from cloudevents.core.base import BaseCloudEvent
 
+from eventing import marks
 from functions.failures import Failed, Retry, retry
+from functions.serving.looks import Looks
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Conflict, Unavailable
 
@@ -28,6 +30,7 @@ class Function:
         emits: event types it may answer with.
         kind: of API server events it acts on this kind only; "" for any.
         fail: what becomes of an event that the step cannot act on.
+        looks: its looks, one at a time, where events are but hints to it; None where they carry facts (rule 8).
     """
 
     name: str
@@ -36,6 +39,7 @@ class Function:
     emits: tuple[str, ...]
     kind: str = ""
     fail: Fail = retry
+    looks: Looks | None = None
 
     def is_for(self, event: BaseCloudEvent) -> bool:
         """Whether the step acts on this event."""
@@ -48,10 +52,17 @@ class Function:
 def invoke(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """The events that the step answers with; what it cannot do becomes the wing's event of failure.
 
+    A replay is answered by a look of its own: neither absorbs what happens, nor is absorbed by it.
     Raises `Retry` for what may work later, and `BadEvent`.
     """
     if not function.is_for(event):
         return []
+    if function.looks is None or marks.is_replay(event):
+        return _step(function, event, cluster)
+    return function.looks.look(event, lambda hint: _step(function, hint, cluster))
+
+
+def _step(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     try:
         return function.step(event, cluster)
     except (Conflict, Unavailable) as error:

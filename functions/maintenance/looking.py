@@ -1,0 +1,83 @@
+"""How the steps that look take hints together: which are about the same subject, and what several looks answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.data import data_of
+from functions.maintenance.subject import node_of, reference_of
+from functions.serving.looks import Replies, Subject
+from kube.versions import newest
+
+VERSIONS = ("podsVersion", "budgetsVersion")
+"""The states that a hint speaks of: no look at it may see older ones."""
+
+
+class LookingAtPods:
+    """Looks at a node's pods for one maintenance: each may evict some, and the answer names them all."""
+
+    def subject(self, event: BaseCloudEvent) -> Subject:
+        """The maintenance, at its node."""
+        return Subject(f"node {node_of(event)}", reference_of(event).uid)
+
+    def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
+        """The hint with the newest pods, whose type says whether the last of them are gone, and the newest budgets."""
+        versions = {name: newest(_version(hint, name) for hint in hints) for name in VERSIONS}
+        latest = next(hint for hint in hints if _version(hint, "podsVersion") == versions["podsVersion"])
+        return events.with_data(latest, versions)
+
+    def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
+        """The last look's answer, with the evictions of all; only `pods.evicted` can say that there is more to see.
+
+        A look that failed behind one that did not is told by the next one: what was evicted may not be lost.
+        """
+        answers = [reply for replies in looks for reply in replies]
+        done = [reply for reply in answers if reply.get_type() != events.MAINTENANCE_FAILED]
+        if not answers:
+            return None if more else []
+        last = (done or answers)[-1]
+        if more and last.get_type() != events.PODS_EVICTED:
+            return None
+        if len(answers) == 1 and not more:
+            return answers
+        return [_answer(event, last, done, more=more or last is not answers[-1])]
+
+
+def _version(hint: BaseCloudEvent, name: str) -> str:
+    return str(data_of(hint).get(name) or "")
+
+
+def _answer(
+    event: BaseCloudEvent, last: BaseCloudEvent, done: Sequence[BaseCloudEvent], *, more: bool
+) -> BaseCloudEvent:
+    evicted = [pod for reply in done for pod in data_of(reply).get("evicted") or []]
+    data = {**data_of(last), **({"evicted": evicted} if evicted else {})}
+    flagged = last.get_type() == events.PODS_EVICTED and (more or bool(last.get_extension("more")))
+    reference, node = reference_of(event), node_of(event)
+    flags = ("more",) if flagged else ()
+    return events.event(last.get_type(), "evict", reference, node, cause=event, data=data, flags=flags)
+
+
+class LookingAtState:
+    """Looks that answer with all that is to be done now, so that the last one's answer stands for all.
+
+    `place` names what an event is a hint about.
+    """
+
+    def __init__(self, place: Callable[[BaseCloudEvent], str]) -> None:
+        self._place = place
+
+    def subject(self, event: BaseCloudEvent) -> Subject:
+        """The place itself."""
+        return Subject(self._place(event), "")
+
+    def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
+        """The last that came; a look reads the cluster."""
+        return hints[-1]
+
+    def merged(self, _event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
+        """The last answer. It cannot say that there is more to see: then it is looked again."""
+        return None if more else looks[-1]

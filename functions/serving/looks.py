@@ -1,0 +1,121 @@
+"""One look at a time: a hint that comes while a function looks at the same subject makes it look once more (rule 8).
+
+The hint is answered at once; what it speaks of is seen by the look that follows. A look that crashes loses no hint: its
+own event is delivered again, and the look at that one is newer than all that was absorbed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from cloudevents.core.base import BaseCloudEvent
+
+from functions.failures import Retry
+from kube.door.deadline import seconds_left
+
+LOOKS = 2
+"""In one request; after these the answer says that there is more to see, where it can."""
+Replies = list[BaseCloudEvent]
+
+
+class Subject(NamedTuple):
+    """What a look is at: looks at one place follow each other, and hints about one subject are absorbed by its look."""
+
+    place: str
+    subject: str
+
+
+class Looking(Protocol):
+    """What the functions that look differ in."""
+
+    def subject(self, event: BaseCloudEvent) -> Subject:
+        """What the event is a hint about. Raises `BadEvent` when it does not say."""
+
+    def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
+        """One hint that is as new as all of these."""
+
+    def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
+        """The answer to `event` after these looks, each with its replies.
+
+        With `more` something has happened since the last one; None when the answer cannot say so.
+        """
+
+
+class Look:
+    """A look that is under way, or waits for its place, and the hints that it has absorbed."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.hints: list[BaseCloudEvent] = []
+
+
+class Looks:
+    """All looks of one function in a process. Safe between threads."""
+
+    def __init__(self, rule: Looking) -> None:
+        self._rule = rule
+        self._changed = threading.Condition()
+        self._under_way: dict[Subject, Look] = {}
+        self._places: set[str] = set()
+
+    def look(self, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
+        """The answer to a hint: none when a look absorbed it, else that of one look or several.
+
+        Raises `Retry` when the place is busy for too long, or the looks end without an answer.
+        """
+        look = self._begin(self._rule.subject(event), event)
+        if look is None:
+            return []
+        try:
+            return self._replies(look, event, once)
+        finally:
+            self._end(look)
+
+    def _replies(self, look: Look, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
+        rule, looks = self._rule, [once(event)]
+        while hints := self._absorbed(look):
+            enough = rule.merged(event, looks, more=True)
+            if len(looks) >= LOOKS and enough is not None:
+                return enough
+            try:
+                looks.append(once(rule.newest(hints)))
+            except Retry:
+                if enough is None:
+                    raise
+                return enough
+        return rule.merged(event, looks, more=False) or []
+
+    def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:
+        """The caller's look, as soon as its place is free; None when another one's has absorbed the hint."""
+        patience = seconds_left()
+        with self._changed:
+            if subject in self._under_way:
+                self._under_way[subject].hints.append(hint)
+                return None
+            look = self._under_way[subject] = Look(subject)
+            if not self._changed.wait_for(lambda: subject.place not in self._places, patience):
+                del self._under_way[subject]
+                raise Retry(f"another look at {subject.place} takes its time")
+            self._places.add(subject.place)
+            return look
+
+    def _absorbed(self, look: Look) -> list[BaseCloudEvent]:
+        """The hints that came since; without one the look ends in the same breath, so that none is lost between."""
+        with self._changed:
+            hints, look.hints = look.hints, []
+            if not hints:
+                self._leave(look)
+            return hints
+
+    def _end(self, look: Look) -> None:
+        with self._changed:
+            self._leave(look)
+
+    def _leave(self, look: Look) -> None:
+        """Make room for the next look, once."""
+        if self._under_way.get(look.subject) is look:
+            del self._under_way[look.subject]
+            self._places.discard(look.subject.place)
+            self._changed.notify_all()
