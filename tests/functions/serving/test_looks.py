@@ -1,0 +1,259 @@
+"""One look at a time: what is absorbed, what is looked at again, and that no hint is lost between (design rule 8)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import cast
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events, marks
+from eventing.events import Reference
+from functions.app import FUNCTIONS
+from functions.data import data_of
+from functions.failures import Failed, Retry
+from functions.maintenance.looking import LookingAtPods
+from functions.maintenance.subject import failed
+from functions.serving.function import Function, invoke
+from functions.serving.looks import Looks, Replies
+from kube.door.cluster import Cluster
+
+PATIENCE = 30.0
+NONE = cast("Cluster", None)
+"""These steps ask no cluster."""
+FIRST = Reference("nodemaintenance.medik8s.io/v1beta1", "first", "uid-1")
+OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "other", "uid-2")
+
+
+def hint(number: int = 0, of: Reference = FIRST, **data: str) -> BaseCloudEvent:
+    return events.event(events.BUDGET_OPENED, "test", of, "node-1", seed=f"{number}{data}", data=data)
+
+
+def evicted(event: BaseCloudEvent, *pods: str, of: Reference = FIRST) -> Replies:
+    data = {"evicted": list(pods), "podsVersion": data_of(event).get("podsVersion") or "1"}
+    return [events.event(events.PODS_EVICTED, "evict", of, "node-1", cause=event, data=data)]
+
+
+class Gated:
+    """A step whose every look waits for the test, which says what comes of it."""
+
+    def __init__(self) -> None:
+        self.function = Function("evict", self._step, (), (), fail=failed, looks=Looks(LookingAtPods()))
+        self.seen: list[BaseCloudEvent] = []
+        self._began = threading.Semaphore(0)
+        self._outcomes: list[Future[Callable[[BaseCloudEvent], Replies]]] = []
+        self._threads = ThreadPoolExecutor(8)
+
+    def _step(self, event: BaseCloudEvent, _cluster: Cluster) -> Replies:
+        outcome: Future[Callable[[BaseCloudEvent], Replies]] = Future()
+        self.seen.append(event)
+        self._outcomes.append(outcome)
+        self._began.release()
+        return outcome.result(PATIENCE)(event)
+
+    def post(self, event: BaseCloudEvent) -> Future[Replies]:
+        return self._threads.submit(invoke, self.function, event, NONE)
+
+    def await_look(self) -> None:
+        assert self._began.acquire(timeout=PATIENCE)
+
+    def end_look(self, outcome: Callable[[BaseCloudEvent], Replies]) -> None:
+        self._outcomes[-1].set_result(outcome)
+
+
+@pytest.fixture
+def gated() -> Gated:
+    """Give a step that the test holds in its hand."""
+    return Gated()
+
+
+def raising(error: Exception) -> Callable[[BaseCloudEvent], Replies]:
+    def outcome(_event: BaseCloudEvent) -> Replies:
+        raise error
+
+    return outcome
+
+
+def more(replies: Replies) -> bool:
+    return replies[0].get_extension("more") == "true"
+
+
+def test_only_functions_that_look_absorb() -> None:
+    """The events of `status`, `record` and `restore` carry facts; `begin`, `cordon` and `taint` act once."""
+    assert {name for name, function in FUNCTIONS.items() if function.looks} == {"evict", "guard", "resync"}
+
+
+def test_hints_during_a_look_make_one_more(gated: Gated) -> None:
+    """Three hints: answered at once, and looked after together, in a state as new as the newest of each kind."""
+    answer = gated.post(hint())
+    gated.await_look()
+    absorbed = [
+        gated.post(hint(1, podsVersion="9", budgetsVersion="30")),
+        gated.post(hint(2, podsVersion="12", budgetsVersion="8")),
+        gated.post(hint(3)),
+    ]
+    assert [reply.result(PATIENCE) for reply in absorbed] == [[], [], []]
+
+    gated.end_look(lambda event: evicted(event, "a", "b"))
+    gated.await_look()
+    gated.end_look(lambda event: evicted(event, "c"))
+
+    (reply,) = answer.result(PATIENCE)
+    assert data_of(reply)["evicted"] == ["a", "b", "c"]
+    assert not more([reply])
+    assert reply.get_extension("cause") == gated.seen[0].get_id()
+    seen = data_of(gated.seen[1])
+    assert (seen["podsVersion"], seen["budgetsVersion"]) == ("12", "30")
+    assert len(gated.seen) == 2
+
+
+def test_a_hint_during_the_second_look_is_told_by_the_answer(gated: Gated) -> None:
+    """A third look would keep the answer waiting: the answer asks for it."""
+    answer = gated.post(hint())
+    gated.await_look()
+    gated.post(hint(1)).result(PATIENCE)
+    gated.end_look(lambda event: evicted(event, "a"))
+    gated.await_look()
+    assert gated.post(hint(2)).result(PATIENCE) == []
+
+    gated.end_look(lambda event: evicted(event, "b"))
+
+    assert more(answer.result(PATIENCE))
+    assert len(gated.seen) == 2
+    again = gated.post(hint(3))  # the subject is free
+    gated.await_look()
+    gated.end_look(evicted)
+    assert not more(again.result(PATIENCE))
+
+
+@pytest.mark.parametrize("error", [Retry("busy"), Failed("forbidden")], ids=["retry", "failed"])
+def test_a_second_look_that_fails_loses_nothing(gated: Gated, error: Exception) -> None:
+    """What the first one evicted is told, and that there is more to see."""
+    answer = gated.post(hint())
+    gated.await_look()
+    gated.post(hint(1)).result(PATIENCE)
+    gated.end_look(lambda event: evicted(event, "a"))
+    gated.await_look()
+
+    gated.end_look(raising(error))
+
+    (reply,) = answer.result(PATIENCE)
+    assert reply.get_type() == events.PODS_EVICTED
+    assert data_of(reply)["evicted"] == ["a"]
+    assert more([reply])
+
+
+def test_a_first_look_that_fails_is_made_again_by_redelivery(gated: Gated) -> None:
+    """Its own event comes again, and the look at that one is newer than what was absorbed."""
+    answer = gated.post(hint())
+    gated.await_look()
+    gated.post(hint(1)).result(PATIENCE)
+    gated.end_look(raising(Retry("no answer")))
+    with pytest.raises(Retry, match="no answer"):
+        answer.result(PATIENCE)
+
+    again = gated.post(hint())
+    gated.await_look()
+    gated.end_look(lambda event: evicted(event, "a"))
+
+    assert data_of(again.result(PATIENCE)[0])["evicted"] == ["a"]
+
+
+def test_a_first_look_that_can_never_work_is_followed_by_the_one_for_the_hint(gated: Gated) -> None:
+    """`Failed` is answered and not redelivered, so that the hint must be looked after."""
+    answer = gated.post(hint())
+    gated.await_look()
+    gated.post(hint(1)).result(PATIENCE)
+    gated.end_look(raising(Failed("forbidden")))
+    gated.await_look()
+    gated.end_look(lambda event: evicted(event, "a"))
+
+    (reply,) = answer.result(PATIENCE)
+    assert (reply.get_type(), data_of(reply)["evicted"]) == (events.PODS_EVICTED, ["a"])
+
+
+def test_an_answer_that_cannot_ask_for_more_is_looked_for_again(gated: Gated) -> None:
+    """Twice nothing to do, as the maintenance had not begun; the hint that says that it has comes during the second."""
+    answer = gated.post(hint())
+    for number in (1, 2):
+        gated.await_look()
+        gated.post(hint(number)).result(PATIENCE)
+        gated.end_look(lambda _event: [])
+    gated.await_look()
+    gated.end_look(lambda event: evicted(event, "a"))
+
+    assert data_of(answer.result(PATIENCE)[0])["evicted"] == ["a"]
+
+
+def test_drained_in_the_second_look_names_what_the_first_evicted(gated: Gated) -> None:
+    answer = gated.post(hint())
+    gated.await_look()
+    gated.post(hint(1)).result(PATIENCE)
+    gated.end_look(lambda event: evicted(event, "a"))
+    gated.await_look()
+    gated.end_look(lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)])
+
+    (reply,) = answer.result(PATIENCE)
+    assert (reply.get_type(), data_of(reply)["evicted"]) == (events.NODE_DRAINED, ["a"])
+
+
+def test_looks_at_one_node_follow_each_other(gated: Gated) -> None:
+    """Another maintenance's hint is not absorbed, and waits for its turn."""
+    first = gated.post(hint())
+    gated.await_look()
+    other = gated.post(hint(of=OTHER))
+    absorbed = gated.post(hint(1))
+    assert absorbed.result(PATIENCE) == []
+    gated.end_look(evicted)
+    gated.await_look()
+    assert len(gated.seen) == 2
+    gated.end_look(evicted)
+    assert first.result(PATIENCE)
+
+    gated.await_look()
+    gated.end_look(lambda event: evicted(event, "theirs", of=OTHER))
+
+    assert data_of(other.result(PATIENCE)[0])["evicted"] == ["theirs"]
+    assert data_of(gated.seen[2])["maintenance"]["uid"] == OTHER.uid
+
+
+@pytest.mark.parametrize("dry_run", [True, False], ids=["dry-run", "kept"])
+def test_replays_neither_absorb_nor_are_absorbed(gated: Gated, dry_run: bool) -> None:
+    """Who replays wants this event's own answer; and what happens waits for no replay."""
+    happening = gated.post(hint())
+    gated.await_look()
+    replay = gated.post(marks.marked(hint(1), "replay-1", dry_run=dry_run))
+    gated.await_look()
+    gated.end_look(lambda event: evicted(event, "replayed"))
+    assert data_of(replay.result(PATIENCE)[0])["evicted"] == ["replayed"]
+
+    gated._outcomes[0].set_result(lambda event: evicted(event, "happened"))
+
+    assert data_of(happening.result(PATIENCE)[0])["evicted"] == ["happened"]
+    assert len(gated.seen) == 2
+
+
+def test_no_hint_is_lost_however_they_come() -> None:
+    """Eight threads, a thousand hints: a look began after each of them, or an answer says that there is more."""
+    changes, looked = [0], [0]
+    lock = threading.Lock()
+
+    def step(event: BaseCloudEvent, _cluster: Cluster) -> Replies:
+        with lock:
+            looked[0] = changes[0]
+        return evicted(event)
+
+    function = Function("evict", step, (), (), fail=failed, looks=Looks(LookingAtPods()))
+
+    def change(number: int) -> Replies:
+        with lock:
+            changes[0] += 1
+        return invoke(function, hint(number), NONE)
+
+    with ThreadPoolExecutor(8) as threads:
+        for first in range(0, 1000, 8):
+            answers = list(threads.map(change, range(first, first + 8)))
+            assert looked[0] == changes[0] or any(more(replies) for replies in answers if replies)
