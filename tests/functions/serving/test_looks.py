@@ -78,7 +78,7 @@ def raising(error: Exception) -> Callable[[BaseCloudEvent], Replies]:
 
 
 def more(replies: Replies) -> bool:
-    return replies[0].get_extension("more") == "true"
+    return bool(replies[0].get_extension("more"))
 
 
 def test_only_functions_that_look_absorb() -> None:

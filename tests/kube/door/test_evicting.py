@@ -11,7 +11,7 @@ from kube.evictions import Batch
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.kube import samples
-from tests.workload import Workload
+from tests.workload import Audit, Workload
 
 
 @pytest.fixture
@@ -45,6 +45,34 @@ def test_two_budgets_are_a_500_that_is_data_too(work: Workload, admin: Cluster) 
 
     assert [item.reason for item in done.blocked] == ["MultipleBudgets"]
     assert [item["name"] for item in done.evicted] == ["free"]
+
+
+def test_a_pod_that_is_refused_by_itself_does_not_hold_the_queue(work: Workload, admin: Cluster) -> None:
+    """NMO-6: under one budget the first pod is refused for a reason of its own; those behind it go."""
+    (refused,) = work.pods("node-1", "refused", labels={"app": "db", "also": "yes"})
+    others = work.pods("node-1", "b", "c", labels={"app": "db"})
+    budget = work.budget("one", {"app": "db"}, 0, counted=3)
+    work.budget("two", {"also": "yes"}, 0, counted=1)
+    queue = Plan(queues={f"{work.namespace}/one": [refused, *others]}, budgets={f"{work.namespace}/one": budget})
+
+    done = admin.run(evict_batch(admin.api, queue))
+
+    assert [(item.pod["name"], item.reason) for item in done.blocked] == [("refused", "MultipleBudgets")]
+    assert {item["name"] for item in done.evicted} == {"b", "c"}
+
+
+def test_behind_a_pod_that_its_budget_refuses_none_is_sent(work: Workload, admin: Cluster) -> None:
+    """NMO-6, X-6: the server counts otherwise than the plan; it is asked once or twice, and not for each of ten pods."""
+    audit = Audit(work.local.audit_log)
+    pods = work.pods("node-1", *"abcdefghij", labels={"app": "db"})
+    budget = work.budget("keep-all", {"app": "db"}, 10, counted=10)
+    queue = Plan(queues={f"{work.namespace}/keep-all": pods}, budgets={f"{work.namespace}/keep-all": budget})
+
+    done = admin.run(evict_batch(admin.api, queue))
+
+    assert {item.pod["name"] for item in done.blocked} == set("abcdefghij")
+    assert {item.reason for item in done.blocked} == {"DisruptionBudget"}
+    assert len(audit.evictions()) < 10
 
 
 @pytest.mark.parametrize("what", ["never-there", "another-of-its-name"])
