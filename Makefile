@@ -118,4 +118,4 @@ $(STAMP): requirements.txt requirements-dev.txt pyproject.toml | needs
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is needed: install it, or give its path: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -m localcluster.programs.packages --delivery $(DELIVERY) $(MAKECMDGOALS)
+	@$(PYTHON) -m localcluster.programs.packages --delivery $(DELIVERY) --engines '$(ENGINES)' $(MAKECMDGOALS)

@@ -28,6 +28,7 @@ class Blocked:
         budget: name of the budget, "" when none is the reason.
         healthy, needed: its counts, None when unknown.
         allows_none: the budget lets no pod go, however many are ready.
+        retry_after: no eviction before then, as Kubernetes writes times; "" where an event says when.
     """
 
     pod: dict[str, str]
@@ -37,13 +38,21 @@ class Blocked:
     healthy: int | None = None
     needed: int | None = None
     allows_none: bool = False
+    retry_after: str = ""
 
     def as_data(self) -> dict[str, Any]:
         """The form that travels in event data; absent counts are left out."""
         fields = {"reason": self.reason, "message": self.message, "budget": self.budget}
         counts = {"healthy": self.healthy, "needed": self.needed}
         closed = {"allowsNone": True} if self.allows_none else {}
-        return {**self.pod, **fields, **closed, **{name: count for name, count in counts.items() if count is not None}}
+        later = {"retryAfter": self.retry_after} if self.retry_after else {}
+        return {
+            **self.pod,
+            **fields,
+            **closed,
+            **later,
+            **{name: count for name, count in counts.items() if count is not None},
+        }
 
 
 @dataclass(frozen=True)

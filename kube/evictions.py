@@ -23,7 +23,7 @@ class Batch:
         evicted: pods the server let go, `{namespace, name, uid}`.
         gone: pods that were gone, or evicted by another pass, before we came.
         blocked: pods that may not go now, with the reason.
-        unsent: time was up before their turn, or there was no answer; they may go at once.
+        unsent: time was up before their turn; they may go at once.
     """
 
     evicted: list[dict[str, str]] = field(default_factory=list)
@@ -66,6 +66,8 @@ def refusal_of(pod: Pod, status: int, message: str, body: Mapping[str, Any]) -> 
     """
     causes = (body.get("details") or {}).get("causes") or []
     budget_cause = next((cause for cause in causes if cause.get("reason") == "DisruptionBudget"), None)
+    if status == 429 and budget_cause is None:
+        return Blocked(identity(pod), "Busy", message)  # the server's own limit of requests
     if status == 429:
         text = (budget_cause or {}).get("message") or message
         return Blocked(identity(pod), "DisruptionBudget", text, _budget_named(text))

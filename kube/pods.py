@@ -92,6 +92,22 @@ def is_finished(pod: Pod) -> bool:
     return (pod.get("status") or {}).get("phase") in FINISHED
 
 
+def tolerates(pod: Pod, key: str, effect: str) -> bool:
+    """Whether a taint of this key and effect, and without a value, does not keep the pod off a node."""
+    return any(
+        tolerance.get("key", key) == key
+        and tolerance.get("effect", effect) == effect
+        and (tolerance.get("operator") == "Exists" or ("key" in tolerance and not tolerance.get("value")))
+        for tolerance in pod["spec"].get("tolerations") or []
+    )
+
+
+def tolerates_everything(pod: Pod) -> bool:
+    """Whether it tolerates taints of every key."""
+    everything = (tolerance for tolerance in pod["spec"].get("tolerations") or [] if not tolerance.get("key"))
+    return any(tolerance.get("operator") == "Exists" for tolerance in everything)
+
+
 def is_terminating(pod: Pod) -> bool:
     """Deletion was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))

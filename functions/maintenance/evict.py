@@ -9,6 +9,7 @@ daemonsets get.
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -22,6 +23,7 @@ from kube.door.api import Api
 from kube.door.cluster import Cluster
 from kube.door.evicting import evict_batch, orphans
 from kube.evictions import Batch, summary
+from kube.maintenance import patience
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import in_maintenance
@@ -52,11 +54,15 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         if phase(maintenance) == SUCCEEDED:
             return []  # a hint that came late: the status has it already
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data={"podsVersion": version})]
-    batch = cluster.run(evict_batch(cluster.api, plan(pods, budgets)))
+    now = datetime.now(timezone.utc)
+    due, resting = patience.parted(pods, maintenance, now)
+    batch = cluster.run(evict_batch(cluster.api, plan(due, budgets)))
+    more = _take_undecided(batch) or bool(batch.unsent)
+    batch.blocked = [*patience.dated(batch.blocked, maintenance, now), *resting]
     if not marks.is_replay(event):
         _count(batch)
     _log(maintenance, batch)
-    flags = ("more",) if batch.unsent else ()
+    flags = ("more",) if more else ()
     data = _data(batch, version)
     return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=data, flags=flags)]
 
@@ -90,6 +96,15 @@ async def leaving(api: Api, node: str, listed: Object, *, claimed: bool) -> tupl
     if not found.leaving and found.daemons:
         found = sort(listed["items"], orphans=await orphans(api, found.daemons))
     return found.leaving, listed["metadata"]["resourceVersion"]
+
+
+def _take_undecided(batch: Batch) -> bool:
+    """Take off those that are to be tried again at once, where the batch got on otherwise; whether there are any."""
+    undecided = [item for item in batch.blocked if item.reason in patience.UNDECIDED]
+    if not (batch.evicted or batch.gone):
+        return False
+    batch.blocked = [item for item in batch.blocked if item not in undecided]
+    return bool(undecided)
 
 
 def _data(batch: Batch, version: str) -> Object:

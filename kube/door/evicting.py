@@ -21,6 +21,7 @@ ANSWER_SECONDS = 0.5
 SPACING = (0.03, 0.06)
 """Seconds between two starts under one budget, at random, so that two processes do not keep step. Further apart a drain
 takes longer; closer together evictions collide in the server, and each collision costs one of them half a second."""
+NO_ANSWER = "no answer to its eviction in time: an admission webhook may be slower than that"
 BUDGET_REFUSES = "DisruptionBudget"
 ATTEMPTS = 3
 """How often a pod that keeps changing is tried before it is left to the next batch."""
@@ -82,12 +83,11 @@ async def _evict(api: Api, pod: Pod, batch: Batch) -> Blocked | None:
         except ApiError as error:
             if error.status:
                 return refusal_of(pod, error.status, error.message, error.body)
-            break  # no answer: the next batch sees whether it was done
+            return Blocked(identity(pod), "NoAnswer", NO_ANSWER)  # the next batch sees whether it was done
         else:
             batch.evicted.append(identity(pod))
             return None
-    batch.unsent.append(pod)
-    return None
+    return Blocked(identity(pod), "Changing", f"the pod changed {ATTEMPTS} times while its eviction was sent")
 
 
 async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:

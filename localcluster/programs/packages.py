@@ -35,7 +35,7 @@ class Program:
     Attributes:
         name: the file to look for on PATH.
         package: Debian's package of it.
-        purposes: make targets that start it; of `make up`, the DELIVERY that does.
+        purposes: make targets that start it; of `make up` and `make bench`, the engines that do.
         places: where else it may be, as patterns.
         ubuntu: Ubuntu's package where that has another name.
     """
@@ -158,12 +158,15 @@ def _apt(*words: str) -> int:
 
 
 def main() -> None:
-    """Read the make targets and the DELIVERY, and provide for them."""
+    """Read the make targets and their engines, and provide for them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*")
-    parser.add_argument("--delivery", default="local")
+    parser.add_argument("--delivery", default="local", help="the engine of up")
+    parser.add_argument("--engines", default="local", help="those of bench, with commas")
     given = parser.parse_args()
-    purposes = [*given.targets, *([given.delivery] if "up" in given.targets else [])]
+    engines = {"up": given.delivery, "bench": given.engines}
+    named = (name.strip() for target in given.targets for name in engines.get(target, "").split(","))
+    purposes = [*given.targets, *filter(None, named)]
     try:
         provide(purposes, may_install=os.geteuid() == 0)
     except LocalClusterError as error:

@@ -24,7 +24,7 @@ BUDGET = {"reason": "DisruptionBudget", "message": SENTENCE}
     ("answer", "reason", "budget"),
     [
         pytest.param(refused(429, "Cannot evict", BUDGET), "DisruptionBudget", "keep", id="429 by a budget"),
-        pytest.param(refused(429, "too many requests"), "DisruptionBudget", "", id="429 without a cause"),
+        pytest.param(refused(429, "too many requests"), "Busy", "", id="429 of the server itself"),
         pytest.param(
             refused(500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not"),
             *("MultipleBudgets", ""),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from kube.budgets import Plan
@@ -62,9 +65,9 @@ def test_a_pod_that_is_refused_by_itself_does_not_hold_the_queue(work: Workload,
 
 
 def test_behind_a_pod_that_its_budget_refuses_none_is_sent(work: Workload, admin: Cluster) -> None:
-    """NMO-6, X-6: the server counts otherwise than the plan; it is asked once or twice, and not for each of ten pods."""
+    """NMO-6, X-6: the server counts otherwise than the plan; it is asked a few times, and not for each of ten pods."""
     audit = Audit(work.local.audit_log)
-    pods = work.pods("node-1", *"abcdefghij", labels={"app": "db"})
+    pods: list[Mapping[str, Any]] = [*work.pods("node-1", *"abcdefghij", labels={"app": "db"})]
     budget = work.budget("keep-all", {"app": "db"}, 10, counted=10)
     queue = Plan(queues={f"{work.namespace}/keep-all": pods}, budgets={f"{work.namespace}/keep-all": budget})
 

@@ -1,0 +1,87 @@
+"""Which pods are left alone for a while, since evicting them changed nothing: they come back, or are refused (rule 9).
+
+The pause grows with the time that it has been so, up to a minute. It is reckoned from what the objects show, so that
+every hint, every process and the tick obey it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from kube.budgets import Blocked, identity
+from kube.maintenance.objects import Maintenance, condition, group, moment, timestamp
+from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
+from kube.pods import Pod, controller, is_terminating, tolerates, tolerates_everything
+
+SHORTEST, LONGEST = timedelta(seconds=10), timedelta(seconds=60)
+"""Five pods that return at once are evicted at most four times in the first minute, and once in each later one."""
+BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets")
+"""Whoever waits for a budget is told when it opens; its pods are not sent before, and need no pause."""
+UNDECIDED = ("NoAnswer", "Changing", "Busy")
+"""Nobody refused the eviction, and it was not done: with progress elsewhere it is tried again at once."""
+
+
+def pause(elapsed: timedelta) -> timedelta:
+    """As long as it has been so already, within bounds: each is about twice the one before."""
+    return min(max(elapsed, SHORTEST), LONGEST)
+
+
+def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[Blocked]]:
+    """The pods to evict, and those that are left alone for now, with the reason."""
+    due: list[Pod] = []
+    resting: list[Blocked] = []
+    known = {(item["namespace"], item["name"]): item for item in _known(maintenance)}
+    for pod in pods:
+        metadata = pod["metadata"]
+        refused = known.get((metadata["namespace"], metadata["name"]))
+        blocked = None if is_terminating(pod) else _returned(pod, maintenance) or _refused(pod, refused)
+        if blocked and now < moment(blocked.retry_after):
+            resting.append(blocked)
+        else:
+            due.append(pod)
+    return due, resting
+
+
+def dated(blocked: Iterable[Blocked], maintenance: Maintenance, now: datetime) -> list[Blocked]:
+    """The same, those that are refused for another reason than a budget with the time of the next attempt."""
+    since = {(item["namespace"], item["name"], item["reason"]): item.get("since") for item in _known(maintenance)}
+    return [_dated(item, since.get((item.pod["namespace"], item.pod["name"], item.reason)), now) for item in blocked]
+
+
+def _dated(item: Blocked, since: str | None, now: datetime) -> Blocked:
+    if item.reason in BUDGET_REASONS or item.retry_after:
+        return item
+    elapsed = now - moment(since) if since else timedelta()
+    return replace(item, retry_after=timestamp(now + pause(elapsed)))
+
+
+def _known(maintenance: Maintenance) -> list[Mapping[str, Any]]:
+    return (maintenance.get("status") or {}).get("blockedPods") or []
+
+
+def _refused(pod: Pod, known: Mapping[str, Any] | None) -> Blocked | None:
+    """As the status has it, where that names a time."""
+    if known is None or not known.get("retryAfter"):
+        return None
+    reason, message = str(known["reason"]), str(known.get("message") or "")
+    return Blocked(identity(pod), reason, message, retry_after=str(known["retryAfter"]))
+
+
+def _returned(pod: Pod, maintenance: Maintenance) -> Blocked | None:
+    """A pod that a controller made here after the taints, which it tolerates: evicted, it would be back at once."""
+    cordoned, owner = condition(maintenance, "Cordoned"), controller(pod)
+    if cordoned.get("status") != "True" or owner is None:
+        return None
+    began, created = moment(cordoned["lastTransitionTime"]), moment(pod["metadata"]["creationTimestamp"])
+    taints = (group(maintenance).drain_taint, UNSCHEDULABLE)
+    if created <= began or not all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
+        return None
+    what = "every taint" if tolerates_everything(pod) else "the taints of the maintenance"
+    message = (
+        f"tolerates {what}; {owner['kind']} {owner['name']} makes it again on this node: take that toleration off, "
+        "or scale it down"
+    )
+    return Blocked(identity(pod), "Returns", message, retry_after=timestamp(created + pause(created - began)))

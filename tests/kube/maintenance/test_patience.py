@@ -1,0 +1,167 @@
+"""Pods that are left alone for a while, since evicting them changed nothing (design rule 9)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube.budgets import Blocked
+from kube.maintenance.objects import timestamp
+from kube.maintenance.patience import LONGEST, SHORTEST, dated, parted, pause
+from kube.paths import Object
+from kube.pods import tolerates, tolerates_everything
+from tests.kube.samples import maintenance, pod
+
+CORDONED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+EVERYTHING = [{"operator": "Exists"}]
+OURS = [{"key": key, "operator": "Exists"} for key in ("medik8s.io/drain", "node.kubernetes.io/unschedulable")]
+
+
+def item(*blocked: Object, cordoned: str = "True") -> Object:
+    """A maintenance whose node is cordoned since CORDONED."""
+    condition = {"type": "Cordoned", "status": cordoned, "lastTransitionTime": timestamp(CORDONED)}
+    return maintenance({"conditions": [condition], "blockedPods": list(blocked)})
+
+
+def returned(seconds: float = 5, tolerations: list[Object] = EVERYTHING, owner: str = "ReplicaSet") -> Object:
+    """A pod that was made so long after the cordon."""
+    made = pod("web", owner=owner, creationTimestamp=timestamp(CORDONED + timedelta(seconds=seconds)))
+    return {**made, "spec": {"tolerations": tolerations}}
+
+
+@given(st.integers(0, 10_000))
+def test_a_pause_is_as_long_as_it_has_been_so(seconds: int) -> None:
+    """Never under SHORTEST, never over LONGEST, and never shorter than one before."""
+    elapsed = timedelta(seconds=seconds)
+
+    assert SHORTEST <= pause(elapsed) <= LONGEST
+    assert pause(elapsed) <= pause(elapsed + timedelta(seconds=1))
+
+
+def test_a_pod_that_always_returns_is_evicted_ever_more_seldom() -> None:
+    """Evicted as soon as it may be, back within a second: at most four times in the first minute, then once in each."""
+    evictions, now = [0.0], 0.0
+    while now < 600:
+        back = now + 1
+        now = back + pause(timedelta(seconds=back)).total_seconds()
+        evictions.append(now)
+
+    assert sum(at < 60 for at in evictions) <= 4
+    assert all(sum(minute <= at < minute + 60 for at in evictions) <= 2 for minute in range(60, 540, 60))
+
+
+@pytest.mark.parametrize(("seconds", "due"), [(14, False), (15, True)])
+def test_a_pod_that_returned_is_left_alone_and_then_evicted(seconds: int, due: bool) -> None:
+    """Made 5 s after the cordon: not before it is 10 s old."""
+    found, resting = parted([returned(5)], item(), CORDONED + timedelta(seconds=seconds))
+
+    assert bool(found) is due
+    assert [blocked.retry_after for blocked in resting] == ([] if due else ["2026-01-02T03:04:20Z"])
+
+
+def test_it_says_why_and_what_to_do() -> None:
+    _, (blocked,) = parted([returned()], item(), CORDONED)
+
+    assert blocked.reason == "Returns"
+    assert blocked.message == (
+        "tolerates every taint; ReplicaSet replicaset makes it again on this node: take that toleration off, "
+        "or scale it down"
+    )
+    assert blocked.as_data()["retryAfter"] == "2026-01-02T03:04:20Z"
+    _, (narrow,) = parted([returned(tolerations=OURS)], item(), CORDONED)
+    assert narrow.message.startswith("tolerates the taints of the maintenance; ")
+
+
+@pytest.mark.parametrize(
+    ("one", "of"),
+    [
+        pytest.param(returned(0), item(), id="made before the cordon"),
+        pytest.param(returned(owner=""), item(), id="nobody makes it again"),
+        pytest.param(returned(tolerations=[]), item(), id="tolerates nothing"),
+        pytest.param(returned(tolerations=OURS[:1]), item(), id="tolerates one taint"),
+        pytest.param(returned(), item(cordoned="False"), id="not cordoned"),
+        pytest.param(returned(), maintenance({}), id="no status yet"),
+    ],
+)
+def test_an_honest_pod_waits_for_nobody(one: Object, of: Object) -> None:
+    """Beside one that returns."""
+    back = returned()
+    back["metadata"]["name"] = "back"
+
+    due, _ = parted([back, one], of, CORDONED)
+
+    assert one in due
+
+
+def test_a_refused_pod_is_left_alone_until_its_time() -> None:
+    """By a policy, say; the status names the time, and the reason stays as it was."""
+    refused = {
+        "namespace": "ns",
+        "name": "a",
+        "reason": "Forbidden",
+        "message": "no",
+        "retryAfter": "2026-01-02T03:05:00Z",
+    }
+    early = datetime(2026, 1, 2, 3, 4, 59, tzinfo=timezone.utc)
+
+    due, (blocked,) = parted([pod("a"), pod("b")], item(refused), early)
+
+    assert [found["metadata"]["name"] for found in due] == ["b"]
+    assert (blocked.reason, blocked.message, blocked.retry_after) == ("Forbidden", "no", "2026-01-02T03:05:00Z")
+    assert len(parted([pod("a")], item(refused), early + timedelta(seconds=1))[0]) == 1
+
+
+def test_a_terminating_pod_is_on_its_way() -> None:
+    """It is in nobody's way, and not blocked."""
+    gone = pod("a", deletionTimestamp="2026-01-02T03:04:00Z")
+    refused = {"namespace": "ns", "name": "a", "reason": "Error", "retryAfter": "2026-01-02T03:05:00Z"}
+
+    assert parted([gone], item(refused), CORDONED) == ([gone], [])
+
+
+@pytest.mark.parametrize(
+    ("known", "after"),
+    [([], 10), ([("Error", 30)], 30), ([("Error", 3000)], 60), ([("Forbidden", 30)], 10)],
+    ids=["new", "since 30 s", "since long", "another reason before"],
+)
+def test_what_is_refused_gets_a_time(known: list[tuple[str, int]], after: int) -> None:
+    """It grows with how long the pod has been refused for this reason."""
+    before = [
+        {"namespace": "ns", "name": "a", "reason": reason, "since": timestamp(CORDONED - timedelta(seconds=seconds))}
+        for reason, seconds in known
+    ]
+    refused = Blocked({"namespace": "ns", "name": "a", "uid": "u"}, "Error", "no")
+
+    (found,) = dated([refused], item(*before), CORDONED)
+
+    assert found.retry_after == timestamp(CORDONED + timedelta(seconds=after))
+
+
+@pytest.mark.parametrize("reason", ["DisruptionBudget", "MultipleBudgets"])
+def test_a_budget_says_by_itself_when_it_opens(reason: str) -> None:
+    waiting = Blocked({"namespace": "ns", "name": "a", "uid": "u"}, reason, "no")
+
+    assert dated([waiting], item(), CORDONED) == [waiting]
+
+
+@pytest.mark.parametrize(
+    ("toleration", "taint", "everything"),
+    [
+        ({"operator": "Exists"}, True, True),
+        ({"operator": "Exists", "effect": "NoSchedule"}, True, True),
+        ({"operator": "Exists", "effect": "NoExecute"}, False, True),
+        ({"key": "a", "operator": "Exists"}, True, False),
+        ({"key": "a", "operator": "Equal", "value": ""}, True, False),
+        ({"key": "a"}, True, False),
+        ({"key": "a", "value": "x"}, False, False),
+        ({"key": "b", "operator": "Exists"}, False, False),
+        ({"key": "a", "operator": "Exists", "effect": "NoExecute"}, False, False),
+    ],
+)
+def test_tolerations_as_the_scheduler_reads_them(toleration: Object, taint: bool, everything: bool) -> None:
+    one = {"metadata": {}, "spec": {"tolerations": [toleration]}}
+
+    assert (tolerates(one, "a", "NoSchedule"), tolerates_everything(one)) == (taint, everything)
