@@ -6,7 +6,7 @@ import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 from typing import Any
@@ -71,7 +71,9 @@ class Scene:
             return [self.until(f"/api/v1/namespaces/{namespace}/pods", name, is_ready) for name in names]
         return [self.admin.get(f"/api/v1/namespaces/{namespace}/pods/{name}") for name in names]
 
-    def deployment(self, namespace: str, node: str, replicas: int, **delays: str) -> None:
+    def deployment(
+        self, namespace: str, node: str, replicas: int, *, tolerations: Iterable[Object] = (), **delays: str
+    ) -> None:
         """Make the Deployment `web`, all replicas Ready on this node; `delete` and `ready` as in `pods`.
 
         Its pods run where `allow` says: on this node only, for now.
@@ -81,7 +83,11 @@ class Scene:
         annotations = {f"pod-{stage}.stage.kwok.x-k8s.io/delay": delay for stage, delay in delays.items()}
         template = {
             "metadata": {"labels": labels, "annotations": annotations},
-            "spec": {"nodeSelector": {"pool": namespace}, "containers": [{"name": "main", "image": "fake"}]},
+            "spec": {
+                "nodeSelector": {"pool": namespace},
+                "containers": [{"name": "main", "image": "fake"}],
+                "tolerations": list(tolerations),
+            },
         }
         spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}

@@ -1,0 +1,111 @@
+"""Drains of pods that an eviction does not move: no haste, a status that says why, and nobody waits (design rule 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kube.door.errors import Rejected
+from kube.evictions import eviction_of, eviction_path
+from kube.paths import Object
+from localcluster.processes import await_ready
+from tests.chain.scene import Scene
+from tests.proofs import proves
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+
+def resting(reason: str, count: int) -> Callable[[Object], bool]:
+    """Nothing is left but so many pods that are blocked for that reason until a time that is named."""
+
+    def holds(item: Object) -> bool:
+        status = item.get("status") or {}
+        blocked = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == reason]
+        return len(blocked) == status.get("pendingCount") == count and all("retryAfter" in entry for entry in blocked)
+
+    return holds
+
+
+def test_pods_that_return_are_left_alone_and_nobody_waits_for_them(scene: Scene) -> None:
+    """Five replicas tolerate every taint and are back at once; three bare pods go, and ticks bring no haste.
+
+    When the toleration is taken off, the drain ends by itself.
+    """
+    node, other, namespace = scene.node(), scene.node(), scene.namespace()
+    scene.deployment(namespace, node, 5, tolerations=[{"operator": "Exists"}])
+    bare = scene.pods(node, 3, namespace=namespace)
+    path = scene.maintain(node)
+
+    status = scene.reaches(path, resting("Returns", 5))["status"]
+
+    messages = {entry["message"] for entry in status["blockedPods"]}
+    assert len(scene.evictions(bare)) == 3
+    assert all(message.startswith("tolerates every taint; ReplicaSet web-") for message in messages)
+    assert "tolerates every taint" in status["lastError"]
+    evictions = _evictions_of(scene, "web-")
+    assert len(evictions) <= 10  # all of them once, and those that were back within the second of the cordon
+    for _ in range(3):
+        scene.tick()
+    assert _evictions_of(scene, "web-") == evictions
+    scene.allow(namespace, other)
+    spec: Any = {"template": {"spec": {"tolerations": None}}}
+    scene.admin.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
+    scene.reaches(path)
+    scene.delete(path)
+    scene.gone(path)
+
+
+@proves("X-6")
+def test_a_pod_that_a_policy_refuses_is_tried_ever_more_seldom(scene: Scene) -> None:
+    """X-6: the others go; it is blocked with the policy's words, and no tick tries it again before its time."""
+    node, namespace = scene.node(), scene.namespace()
+    scene.pods(node, 3, namespace=namespace)
+    (refused,) = scene.pods(node, 1, namespace=namespace)
+    with policy_against(scene, refused):
+        path = scene.maintain(node)
+
+        status = scene.reaches(path, resting("Error", 1))["status"]
+
+        assert "this one stays" in status["blockedPods"][0]["message"]
+        tried = len(scene.evictions([refused]))
+        for _ in range(3):
+            scene.tick()
+        assert len(scene.evictions([refused])) == tried
+        assert tried <= 3  # as long as the others were on their way
+    scene.delete(path)
+    scene.gone(path)
+
+
+@contextmanager
+def policy_against(scene: Scene, pod: Object) -> Iterator[None]:
+    """Have an admission policy refuse the pod's eviction while the block runs."""
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
+    expression = f"object.metadata.name != '{name}' || object.metadata.namespace != '{namespace}'"
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": expression, "message": "this one stays"}],
+    }
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec})
+    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
+    rehearsal = scene.admin.dry_run()
+
+    def in_force() -> bool:
+        try:
+            rehearsal.create(eviction_path(pod), eviction_of(pod))
+        except Rejected:
+            return True
+        return False
+
+    await_ready("the policy", in_force, scene.product.servers)
+    yield
+    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        scene.admin.run(scene.admin.api.request("DELETE", f"{ADMISSION}/{kind}/{name}"))
+
+
+def _evictions_of(scene: Scene, prefix: str) -> list[str]:
+    """Names of pods whose eviction was requested, by the beginning of their names."""
+    requests = (entry["objectRef"] for entry in scene.audit() if entry["objectRef"].get("subresource") == "eviction")
+    return [found["name"] for found in requests if found["name"].startswith(prefix)]
