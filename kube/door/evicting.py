@@ -18,9 +18,10 @@ BATCH_SECONDS = 1.0
 """A batch starts no eviction later than this; what is left goes with the next batch."""
 ANSWER_SECONDS = 0.5
 """The least that an eviction gets for its answer: the server sleeps that long when a budget changes under it."""
-SPACING = (0.03, 0.06)
-"""Seconds between two starts under one budget, at random, so that two processes do not keep step. Further apart a drain
-takes longer; closer together evictions collide in the server, and each collision costs one of them half a second."""
+OVERTAKEN = (0.1, 0.15)
+"""Seconds that the next eviction under a budget waits for the answer to the one before, at random, so that two processes
+do not keep step. Side by side they collide: the server reads the budget, writes its count, and sleeps for half a second
+where another one, or the disruption controller, has written it in between. Whoever sleeps is overtaken."""
 NO_ANSWER = "no answer to its eviction in time: an admission webhook may be slower than that"
 BUDGET_REFUSES = "DisruptionBudget"
 ATTEMPTS = 3
@@ -28,7 +29,7 @@ ATTEMPTS = 3
 
 
 async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> Batch:
-    """Evict what the plan lets go: free pods and budgets side by side, `SPACING` apart within a budget."""
+    """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget."""
     until = time.monotonic() + min(seconds, seconds_left() - ANSWER_SECONDS)
     batch = Batch(blocked=list(plan.blocked))
     queues = [[pod] for pod in plan.free] + list(plan.queues.values())
@@ -37,13 +38,12 @@ async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> B
 
 
 async def _evict_queue(api: Api, queue: list[Pod], plan: Plan, batch: Batch, until: float) -> None:
-    """Start one eviction after another, until time is up or the budget refuses one; then await their answers."""
+    """Send one eviction after another, until time is up or the budget refuses one; then await what was overtaken."""
     sent: list[asyncio.Task[Blocked | None]] = []
     rest = list(queue)
     while rest and time.monotonic() <= until and not any(map(_closes, sent)):
         sent.append(asyncio.create_task(_evict(api, rest.pop(0), batch)))
-        if rest:
-            await asyncio.sleep(random.uniform(*SPACING))  # noqa: S311 - a jitter, no secret
+        await asyncio.wait(sent[-1:], timeout=random.uniform(*OVERTAKEN))  # noqa: S311 - a jitter, no secret
     refusals = [refusal for refusal in await asyncio.gather(*sent) if refusal]
     batch.blocked.extend(refusals)
     closing = next((refusal for refusal in refusals if refusal.reason == BUDGET_REFUSES), None)
