@@ -13,6 +13,8 @@ from kube.selectors import matches
 Budget = Mapping[str, Any]
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 """Path of all budgets of all namespaces."""
+LISTED_APART = 3
+"""Namespaces whose budgets are listed by themselves; of more, one list of all namespaces costs less."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
 """The eviction subresource asks no budget about pods in these phases."""
 
@@ -70,6 +72,14 @@ class Plan:
     queues: dict[str, list[Pod]] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     budgets: dict[str, Budget] = field(default_factory=dict)
+
+
+def budget_paths(pods: Iterable[Pod]) -> list[str]:
+    """The collections that hold every budget of these pods: none without pods."""
+    namespaces = sorted({pod["metadata"]["namespace"] for pod in pods})
+    if len(namespaces) > LISTED_APART:
+        return [BUDGETS]
+    return [f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets" for namespace in namespaces]
 
 
 def budget_key(budget: Budget) -> str:

@@ -18,7 +18,7 @@ from functions.data import data_of
 from functions.maintenance.fleet import EVICTIONS
 from functions.maintenance.looking import LookingAtPods
 from functions.maintenance.subject import log_about, read_active, reference_of
-from kube.budgets import BUDGETS, plan
+from kube.budgets import budget_paths, plan
 from kube.door.api import Api
 from kube.door.cluster import Cluster
 from kube.door.evicting import evict_batch, orphans
@@ -28,7 +28,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import in_maintenance
 from kube.paths import Object, pods_on
-from kube.pods import Pod, sort
+from kube.pods import Pod, is_terminating, sort
 from kube.words import counted
 
 CONSUMES = events.FLAGS["more"]
@@ -73,13 +73,18 @@ async def _read(api: Api, node: str, event: BaseCloudEvent) -> tuple[list[Pod], 
     The lists are no older than the states that the event speaks of.
     """
     data, (path, fields) = data_of(event), pods_on(node)
-    listed, budgets = await asyncio.gather(
-        api.list(path, fields=fields, version=data.get("podsVersion") or "0"),
-        api.list(BUDGETS, version=data.get("budgetsVersion") or "0"),
-    )
+    listed = await api.list(path, fields=fields, version=data.get("podsVersion") or "0")
     claimed = event.get_type() == events.PODS_GONE and bool(data.get("podsVersion"))
     pods, version = await leaving(api, node, listed, claimed=claimed)
-    return pods, budgets["items"], version
+    waiting = [pod for pod in pods if not is_terminating(pod)]
+    budgets = await _budgets(api, waiting, data.get("budgetsVersion") or "0")
+    return pods, budgets, version
+
+
+async def _budgets(api: Api, pods: list[Pod], version: str) -> list[Object]:
+    """The budgets of the namespaces that these pods are in, no older than `version`."""
+    lists = await asyncio.gather(*(api.list(path, version=version) for path in budget_paths(pods)))
+    return [budget for listed in lists for budget in listed["items"]]
 
 
 async def leaving(api: Api, node: str, listed: Object, *, claimed: bool) -> tuple[list[Pod], str]:

@@ -19,9 +19,9 @@ BATCH_SECONDS = 1.0
 ANSWER_SECONDS = 0.5
 """The least that an eviction gets for its answer: the server sleeps that long when a budget changes under it."""
 OVERTAKEN = (0.1, 0.15)
-"""Seconds that the next eviction under a budget waits for the answer to the one before, at random, so that two processes
-do not keep step. Side by side they collide: the server reads the budget, writes its count, and sleeps for half a second
-where another one, or the disruption controller, has written it in between. Whoever sleeps is overtaken."""
+"""Seconds that the next eviction under a budget waits for the answer to the one before, at random, so that two
+processes do not keep step. Side by side they collide: the server reads the budget, writes its count, and sleeps for
+half a second where another one, or the disruption controller, wrote in between. Whoever sleeps is overtaken."""
 NO_ANSWER = "no answer to its eviction in time: an admission webhook may be slower than that"
 BUDGET_REFUSES = "DisruptionBudget"
 ATTEMPTS = 3

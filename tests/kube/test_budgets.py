@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from kube.budgets import Blocked, admitted, budget_key, covers, plan, refused_by
+from kube.budgets import BUDGETS, Blocked, admitted, budget_key, budget_paths, covers, plan, refused_by
 from kube.paths import Object
 from kube.pods import Pod, is_ready, is_terminating, key, sort
 from tests.kube import samples
@@ -181,3 +181,20 @@ def test_a_queue_is_never_longer_than_its_budget_allows(pods: list[Object], budg
         if item["status"]["observedGeneration"] < 1:
             assert list(going) == []
         assert all(covers(item, each) for each in going)
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "paths"),
+    [
+        ("", []),
+        (
+            "aab",
+            ["/apis/policy/v1/namespaces/a/poddisruptionbudgets", "/apis/policy/v1/namespaces/b/poddisruptionbudgets"],
+        ),
+        ("abcd", [BUDGETS]),
+    ],
+    ids=["no pods", "two namespaces", "many"],
+)
+def test_only_budgets_that_may_matter_are_listed(namespaces: str, paths: list[str]) -> None:
+    """Each namespace by itself, up to a few."""
+    assert budget_paths([pod(namespace=namespace) for namespace in namespaces]) == paths
