@@ -1,25 +1,56 @@
-"""`kubectl maintenance`: the list of commands. kubectl finds the script `kubectl-maintenance` on PATH as a plugin."""
+"""`kubectl maintenance`: the list of commands. kubectl finds the script `kubectl-maintenance` on PATH as a plugin.
+
+A command is imported when it is called, so that none waits for what another one needs.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from console.commands.console import console
-from console.commands.deadletters import deadletters
-from console.commands.drain import drain
-from console.commands.events import events
-from console.commands.mustgather import must_gather
-from console.commands.redrive import redrive
-from console.commands.replay import replay
-from console.commands.start import start
-from console.commands.status import status
-from console.commands.stop import stop
-from console.commands.uncordon import uncordon
 from console.terminal.errors import Commands
 from console.terminal.options import cluster_options
 
+COMMANDS = {
+    "start": "Take NODE out of service: cordon it, taint it and evict its pods.",
+    "console": "Serve the web console until Ctrl-C.",
+    "stop": "End every maintenance of NODE, whoever started it: take off taints and cordon.",
+    "status": "Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.",
+    "drain": "Cordon NODE and evict its pods, as kubectl drain does; it stays cordoned until uncordon.",
+    "uncordon": "Let NODE take new pods again after a drain.",
+    "must-gather": "Write maintenances, nodes, budgets, events, pods and the functions' logs into one archive.",
+    "events": "Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.",
+    "replay": "Replay recorded events, and show what each function answered then and what it answers now.",
+    "deadletters": "List dead letters: the event, the function that it could not be delivered to, "
+    "and that function's answer.",
+    "redrive": "Deliver dead letters again: each to the one function that it was meant for; "
+    "the answer goes to the broker.",
+}
+"""Name → first sentence of its help. In `console.commands` its module bears the name without -, its function with _."""
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+
+class Listed(Commands):
+    """The group of the commands in the list."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command; None where there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"console.commands.{cmd_name.replace('-', '')}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list, which imports no command."""
+        click.Group(commands=self.commands).format_commands(ctx, formatter)
+
+
+@click.group(
+    cls=Listed,
+    commands=[click.Command(name, help=summary) for name, summary in COMMANDS.items()],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @cluster_options
 def commands() -> None:
     """Take nodes out of service and give them back.
@@ -30,19 +61,6 @@ def commands() -> None:
       kubectl maintenance status --watch
       kubectl maintenance stop node-1
     """
-
-
-commands.add_command(start)
-commands.add_command(console)
-commands.add_command(stop)
-commands.add_command(status)
-commands.add_command(drain)
-commands.add_command(uncordon)
-commands.add_command(must_gather)
-commands.add_command(events)
-commands.add_command(replay)
-commands.add_command(deadletters)
-commands.add_command(redrive)
 
 
 def main() -> None:

@@ -41,9 +41,9 @@ def up(directory: Path, nodes: int, delivery: str) -> None:
     """Start a cluster and the product; return when both are ready."""
     if not folder.running(directory):
         print(f"starting a cluster: NODES={nodes} DELIVERY={delivery}", flush=True)
-    from localcluster.up import supervisor
+    from localcluster.up import start
 
-    supervisor.up(directory, nodes, delivery)
+    start.up(directory, nodes, delivery)
 
 
 @main.command()

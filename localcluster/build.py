@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from localcluster.programs import assets, toolchain
 from localcluster.trouble import LocalClusterError
 
@@ -221,6 +219,8 @@ class _Progress:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the progress while the block runs."""
+        from rich.console import Console  # mostly everything is built
+
         console = Console()
         done = threading.Event()
         if not console.is_terminal:

@@ -1,4 +1,7 @@
-"""What DELIVERY can be: which programs each needs, how its API server is started, and how the product is put on it."""
+"""What DELIVERY can be: which programs each needs, how its API server is started, and how the product is put on it.
+
+An engine is imported where it is chosen, and the product where it is started.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from localcluster import build, product
+from localcluster import build
 from localcluster.build import Toolset
-from localcluster.cluster import LocalCluster
-from localcluster.knative import install, proxy
-from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server
-from localcluster.rabbitmq import server
-from localcluster.rabbitmq.product import RabbitProduct
 from localcluster.trouble import LocalClusterError
+
+if TYPE_CHECKING:
+    from localcluster.cluster import LocalCluster
+    from localcluster.product import Product
+    from localcluster.rabbitmq.product import RabbitProduct
 
 
 class Running(Protocol):
@@ -63,28 +66,46 @@ class Delivery:
 
     def cluster(self, directory: Path, nodes: int) -> LocalCluster:
         """Give a cluster that this engine can work on."""
+        from localcluster.cluster import LocalCluster
+
         return LocalCluster(directory, nodes, flags=self.flags)
 
 
-def _local(cluster: LocalCluster, directory: Path) -> product.Product:
-    product.install(cluster)
-    return product.Product(cluster, directory)
+def _local() -> Delivery:
+    def opened(cluster: LocalCluster, directory: Path) -> Product:
+        from localcluster import product
+
+        product.install(cluster)
+        return product.Product(cluster, directory)
+
+    return Delivery(opened)
 
 
-def _rabbitmq(cluster: LocalCluster, directory: Path) -> RabbitProduct:
-    product.install(cluster, v1alpha1=True)
-    return RabbitProduct(cluster, directory)
+def _knative() -> Delivery:
+    from localcluster.knative import install, proxy
+    from localcluster.knative.product import KnativeProduct
+
+    return Delivery(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, proxy.check)
 
 
-DELIVERIES = {
-    "local": Delivery(_local),
-    "knative": Delivery(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, proxy.check),
-    "rabbitmq": Delivery(_rabbitmq, (build.RABBITMQ,), check=server.check),
-}
+def _rabbitmq() -> Delivery:
+    from localcluster.rabbitmq import server
+
+    def opened(cluster: LocalCluster, directory: Path) -> RabbitProduct:
+        from localcluster import product
+        from localcluster.rabbitmq.product import RabbitProduct
+
+        product.install(cluster, v1alpha1=True)
+        return RabbitProduct(cluster, directory)
+
+    return Delivery(opened, (build.RABBITMQ,), check=server.check)
+
+
+DELIVERIES = {"local": _local, "knative": _knative, "rabbitmq": _rabbitmq}
 
 
 def named(name: str) -> Delivery:
     """Give the delivery of that name."""
     if name not in DELIVERIES:
         raise LocalClusterError(f"DELIVERY={name} is not known; allowed: {', '.join(DELIVERIES)}")
-    return DELIVERIES[name]
+    return DELIVERIES[name]()

@@ -6,7 +6,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,8 +50,12 @@ ROOMS = ("functions", "eventing", "kube", "console", "localcluster", "bench", "t
 PRODUCT = ROOMS[:4]
 MOST_MODULES = 16
 MODULES = [path for room in PRODUCT for path in sorted((ROOT / room).rglob("*.py"))]
-HEAVY = ("sqlalchemy", "rich", "croniter", "opentelemetry")
-"""Libraries that no function needs to answer an event."""
+HEAVY = (
+    *("sqlalchemy", "rich", "croniter", "opentelemetry"),
+    *("yaml", "requests", "urllib3", "charset_normalizer"),
+    *("kubernetes.client.configuration", "kubernetes.aio.client.models", "pydantic", "oauthlib", "websocket"),
+)
+"""Libraries, and parts of them, that no function needs to answer an event, or not before it has started."""
 
 
 def name_of(path: Path) -> str:
@@ -99,8 +103,8 @@ def test_the_arrows_are_those_of_folders_that_are_there() -> None:
 
 
 def test_only_one_door_leads_to_the_kubernetes_package() -> None:
-    """Design, rooms: `kube/door/api.py` alone imports `kubernetes`."""
-    assert [name_of(path) for path in MODULES if "kubernetes" in packages(path)] == ["kube/door/api.py"]
+    """Design, rooms: `kube/door/config.py` alone imports `kubernetes`."""
+    assert [name_of(path) for path in MODULES if "kubernetes" in packages(path)] == ["kube/door/config.py"]
 
 
 def test_rules_know_no_client() -> None:
@@ -159,9 +163,27 @@ def test_a_function_names_what_comes_in_goes_out_and_is_touched(name: str) -> No
     assert all(word in documentation for word in ("In: ", "Out: ", "Touches: "))
 
 
+def loaded(code: str, names: Iterable[str]) -> list[str]:
+    """Which of these modules are there after this code, in a process of its own."""
+    code = f"{code}; import sys; print(*[name for name in {tuple(names)!r} if name in sys.modules])"
+    return subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
+
+
 def test_a_function_starts_without_what_only_others_need() -> None:
     """A function that scales from zero waits for its imports: no database and no command line is among them."""
-    code = f"import sys, functions.app; print(*[name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded("import functions.app", HEAVY) == []
 
-    assert done.stdout.split() == []
+
+@pytest.mark.parametrize("module", ["functions.app", "eventing.local.broker"])
+def test_no_certificates_are_read_before_they_are_used(module: str) -> None:
+    """The contexts that aiohttp makes for itself are late wherever it is imported by one of these first."""
+    code = f"import {module}, aiohttp.connector as it; print(type(it._SSL_CONTEXT_VERIFIED).__name__)"
+
+    assert loaded(code, ()) == ["LateContext"]
+
+
+def test_what_only_starts_a_cluster_imports_none_of_it() -> None:
+    """`make up` waits for a supervisor, `make status` reads a file: neither speaks HTTP, nor serves a function."""
+    code = "import localcluster.__main__; from localcluster.up import down, start, status"
+
+    assert loaded(code, (*HEAVY, "aiohttp", "asyncio", "flask", "localcluster.cluster")) == []

@@ -11,7 +11,6 @@ from console.operations.describing import full_name, phase_word, plain
 from console.operations.maintaining import create
 from console.operations.watching import watched
 from console.terminal.connection import with_api, within
-from console.terminal.display import line, overview
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import live, note, show_json
 from kube.door.api import Api
@@ -62,6 +61,8 @@ def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: fl
 
 async def _drained(api: Api, made: Object, output: str) -> Object:
     """The NodeMaintenance once its node is drained, its progress shown meanwhile; a one-line error if it fails."""
+    from console.terminal.display import line, overview  # only what is drawn needs it
+
     screen = (
         live(lambda item: overview([item], datetime.now(timezone.utc)), line)
         if output == "table"

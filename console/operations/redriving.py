@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from console.operations.errors import NoResult
 from eventing.journal.entries import Entry
 from eventing.replay.redrive import function_of, is_open
 from eventing.urls import below
-from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
+
+if TYPE_CHECKING:
+    from kube.door.cluster import Cluster
 
 
 def address(letter: Entry, base: str) -> str:
@@ -27,6 +28,8 @@ def address(letter: Entry, base: str) -> str:
 
 def broker_address(cluster: Cluster, namespace: str) -> str:
     """The address that Knative gave the Broker. Raises `NoResult` where no Broker has one."""
+    from kube.door.api import absent_ok  # no dead letter is shown the later for it
+
     path = f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/brokers"
     found = cluster.run(absent_ok(cluster.api.list(path)))
     for item in found["items"] if found else []:

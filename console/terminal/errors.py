@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from console.operations.errors import NoResult, OperationError
-from console.terminal.connection import sentence
 from console.terminal.options import CONTEXT, KUBECONFIG
-from eventing.replay.again import NoAnswer
-from kube.door.cluster import Cluster
 from kube.door.errors import ApiError
+
+if TYPE_CHECKING:
+    from kube.door.cluster import Cluster
 
 
 class Commands(click.Group):
@@ -31,6 +31,10 @@ class Commands(click.Group):
 @contextmanager
 def door() -> Iterator[Cluster]:
     """The cluster that the command line names. `ApiError` and `NoAnswer` inside become `NoResult`."""
+    from console.terminal.connection import sentence
+    from eventing.replay.again import NoAnswer
+    from kube.door.cluster import Cluster  # whoever opens no door waits for none of it
+
     meta = click.get_current_context().meta
     try:
         cluster = Cluster(meta.get(KUBECONFIG), meta.get(CONTEXT))

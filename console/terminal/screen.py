@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console, RenderableType
-from rich.live import Live
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 T = TypeVar("T")
 PIPE_WIDTH = 240
@@ -21,6 +22,8 @@ REFRESH_PER_SECOND = 2
 
 def console() -> Console:
     """The standard output as it is now; made afresh because tests replace it."""
+    from rich.console import Console  # only what is drawn needs it
+
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
@@ -47,6 +50,8 @@ def live(render: Callable[[T], RenderableType], text: Callable[[T], str]) -> Ite
     if not out.is_terminal:
         yield _lines(text)
         return
+    from rich.live import Live
+
     states: list[T] = []
 
     def newest() -> RenderableType:

@@ -11,13 +11,16 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import requests
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import marks
 from eventing.journal.entries import Attempt, Entry, Structured
 from eventing.wire import BATCH, binary
+
+if TYPE_CHECKING:
+    from requests import Response
 
 SECONDS = 10.0
 """For one answer; a function takes about a second at most."""
@@ -48,8 +51,10 @@ def replay(entry: Entry, function: str, url: str, *, dry_run: bool, replay_id: s
     return answer_of(function, response.status_code, response.headers, response.content, time.perf_counter() - started)
 
 
-def post(event: BaseCloudEvent, url: str, **headers: str) -> requests.Response:
+def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
     """Post one event in binary mode, with these headers beside its own. Raises `NoAnswer`."""
+    import requests  # a tenth of a second, for what asks a function alone
+
     message = binary(event)
     try:
         return requests.post(url, data=message.body, headers={**message.headers, **headers}, timeout=SECONDS)

@@ -11,14 +11,16 @@ import uuid
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from time import perf_counter
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import requests
 
 from eventing.deadletters import original
 from eventing.journal.entries import Attempt, Entry, Structured
 from eventing.replay.again import NoAnswer, post
 from eventing.wire import BadEvent, received, structured
+
+if TYPE_CHECKING:
+    from requests import Response
 
 MARK = "redrive "
 """Begins `Attempt.replay` of what was redriven: it is no broker's attempt."""
@@ -62,7 +64,7 @@ def redrive(letter: Entry, url: str, broker: str) -> Attempt:
     return Attempt(source, key, function_of(letter), at, seconds, status, replies, error, replay)
 
 
-def _publish_reply(response: requests.Response, broker: str) -> tuple[int, str, tuple[Structured, ...]]:
+def _publish_reply(response: Response, broker: str) -> tuple[int, str, tuple[Structured, ...]]:
     """Publish the function's reply, if any, to the broker; returns status, error and the reply."""
     if response.status_code >= 400:
         return response.status_code, " ".join(response.text.split()), ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import requests
 from cloudevents.core.base import BaseCloudEvent
 from flask import Response
 
@@ -35,6 +34,8 @@ def response_of(replies: list[BaseCloudEvent]) -> Response:
 
 
 def _publish(replies: list[BaseCloudEvent]) -> None:
+    import requests  # a tenth of a second that no start of a function should wait for
+
     sink = os.environ.get("K_SINK")
     if not sink:
         raise Retry("several events to publish and K_SINK is not set: bind this function to the broker")

@@ -16,8 +16,8 @@ import time
 from collections import deque
 from datetime import datetime, timezone
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-import requests
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import marks
@@ -25,6 +25,9 @@ from eventing.journal.entries import Attempt, attempts_event
 from eventing.wire import binary, structured
 from functions.serving.metrics import ATTEMPTS_LOST
 from kube.backoff import pauses
+
+if TYPE_CHECKING:
+    from requests import Session
 
 SOON = 0.5
 """Seconds that an attempt waits for company."""
@@ -134,14 +137,16 @@ class Publisher:
                 atexit.register(self.close)
 
     def _work(self) -> None:
-        with requests.Session() as session:
+        from requests import Session  # a tenth of a second that no start of a function should wait for
+
+        with Session() as session:
             while not self._closing.is_set():
                 self._added.wait()
                 self._closing.wait(SOON)
                 self._added.clear()
                 self._publish_all(session)
 
-    def _publish_all(self, session: requests.Session) -> None:
+    def _publish_all(self, session: Session) -> None:
         """Publish until both queues are empty or the process ends."""
         while self._attempts:
             if not self._publish(session, self._next_batch()):
@@ -154,7 +159,7 @@ class Publisher:
         """The oldest attempts, at most so many as go together."""
         return [self._attempts.popleft().finished() for _ in range(min(TOGETHER, len(self._attempts)))]
 
-    def _publish(self, session: requests.Session, attempts: list[Attempt]) -> bool:
+    def _publish(self, session: Session, attempts: list[Attempt]) -> bool:
         """Publish attempts in one event, or in halves where that is too large; False when the process ends before."""
         status = self._post_until_answered(session, attempts_event(attempts))
         if status == TOO_LARGE and len(attempts) > 1:
@@ -165,7 +170,7 @@ class Publisher:
             log.error("record refuses %d attempts: %s", len(attempts), status)
         return status > 0
 
-    def _post_until_answered(self, session: requests.Session, event: BaseCloudEvent) -> int:
+    def _post_until_answered(self, session: Session, event: BaseCloudEvent) -> int:
         """Post until there is an answer: its status, 0 when the process ends before that."""
         message = binary(event)
         backoff = pauses(SOON, LONGEST_PAUSE)
@@ -176,9 +181,11 @@ class Publisher:
         return status
 
 
-def _post(session: requests.Session, url: str, headers: dict[str, str], body: bytes) -> int:
+def _post(session: Session, url: str, headers: dict[str, str], body: bytes) -> int:
     """The answer's status; 503 for none."""
+    from requests import RequestException
+
     try:
         return session.post(url, body, headers=headers, timeout=10).status_code
-    except requests.RequestException:
+    except RequestException:
         return 503

@@ -1,4 +1,4 @@
-"""A client of the API server: HTTP verbs on paths, plain dicts in and out, five errors. Alone imports `kubernetes`.
+"""A client of the API server: HTTP verbs on paths, plain dicts in and out, five errors.
 
 Used asynchronously by the sources and the CLI, and through `cluster.Cluster` by the functions.
 """
@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import aiohttp
-import yaml
-from kubernetes.aio import config
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
-
+from kube.door.config import (
+    ConfigException,
+    Configuration,
+    RESTClientObject,
+    load_incluster_config,
+    load_kube_config,
+)
 from kube.door.deadline import REQUEST_SECONDS, seconds_left
 from kube.door.errors import NotFound, Unavailable, error_of
+from kube.door.http import aiohttp
 from kube.door.reading import decoded, dropped, lines
 from kube.paths import Object
 
@@ -36,8 +38,6 @@ CLOSING_TURNS = 5
 """A cancelled TLS connection ends some turns of the loop later; a command's loop would be gone by then."""
 CONNECTIONS = 100
 """Evictions wait about 0.1 s each inside the server: many at a time hide it."""
-NO_KUBECONFIG = (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError)
-"""What the kubernetes package raises of a file that is something else: it looks inside before it looks."""
 SERVER_SETTINGS = (
     *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
     *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
@@ -67,14 +67,12 @@ class Api:
         files = (wanted or str(Path("~/.kube/config").expanduser())).split(os.pathsep)
         try:
             if wanted is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-                config.load_incluster_config(client_configuration=configuration)
+                load_incluster_config(client_configuration=configuration)
             elif not any(Path(file).is_file() for file in files):
                 raise Unavailable(0, f"there is no kubeconfig at {os.pathsep.join(files)}: set KUBECONFIG")
             else:
-                await config.load_kube_config(
-                    config_file=wanted, context=context, client_configuration=configuration, persist_config=False
-                )
-        except (config.ConfigException, *NO_KUBECONFIG) as error:
+                await load_kube_config(configuration, wanted, context)
+        except ConfigException as error:
             reason = " ".join(str(error).split())
             where = os.pathsep.join(files)
             raise Unavailable(0, f"no usable kubeconfig at {where}: {reason}; set KUBECONFIG") from None

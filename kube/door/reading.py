@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import aiohttp
+from kube.door.http import aiohttp
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,39 +17,6 @@ from localcluster.console import Console
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.keeper import Keeper, Record
-
-
-def up(directory: Path, nodes: int, delivery: str) -> None:
-    """Start the supervisor and return when all is ready; say so and return if it is up already."""
-    engine = deliveries.named(delivery)
-    if folder.running(directory):
-        _show_running(directory, delivery)
-        return
-    engine.check()
-    engine.build()  # here, where there may be a terminal to show the progress on
-    folder.unready(directory)
-    command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), str(nodes), delivery]
-    quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
-    child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
-    try:
-        for line in child.stdout or ():  # ends when the supervisor turns to its log file, or dies
-            print(line, end="", flush=True)
-    except BaseException:
-        child.terminate()
-        child.wait()
-        raise
-    if not folder.hints(directory):
-        child.wait()
-        raise LocalClusterError("not started; the reason is above")
-
-
-def _show_running(directory: Path, delivery: str) -> None:
-    hints = folder.hints(directory)
-    if not hints:
-        raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
-    if not hints.startswith(folder.title(delivery)):
-        raise LocalClusterError("another DELIVERY is up; `make down` ends it")
-    print(f"already up; `make down` ends it\n{hints}", end="")
 
 
 def supervise(directory: Path, nodes: int, delivery: str) -> None:

@@ -170,6 +170,16 @@ def test_the_image_holds_what_its_commands_import_and_nothing_else() -> None:
     assert all((ROOT / source).exists() for source in allowed)
 
 
+def test_the_image_holds_its_sources_compiled() -> None:
+    """Nobody may write beside them later, so that each start would compile all of them anew."""
+    steps = instructions()
+    copied = [rest.split()[0] for word, rest in steps if word == "COPY" and "--from" not in rest]
+    (compiled,) = [rest for word, rest in steps if word == "RUN"]
+
+    assert compiled == f"python -m compileall -q --invalidation-mode unchecked-hash {' '.join(copied)}"
+    assert [word for word, _ in steps].index("RUN") > max(n for n, (word, _) in enumerate(steps) if word == "COPY")
+
+
 def test_the_images_command_is_the_one_that_serves_the_functions() -> None:
     """The same gunicorn settings as everywhere, listening where the manifests look."""
     command = yaml.safe_load(dict(instructions())["CMD"])

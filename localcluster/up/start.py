@@ -1,0 +1,44 @@
+"""`make up`: start the supervisor and print what it prints until all is ready. What the supervisor needs it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from localcluster import deliveries
+from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
+
+
+def up(directory: Path, nodes: int, delivery: str) -> None:
+    """Start the supervisor and return when all is ready; say so and return if it is up already."""
+    engine = deliveries.named(delivery)
+    if folder.running(directory):
+        _show_running(directory, delivery)
+        return
+    engine.check()
+    engine.build()  # here, where there may be a terminal to show the progress on
+    folder.unready(directory)
+    command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), str(nodes), delivery]
+    quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
+    try:
+        for line in child.stdout or ():  # ends when the supervisor turns to its log file, or dies
+            print(line, end="", flush=True)
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+    if not folder.hints(directory):
+        child.wait()
+        raise LocalClusterError("not started; the reason is above")
+
+
+def _show_running(directory: Path, delivery: str) -> None:
+    hints = folder.hints(directory)
+    if not hints:
+        raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
+    if not hints.startswith(folder.title(delivery)):
+        raise LocalClusterError("another DELIVERY is up; `make down` ends it")
+    print(f"already up; `make down` ends it\n{hints}", end="")
