@@ -1,7 +1,7 @@
 """Guard nodes under maintenance: what was undone by hand is done again; a node that is deleted ends its CRs.
 
-The source selects nodes by our label, so that all others cost nothing (design rule 10). A node that lost the label comes
-as deleted: what it is, the live node says, not the type of the event.
+The source selects nodes by our label, so that all others cost nothing (design rule 10). A node that lost the label
+comes as deleted: what it is, the live node says, not the type of the event.
 
 In: an updated or deleted Node. Out: `node.drifted`.
 Touches: nodemaintenances list, delete; nodes get; events list, create, patch in default.
