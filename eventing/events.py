@@ -44,7 +44,7 @@ NODE_RESTORED = "dev.nodemaintenance.node.restored"
 MEANINGS = {
     MAINTENANCE_FOUND: "a NodeMaintenance waits to begin (seen by resync, or its turn came when another one ended)",
     MAINTENANCE_BEGUN: "finalizer, lease and pod snapshot are in place; data: totalpods, evictionPods",
-    NODE_DRIFTED: "a node under maintenance is not cordoned or not tainted; data: message",
+    NODE_DRIFTED: "a node under maintenance is not cordoned, not tainted or not labelled; data: message",
     NODE_CORDONED: "the node takes no new pods",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now",
     PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "

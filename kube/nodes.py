@@ -1,4 +1,4 @@
-"""Cordon and taints as JSON patches: what to send, and nothing when nothing would change (NMO-3, NMO-4, NMO-14)."""
+"""Cordon, label and taints as JSON patches: what to send, nothing when nothing would change (NMO-3, NMO-4, NMO-14)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ Node = Mapping[str, Any]
 NODES = "/api/v1/nodes"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 NO_SCHEDULE = "NoSchedule"
+LABEL = "nodemaintenance.dev/maintenance"
+"""Label of a node under maintenance: the uid of the NodeMaintenance. Sources and `resync` select nodes by it, so that
+all other nodes cost nothing (design rule 10)."""
+_LABEL_PATH = "/metadata/labels/" + LABEL.replace("/", "~1")
 
 
 def node_path(name: str) -> str:
@@ -32,16 +36,30 @@ def missing_taints(node: Node, drain_taint: str) -> list[Object]:
     ]
 
 
-def in_maintenance(node: Node, drain_taint: str) -> bool:
-    """Cordoned and tainted: pods may be evicted (NMO-5)."""
+def is_closed(node: Node, drain_taint: str) -> bool:
+    """Cordoned and tainted: the node takes no new pods (NMO-5)."""
     return is_cordoned(node) and not missing_taints(node, drain_taint)
 
 
-def cordon_patch(node: Node) -> list[Object]:
-    """JSON patch that makes the node unschedulable; empty when it is."""
-    if is_cordoned(node):
-        return []
-    return [_same_node(node), {"op": "add", "path": "/spec/unschedulable", "value": True}]
+def is_labelled(node: Node) -> bool:
+    """Our label is on the node. Whose uid it names decides nothing: two that each want theirs would write for ever."""
+    return LABEL in _labels(node)
+
+
+def in_maintenance(node: Node, drain_taint: str) -> bool:
+    """Closed and labelled: pods may be evicted, and what becomes of the node is heard of."""
+    return is_closed(node, drain_taint) and is_labelled(node)
+
+
+def cordon_patch(node: Node, holder: str = "") -> list[Object]:
+    """JSON patch that makes the node unschedulable and labels it for `holder`; empty when it is so.
+
+    `holder` is the uid of the maintenance, "" for a cordon that none asked for: that one sets no label.
+    """
+    patch = _label_patch(node, holder) if holder else []
+    if not is_cordoned(node):
+        patch.append({"op": "add", "path": "/spec/unschedulable", "value": True})
+    return [_same_node(node), *patch] if patch else []
 
 
 def taint_patch(node: Node, drain_taint: str) -> list[Object]:
@@ -50,20 +68,38 @@ def taint_patch(node: Node, drain_taint: str) -> list[Object]:
     return _taints_patch(node, [*(node["spec"].get("taints") or []), *missing]) if missing else []
 
 
-def restore_patch(node: Node, drain_taints: Iterable[str], *, uncordon: bool) -> list[Object]:
-    """JSON patch that takes drain taints off, whatever their value, and with `uncordon` the cordon and its taint."""
-    keys: Collection[str] = {*drain_taints, *([UNSCHEDULABLE] if uncordon else [])}
+def restore_patch(node: Node, drain_taints: Iterable[str], *, heir: str = "") -> list[Object]:
+    """JSON patch that takes drain taints off, whatever their value, and with them the cordon, its taint and the label.
+
+    With `heir`, the uid of another maintenance of the node, cordon and its taint stay and the label names the heir.
+    """
+    keys: Collection[str] = {*drain_taints, *([] if heir else [UNSCHEDULABLE])}
     taints = node["spec"].get("taints") or []
     kept = [taint for taint in taints if not (taint["key"] in keys and taint.get("effect") == NO_SCHEDULE)]
-    patch = _taints_patch(node, kept) if len(kept) < len(taints) else []
-    if uncordon and is_cordoned(node):
-        patch = patch or [_same_node(node)]
+    patch = _taints_patch(node, kept)[1:] if len(kept) < len(taints) else []
+    if not heir and is_cordoned(node):
         patch.append({"op": "remove", "path": "/spec/unschedulable"})
-    return patch
+    if is_labelled(node):
+        patch += _label_patch(node, heir) if heir else [{"op": "remove", "path": _LABEL_PATH}]
+    return [_same_node(node), *patch] if patch else []
 
 
 def _same_node(node: Node) -> Object:
     return {"op": "test", "path": "/metadata/uid", "value": node["metadata"]["uid"]}
+
+
+def _labels(node: Node) -> Mapping[str, str]:
+    return node["metadata"].get("labels") or {}
+
+
+def _label_patch(node: Node, holder: str) -> list[Object]:
+    """Operations that label the node for `holder`; none when it is. Where it has no labels yet, nor must it by then."""
+    if _labels(node).get(LABEL) == holder:
+        return []
+    if _labels(node):
+        return [{"op": "add", "path": _LABEL_PATH, "value": holder}]
+    none = {"op": "test", "path": "/metadata/labels", "value": node["metadata"].get("labels")}
+    return [none, {"op": "add", "path": "/metadata/labels", "value": {LABEL: holder}}]
 
 
 def _taints_patch(node: Node, taints: list[Object]) -> list[Object]:

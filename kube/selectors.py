@@ -1,4 +1,4 @@
-"""Matches labels against a `metav1.LabelSelector`, as the API server does. Pure."""
+"""Matches labels against a `metav1.LabelSelector` as the API server does, and writes one as a query takes it. Pure."""
 
 from __future__ import annotations
 
@@ -28,3 +28,29 @@ def _satisfies(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool
         case "DoesNotExist":
             return key not in labels
     raise ValueError(f"unknown selector operator {expression['operator']!r}")
+
+
+def text(selector: Mapping[str, Any]) -> str:
+    """The selector as the query `labelSelector` takes it; "" for an empty one.
+
+    Raises `ValueError` for what a selector does not have, and what comes of reading one that is malformed.
+    """
+    if unknown := selector.keys() - {"matchLabels", "matchExpressions"}:
+        raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
+    wanted = (selector.get("matchLabels") or {}).items()
+    expressions = selector.get("matchExpressions") or []
+    return ",".join([*(f"{key}={value}" for key, value in wanted), *(_text(expression) for expression in expressions)])
+
+
+def _text(expression: Mapping[str, Any]) -> str:
+    key, values = expression["key"], ",".join(expression.get("values") or [])
+    match expression["operator"]:
+        case "In":
+            return f"{key} in ({values})"
+        case "NotIn":
+            return f"{key} notin ({values})"
+        case "Exists":
+            return str(key)
+        case "DoesNotExist":
+            return f"!{key}"
+    raise ValueError(f"unknown operator {expression['operator']!r}")

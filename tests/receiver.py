@@ -15,12 +15,13 @@ PATIENCE = 20.0  # seconds until a test gives up waiting for what it expects
 
 @dataclass(frozen=True)
 class Received:
-    """One request as the subscriber saw it; header names in lower case."""
+    """One request as the subscriber saw it; header names in lower case, `connection` the port that it came from."""
 
     path: str
     headers: Mapping[str, str]
     body: bytes
     at: float
+    connection: int = 0
 
     @property
     def id(self) -> str:
@@ -55,7 +56,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                answer = receiver.take(Received(self.path, headers, body, time.monotonic()))
+                answer = receiver.take(Received(self.path, headers, body, time.monotonic(), self.client_address[1]))
                 self.send_response(answer.status)
                 for name, value in {**answer.headers, "content-length": str(len(answer.body))}.items():
                     self.send_header(name, value)

@@ -42,7 +42,7 @@ async def _uncordon(api: Api, node: str) -> bool:
     for other in await maintenances(api, node):
         raise click.ClickException(f"{node} is in maintenance by {full_name(other)}: kubectl maintenance stop {node}")
     for _ in range(ATTEMPTS):
-        patch = restore_patch(await known_node(api, node), (), uncordon=True)
+        patch = restore_patch(await known_node(api, node), ())
         if not patch:
             return False
         with suppress(Conflict):

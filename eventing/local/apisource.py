@@ -18,6 +18,7 @@ from eventing.local.manifests import Document
 from eventing.local.outlet import Outlet
 from eventing.local.triggers import broker_sink
 from eventing.logs import log
+from kube import selectors
 from kube.door import discovery
 from kube.door.api import Api
 from kube.door.discovery import Resource
@@ -121,8 +122,10 @@ def _watched(document: Document, place: int, entry: Any, namespace: str) -> Watc
     field = f"spec.resources[{place}]"
     if not isinstance(entry, dict) or not {"apiVersion", "kind"} <= entry.keys():
         raise document.wrong(field, "must have apiVersion and kind")
-    if entry.keys() - {"apiVersion", "kind", "selector"} or set(entry.get("selector") or {}) - {"matchLabels"}:
-        raise document.wrong(field, "may have apiVersion, kind and selector.matchLabels only")
-    labels = (entry.get("selector") or {}).get("matchLabels") or {}
-    selector = ",".join(f"{name}={value}" for name, value in labels.items())
-    return Watched(entry["apiVersion"], entry["kind"], selector, namespace)
+    if entry.keys() - {"apiVersion", "kind", "selector"}:
+        raise document.wrong(field, "may have apiVersion, kind and selector only")
+    try:
+        labels = selectors.text(entry.get("selector") or {})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise document.wrong(f"{field}.selector", f"is no label selector: {error or type(error).__name__}") from None
+    return Watched(entry["apiVersion"], entry["kind"], labels, namespace)

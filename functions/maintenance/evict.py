@@ -15,8 +15,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
 from functions.data import data_of
+from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.fleet import EVICTIONS
-from functions.maintenance.looking import LookingAtPods
 from functions.maintenance.subject import log_about, read_active, reference_of
 from kube.budgets import budget_paths, plan
 from kube.door.api import Api

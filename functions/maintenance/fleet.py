@@ -16,6 +16,7 @@ from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from functions.maintenance.subject import log_about
 from kube.maintenance import objects as m
 from kube.maintenance.progress import why_blocked
 
@@ -100,7 +101,12 @@ class Fleet(Collector):
         phases = Tally("Ending" if m.is_deleting(item) else m.phase(item) or "Pending" for item in items)
         blocked: dict[Waiting, list[datetime]] = {}
         for item in items:
-            for waiting, since in _blocked(item):
+            try:
+                found = list(_blocked(item))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:  # not as our status writes it
+                log_about("its blocked pods are in no figure", item, error=repr(error))
+                continue
+            for waiting, since in found:
                 blocked.setdefault(waiting, []).append(since)
         self._picture = Picture(time.time(), phases, blocked)
 

@@ -1,4 +1,7 @@
-"""Guard nodes under maintenance: one that was uncordoned by hand is cordoned again; one that is deleted ends its CRs.
+"""Guard nodes under maintenance: what was undone by hand is done again; a node that is deleted ends its CRs.
+
+The source selects nodes by our label, so that all others cost nothing (design rule 10). A node that lost the label
+comes as deleted: what it is, the live node says, not the type of the event.
 
 In: an updated or deleted Node. Out: `node.drifted`.
 Touches: nodemaintenances list, delete; nodes get; events list, create, patch in default.
@@ -11,8 +14,8 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.wire import BadEvent
 from functions.data import data_of, metadata_of
+from functions.looking import LookingAtState
 from functions.maintenance.announcing import announce_on_node
-from functions.maintenance.looking import LookingAtState
 from functions.maintenance.subject import is_active, log_about
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
@@ -20,7 +23,7 @@ from kube.door.errors import Conflict, NotFound
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import undeleted
-from kube.nodes import Node, in_maintenance, node_path
+from kube.nodes import Node, in_maintenance, is_closed, node_path
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
@@ -46,23 +49,20 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         raise BadEvent("spec of the Node is missing in data")
     if not deleted and any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values()):
         return []  # as it should be: the hint suffices
-    begun = [item for item in cluster.run(undeleted(cluster.api, name, version="0")) if is_active(item, name)]
+    # `restore` has just taken the label off, as a rule: a cached list may still show what it was taken off for
+    begun = cluster.run(undeleted(cluster.api, name, version=None if deleted else "0"))
+    begun = [item for item in begun if is_active(item, name)]
     if not begun:
         return []
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
-    if deleted:
-        _end(begun, node, cluster)
-        return []
-    return _drifted(event, begun, node, cluster) if node else []
+    there = [item for item in begun if node and m.began_on(item, node)]
+    _end([item for item in begun if item not in there], cluster)
+    return _drifted(event, there, node, cluster) if node else []
 
 
-def _end(begun: list[Object], node: Node | None, cluster: Cluster) -> None:
+def _end(begun: list[Object], cluster: Cluster) -> None:
     """Delete the maintenances of a node that is gone (NMO-20); a new node under the old name is none of theirs."""
-    alive = node["metadata"]["uid"] if node else None
     for item in begun:
-        owners = {owner["uid"] for owner in item["metadata"].get("ownerReferences") or [] if owner["kind"] == "Node"}
-        if alive in owners:
-            continue
         log_about("the node was deleted: ending its maintenance", item)
         try:
             cluster.delete(m.path(item), uid=item["metadata"]["uid"])
@@ -71,16 +71,14 @@ def _end(begun: list[Object], node: Node | None, cluster: Cluster) -> None:
 
 
 def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cluster) -> list[BaseCloudEvent]:
-    """One `node.drifted` for each maintenance whose cordon or taint was there and is gone."""
+    """One `node.drifted` for each maintenance whose cordon, taint or label was there and is gone."""
     name = node["metadata"]["name"]
     answers: list[BaseCloudEvent] = []
     for item in begun:
         cordoned = m.condition(item, "Cordoned").get("status") == "True"
         if not cordoned or in_maintenance(node, m.group(item).drain_taint):
             continue
-        message = (
-            f"node {name} was uncordoned or untainted during maintenance {item['metadata']['name']}; cordoned again"
-        )
+        message = f"node {name} was {_undone(item, node)} during maintenance {item['metadata']['name']}; cordoned again"
         log_about(message, item)
         announce_on_node(name, "NodeCordonedAgain", message, item, cluster, kind="Warning")
         reference = events.Reference.of(item)
@@ -88,3 +86,8 @@ def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cl
             events.event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})
         )
     return answers
+
+
+def _undone(item: Object, node: Node) -> str:
+    """What somebody did to the node, in words."""
+    return "unlabelled" if is_closed(node, m.group(item).drain_taint) else "uncordoned or untainted"

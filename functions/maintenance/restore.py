@@ -1,4 +1,4 @@
-"""Give the node back when its NodeMaintenance is deleted: taints and cordon off, lease released, finalizer off last.
+"""Give the node back when its NodeMaintenance is deleted: taints, cordon, label off, lease released, finalizer last.
 
 In: an updated NodeMaintenance, `maintenance.ended`. Out: `node.restored`, or `maintenance.found` for the next one.
 Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in node-maintenance;
@@ -54,15 +54,16 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _give_back(maintenance: m.Maintenance, node: Node, others: list[Object], cluster: Cluster) -> None:
-    """Take off the taints nobody else needs; the cordon only when no other maintenance names the node."""
+    """Take off the taints nobody else needs; cordon and label only when no other maintenance names the node."""
     name = node["metadata"]["name"]
     key = m.group(maintenance).drain_taint
     needed = {m.group(other).drain_taint for other in others}
+    heir = others[0]["metadata"]["uid"] if others else ""
     log_about(f"Maintenance taints will be removed from node {name}", maintenance)
     log_about(f"Applying {key} taint remove on Node: {name}", maintenance)
 
     def decide(fresh: Node) -> list[Object]:
-        return restore_patch(fresh, {key} - needed, uncordon=not others)
+        return restore_patch(fresh, {key} - needed, heir=heir)
 
     changed = patch_node(name, node, decide, cluster)
     if changed and not others:

@@ -1,128 +1,148 @@
 """Resync: at every tick, emit again the event that a maintenance waits for, and no other (X-3, X-5, design rule 4).
 
+It lists maintenances, nodes under maintenance and leases page by page. Beside those it looks at `LOOKS` nodes and at
+the pods of `LOOKS` nodes at most, in turn: a maintenance that rests costs no request of its own (design rule 10).
+
 In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
-Touches: nodemaintenances list; nodes get; pods list; leases get in node-maintenance.
+Touches: nodemaintenances list; nodes get, list; pods list; leases list in node-maintenance.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable
 from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
+from functions.looking import LookingAtState
+from functions.maintenance.due import Due, Known, Look, due, due_by, due_on
 from functions.maintenance.fleet import FLEET, RESYNCED
-from functions.maintenance.looking import LookingAtState
 from functions.maintenance.subject import log_about
+from functions.maintenance.turns import Turns
 from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
-from kube.door.errors import Denied, Rejected
+from kube.door.errors import ApiError, Unavailable
+from kube.door.paging import all_items
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.lookup import maintenances
-from kube.nodes import Node, in_maintenance, node_path
+from kube.maintenance.groups import GROUPS
+from kube.maintenance.lookup import by_age, of_group
+from kube.nodes import LABEL, NODES, node_path
 from kube.paths import Object, pods_on
-from kube.pods import Pod, is_terminating, sort
 
-UNDER_WAY_SECONDS = 5.0
-"""From step to step an event takes milliseconds, on a crowded cluster seconds; until then it counts as under way."""
 CONSUMES = (events.TICK,)
 EMITS = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
 LOOKING = LookingAtState(lambda _tick: "all maintenances")
+LOOKS, LOOKS_AT_RESTING = 20, 5
+"""Requests of a tick for single nodes, and for pods of nodes; so many of these at least for drains that have succeeded,
+where a pod may have come late."""
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
+"""What the rules raise of an object in which something is not as any schema has it."""
+UNLABELLED, DRAINING, RESTING = Turns(), Turns(), Turns()
+log = logging.getLogger("functions")
 
 
 def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """The events that would have come if none had been lost, one for each maintenance that waits for one."""
-    found = cluster.run(maintenances(cluster.api))
-    kinds = cluster.run(_due_all(cluster.api, found))
+    """The events that would have come if none had been lost, one for each maintenance that waits for one.
+
+    What there is no time for is left for the next tick. Raises `ApiError` when no maintenance could be listed.
+    """
+    known = cluster.run(_read(cluster.api))
+    waiting = cluster.run(_waiting(cluster.api, known, datetime.now(timezone.utc)))
     if not marks.is_replay(event):
-        _count(found, kinds)
+        FLEET.update(known.items)
+        for _, kind in waiting:
+            RESYNCED.labels(kind).inc()
     return [
         events.event(kind, "resync", events.Reference.of(item), m.node_name(item), cause=event)
-        for item, kind in zip(found, kinds, strict=True)
-        if kind
+        for item, kind in waiting
     ]
 
 
-def _count(found: list[Object], kinds: list[str]) -> None:
-    FLEET.update(found)
-    for kind in filter(None, kinds):
-        RESYNCED.labels(kind).inc()
-
-
-async def _due_all(api: Api, found: list[Object]) -> list[str]:
-    return list(await asyncio.gather(*(_due_if_known(api, item, found) for item in found)))
-
-
-async def _due_if_known(api: Api, item: Object, all_items: list[Object]) -> str:
-    """As `_due`; one maintenance whose objects the server refuses to show must not stop the others."""
-    try:
-        return await _due(api, item, all_items)
-    except (Denied, Rejected) as error:
-        log_about("resync cannot look after this maintenance", item, error=error.message)
-        return ""
-
-
-async def _due(api: Api, item: Object, all_items: list[Object]) -> str:
-    """The type of the event this maintenance waits for, "" when it waits for none."""
-    now = datetime.now(timezone.utc)
-    if is_under_way(item, now):
-        return ""
-    if m.is_deleting(item):
-        return events.MAINTENANCE_ENDED if m.has_finalizer(item) else ""
-    name = m.node_name(item)
-    node, lease, pods = await asyncio.gather(
-        absent_ok(api.get(node_path(name))),
-        absent_ok(api.get(leases.lease_path(name))),
-        api.list(pods_on(name)[0], fields=pods_on(name)[1], version="0"),
+async def _read(api: Api) -> Known:
+    """The lists, side by side; what one group, or one list, is refused does not stop the others."""
+    *groups, nodes, held = await asyncio.gather(
+        *(of_group(api, group) for group in GROUPS.values()),
+        all_items(api, NODES, labels=LABEL),
+        all_items(api, leases.LEASES),
+        return_exceptions=True,
     )
-    if not m.has_begun(item):
-        return events.MAINTENANCE_FOUND if may_begin(item, node, lease, all_items) else ""
-    if node is None:
-        return ""
-    if lease is None or leases.is_due(lease, now):
-        return events.MAINTENANCE_FOUND
-    return due_on(item, node, pods["items"], now)
+    found = [_listed(items) for items in groups]
+    if all(items is None for items in found):
+        raise next(error for error in groups if isinstance(error, ApiError))
+    return Known(by_age(item for items in found for item in items or []), _by_name(nodes), _by_name(held))
 
 
-def is_under_way(item: m.Maintenance, now: datetime) -> bool:
-    """Whether its status was written a moment ago: its events are on their way, and others would double the work.
-
-    Never of one that is new, or being deleted: its first event may be lost, and so it is emitted at once (X-3, X-5).
-    """
-    written = (item.get("status") or {}).get("lastUpdate")
-    if not written or m.is_deleting(item):
-        return False
-    return 0 <= (now - m.moment(written)).total_seconds() < UNDER_WAY_SECONDS
-
-
-def may_begin(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, all_items: list[Object]) -> bool:
-    """Whether one that has not begun should be tried (again): nobody tried yet, or what was in the way is gone."""
-    if not m.phase(item):
-        return True  # nobody tried
-    if node is None:
-        return False
-    if lease is None:
-        return True
-    holder = leases.holder_of(lease)
-    if holder is None:  # another tool's
-        return leases.is_expired(lease, datetime.now(timezone.utc))
-    return holder.uid not in {other["metadata"]["uid"] for other in all_items}  # that one is gone
+def _listed(answer: list[Object] | BaseException) -> list[Object] | None:
+    """A list, or None, with a line in the log, where an API error came in its place."""
+    if isinstance(answer, ApiError):
+        log.warning("resync could not list all: %s", answer.message)
+        return None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
-def due_on(item: m.Maintenance, node: Node, pods: list[Object], now: datetime) -> str:
-    """What a begun maintenance waits for: cordon and taints, or the next look at its pods."""
-    if not in_maintenance(node, m.group(item).drain_taint):
-        return events.NODE_DRIFTED
-    leaving = sort(pods).leaving
-    if not leaving:
-        return "" if m.phase(item) == m.SUCCEEDED else events.NODE_TAINTED
-    if all(is_ending(pod, now) for pod in leaving):
-        return ""  # nothing to do before one of them is gone, and PodSource emits that
-    return events.NODE_TAINTED
+def _by_name(answer: list[Object] | BaseException) -> dict[str, Object] | None:
+    items = _listed(answer)
+    return None if items is None else {item["metadata"]["name"]: item for item in items}
 
 
-def is_ending(pod: Pod, now: datetime) -> bool:
-    """Whether it is being deleted and has time left to end; `deletionTimestamp` is the end of that time."""
-    return is_terminating(pod) and now < m.moment(pod["metadata"]["deletionTimestamp"])
+async def _waiting(api: Api, known: Known, now: datetime) -> list[tuple[Object, str]]:
+    """The maintenances that wait for an event, each with its type."""
+    dues = [(item, _due(item, known, now)) for item in known.items]
+    unlabelled = [item for item, what in dues if what is Look.NODE]
+    looks = [_looked(item, _due_of_node(api, item, known, now)) for item in UNLABELLED.take(unlabelled, LOOKS)]
+    inspected = _inspected([item for item, what in dues if what is Look.PODS])
+    looks += [_looked(item, _due_of_pods(api, item, now)) for item in inspected]
+    outcomes = await asyncio.gather(*looks)
+    left = [item for item, what in [*dues, *outcomes] if what is Look.LATER]
+    if left:
+        log.warning("resync ran out of time", extra={"fields": {"left": len(left)}})
+    return [(item, what) for item, what in [*dues, *outcomes] if what and isinstance(what, str)]
+
+
+def _inspected(items: list[Object]) -> list[Object]:
+    """Whose pods are looked at in this tick: drains first, the others in what is left of the turns."""
+    resting = [item for item in items if m.phase(item) == m.SUCCEEDED]
+    draining = [item for item in items if m.phase(item) != m.SUCCEEDED]
+    chosen = DRAINING.take(draining, LOOKS - min(len(resting), LOOKS_AT_RESTING))
+    return chosen + RESTING.take(resting, LOOKS - len(chosen))
+
+
+async def _due_of_node(api: Api, item: Object, known: Known, now: datetime) -> Due:
+    name = m.node_name(item)
+    node = await absent_ok(api.get(node_path(name)))
+    return due_on(item, node, (known.leases or {}).get(name), now)
+
+
+async def _due_of_pods(api: Api, item: Object, now: datetime) -> Due:
+    path, fields = pods_on(m.node_name(item))
+    return due_by(item, (await api.list(path, fields=fields, version="0"))["items"], now)
+
+
+async def _looked(item: Object, look: Awaitable[Due]) -> tuple[Object, Due]:
+    """The outcome of a look; one that the server refuses, or that is malformed, must not stop the others."""
+    try:
+        return item, await look
+    except Unavailable:
+        return item, Look.LATER
+    except ApiError as error:
+        return item, _skipped(item, error.message)
+    except MALFORMED as error:
+        return item, _skipped(item, repr(error))
+
+
+def _due(item: Object, known: Known, now: datetime) -> Due:
+    try:
+        return due(item, known, now)
+    except MALFORMED as error:
+        return _skipped(item, repr(error))
+
+
+def _skipped(item: Object, error: str) -> str:
+    log_about("resync cannot look after this maintenance", item, error=error)
+    return ""

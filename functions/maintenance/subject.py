@@ -14,7 +14,7 @@ from functions.failures import Failed, retry
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.objects import Maintenance, has_begun, is_deleting, node_name
+from kube.maintenance.objects import Maintenance, began_on, has_begun, is_deleting, node_name
 from kube.nodes import Node, node_path
 from kube.paths import Object, segment
 
@@ -68,7 +68,7 @@ def read_maintenance(event: BaseCloudEvent, cluster: Cluster) -> Maintenance | N
 def read_active(event: BaseCloudEvent, cluster: Cluster) -> tuple[Maintenance, Node] | None:
     """The event's NodeMaintenance and its node, read side by side; None when the maintenance is not active.
 
-    Raises `Failed` when the node is gone.
+    Raises `Failed` when the node is gone, or is another of its name.
     """
     name, read = node_of(event), cluster.api.get
     found, node = cluster.together(absent_ok(read(path_of(reference_of(event)))), absent_ok(read(node_path(name))))
@@ -77,6 +77,8 @@ def read_active(event: BaseCloudEvent, cluster: Cluster) -> tuple[Maintenance, N
         return None
     if node is None:
         raise Failed(f'nodes "{name}" not found')
+    if not began_on(maintenance, node):
+        raise Failed(f'node "{name}" is another one than the maintenance began on')
     return maintenance, node
 
 

@@ -7,40 +7,16 @@ own event is delivered again, and the look at that one is newer than all that wa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
 
 from cloudevents.core.base import BaseCloudEvent
 
 from functions.failures import Retry
+from functions.looking import Looking, Replies, Subject
 from kube.door.deadline import seconds_left
 
 LOOKS = 2
 """In one request; after these the answer says that there is more to see, where it can."""
-Replies = list[BaseCloudEvent]
-
-
-class Subject(NamedTuple):
-    """What a look is at: looks at one place follow each other, and hints about one subject are absorbed by its look."""
-
-    place: str
-    subject: str
-
-
-class Looking(Protocol):
-    """What the functions that look differ in."""
-
-    def subject(self, event: BaseCloudEvent) -> Subject:
-        """What the event is a hint about. Raises `BadEvent` when it does not say."""
-
-    def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """One hint that is as new as all of these."""
-
-    def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
-        """The answer to `event` after these looks, each with its replies.
-
-        With `more` something has happened since the last one; None when the answer cannot say so.
-        """
 
 
 class Look:

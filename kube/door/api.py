@@ -144,15 +144,26 @@ class Api:
         """The object at `path`, read from the store itself (never stale)."""
         return await self.request("GET", path)
 
-    async def list(self, path: str, *, fields: str = "", labels: str = "", version: str | None = None) -> Object:
+    async def list(
+        self,
+        path: str,
+        *,
+        fields: str = "",
+        labels: str = "",
+        version: str | None = None,
+        limit: int = 0,
+        token: str = "",
+    ) -> Object:
         """The list at `path`, narrowed by field and label selectors.
 
         `version` None asks for the newest state, for which a quiet server waits up to 0.1 s; "0" takes what the
         server's cache has; another version takes the cache once it is no older than that (API concepts,
-        "resourceVersion in list requests").
+        "resourceVersion in list requests"). With `limit` it is a page of so many; the page that follows has the one's
+        `metadata.continue` for its `token`, and the version of the first (`paging` reads them all).
         """
-        query = {"fieldSelector": fields, "labelSelector": labels, "resourceVersion": version or ""}
-        if version not in (None, "", "0"):
+        query = {"fieldSelector": fields, "labelSelector": labels, "limit": str(limit or ""), "continue": token}
+        query["resourceVersion"] = "" if token else version or ""
+        if query["resourceVersion"] not in ("", "0"):
             query["resourceVersionMatch"] = "NotOlderThan"
         return await self.request("GET", path, query={key: value for key, value in query.items() if value})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
@@ -14,7 +15,9 @@ HOLDER_IDENTITY = "node-maintenance"
 HOLDER_ANNOTATION = "nodemaintenance.dev/held-for"
 """Annotation: `apiVersion name uid` of the NodeMaintenance that is the holder."""
 DURATION = timedelta(seconds=3600)
-RENEW_AFTER = DURATION / 2
+RENEW_AFTER, SPREAD = DURATION / 2, DURATION / 4
+"""A lease is renewed at a moment of its own within `SPREAD` after `RENEW_AFTER`: those of many nodes that were acquired
+together are renewed one by one, and none is near its end."""
 NAMESPACE = "node-maintenance"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
@@ -52,8 +55,10 @@ def is_expired(lease: Lease, now: datetime) -> bool:
 
 
 def is_due(lease: Lease, now: datetime) -> bool:
-    """Half of its time is over: time to renew."""
-    return now > _renewed(lease) + RENEW_AFTER
+    """Half of its time is over, and the part of `SPREAD` that its holder's uid gives: time to renew."""
+    holder = holder_of(lease)
+    part = zlib.crc32(holder.uid.encode()) / 2**32 if holder else 0.0
+    return now > _renewed(lease) + RENEW_AFTER + part * SPREAD
 
 
 def _renewed(lease: Lease) -> datetime:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
-from kube.door.api import Api, absent_ok
+from kube.door.api import Api
+from kube.door.errors import NotFound
+from kube.door.paging import all_items
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.objects import is_deleting
 from kube.paths import Object, on_node
@@ -15,8 +18,8 @@ async def maintenances(api: Api, node: str = "", version: str | None = None) -> 
 
     `version` as in `Api.list`: None for the newest state, "0" for what the server has at hand.
     """
-    found = await asyncio.gather(*(_of_group(api, group, node, version) for group in GROUPS.values()))
-    return sorted((item for items in found for item in items), key=_age)
+    found = await asyncio.gather(*(of_group(api, group, node, version) for group in GROUPS.values()))
+    return by_age(item for items in found for item in items)
 
 
 async def undeleted(api: Api, node: str, version: str | None = None) -> list[Object]:
@@ -24,12 +27,15 @@ async def undeleted(api: Api, node: str, version: str | None = None) -> list[Obj
     return [item for item in await maintenances(api, node, version) if not is_deleting(item)]
 
 
-async def _of_group(api: Api, group: Group, node: str, version: str | None) -> list[Object]:
-    fields = on_node(node) if node else ""
-    answer = await absent_ok(api.list(group.path, fields=fields, version=version))
-    items = (answer or {}).get("items", [])
+async def of_group(api: Api, group: Group, node: str = "", version: str | None = None) -> list[Object]:
+    """Those of one group, in no order; none where its CRD is not installed."""
+    try:
+        items = await all_items(api, group.path, fields=on_node(node) if node else "", version=version)
+    except NotFound:
+        return []
     return [{**item, "apiVersion": group.api_version, "kind": "NodeMaintenance"} for item in items]
 
 
-def _age(item: Object) -> tuple[str, str]:
-    return item["metadata"]["creationTimestamp"], item["metadata"]["uid"]
+def by_age(items: Iterable[Object]) -> list[Object]:
+    """Oldest first."""
+    return sorted(items, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["uid"]))

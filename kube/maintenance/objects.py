@@ -97,6 +97,16 @@ def begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int])
     }
 
 
+def began_on(maintenance: Maintenance, node: Node) -> bool:
+    """Whether this is the node that the maintenance began on, and none made anew under its name (NMO-20, rule 1).
+
+    The owner reference has the uid; where somebody took that off, the name must do.
+    """
+    owners = maintenance["metadata"].get("ownerReferences") or []
+    uids = {owner.get("uid") for owner in owners if owner.get("kind") == "Node"}
+    return not uids or node["metadata"]["uid"] in uids
+
+
 def release_patch(maintenance: Maintenance) -> Object:
     """Merge patch that takes our finalizer off, and the old operator's."""
     kept = [name for name in finalizers(maintenance) if name not in OURS]

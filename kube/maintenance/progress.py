@@ -20,7 +20,7 @@ from kube.maintenance.objects import (
     snapshot,
     timestamp,
 )
-from kube.nodes import Node, in_maintenance
+from kube.nodes import Node, is_closed
 from kube.paths import Object
 from kube.pods import Pod
 from kube.words import counted
@@ -144,7 +144,7 @@ def _stuck(pod: Pod, now: datetime) -> Object | None:
 def _conditions(
     maintenance: Maintenance, node: Node | None, done: bool, pending: int, blocked: list[Object], now: datetime
 ) -> list[Object]:
-    ready = node is not None and in_maintenance(node, group(maintenance).drain_taint)
+    ready = node is not None and is_closed(node, group(maintenance).drain_taint)
     cordoned = ("Cordoned", "the node takes no new pods") if ready else ("NotCordoned", "cordon or taints are missing")
     if done:
         drained = ("Drained", "no pod is left to evict")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import FINALIZER, SNAPSHOT
-from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
+from kube.nodes import LABEL, NO_SCHEDULE, UNSCHEDULABLE
 from kube.paths import Object
 
 READY = [{"type": "Ready", "status": "True"}]
@@ -64,17 +64,19 @@ def budget(
     }
 
 
-def node(*taints: tuple[str, str, str], cordoned: bool = False) -> Object:
-    """A node with taints (key, value, effect)."""
+def node(*taints: tuple[str, str, str], cordoned: bool = False, holder: str = "") -> Object:
+    """A node with taints (key, value, effect), labelled as maintained by the uid `holder`, "" for no labels at all."""
     spec: Object = {"unschedulable": True} if cordoned else {}
     if taints:
         spec["taints"] = [
             {"key": key, **({"value": value} if value else {}), "effect": effect} for key, value, effect in taints
         ]
-    return {"metadata": {"name": "node-1", "uid": "node-uid"}, "spec": spec}
+    metadata: Object = {"name": "node-1", "uid": "node-uid"}
+    return {"metadata": {**metadata, "labels": {LABEL: holder}} if holder else metadata, "spec": spec}
 
 
-IN_MAINTENANCE = node(("medik8s.io/drain", "", NO_SCHEDULE), (UNSCHEDULABLE, "", NO_SCHEDULE), cordoned=True)
+TAINTED = (("medik8s.io/drain", "", NO_SCHEDULE), (UNSCHEDULABLE, "", NO_SCHEDULE))
+IN_MAINTENANCE = node(*TAINTED, cordoned=True, holder="nm-uid")
 
 
 def maintenance(status: Object | None = None, *, counts: str = '{"totalpods": 9, "evictionPods": 5}') -> Object:

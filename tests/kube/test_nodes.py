@@ -11,10 +11,12 @@ from kube.door.api import JSON_PATCH
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.nodes import (
+    LABEL,
     NO_SCHEDULE,
     UNSCHEDULABLE,
     cordon_patch,
     in_maintenance,
+    is_closed,
     is_cordoned,
     missing_taints,
     natural,
@@ -38,10 +40,11 @@ def keys(taints: list[Object]) -> list[str]:
 
 def test_nothing_is_sent_when_nothing_would_change() -> None:
     """X-2, NMO-3, NMO-4, NMO-14: each patch of a node that is as wanted is empty."""
+    assert cordon_patch(IN_MAINTENANCE, "nm-uid") == []
     assert cordon_patch(IN_MAINTENANCE) == []
     assert taint_patch(IN_MAINTENANCE, DRAIN) == []
-    assert restore_patch(node(THEIRS), [DRAIN], uncordon=True) == []
-    assert restore_patch(IN_MAINTENANCE, [], uncordon=False) == []
+    assert restore_patch(node(THEIRS), [DRAIN]) == []
+    assert restore_patch(IN_MAINTENANCE, [], heir="nm-uid") == []
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_restoring_takes_ours_whatever_their_value() -> None:
     kept = [THEIRS, (DRAIN, "", "PreferNoSchedule")]
     before = node(kept[0], (DRAIN, "draining", NO_SCHEDULE), kept[1], (UNSCHEDULABLE, "", NO_SCHEDULE), cordoned=True)
 
-    *_, taints, uncordon = restore_patch(before, [DRAIN], uncordon=True)
+    *_, taints, uncordon = restore_patch(before, [DRAIN])
 
     assert taints["value"] == node(*kept)["spec"]["taints"]
     assert uncordon == {"op": "remove", "path": "/spec/unschedulable"}
@@ -84,14 +87,44 @@ def test_restoring_takes_ours_whatever_their_value() -> None:
 
 def test_a_node_that_others_hold_stays_cordoned() -> None:
     """X-7: without uncordon only the drain taint goes."""
-    *_, taints = restore_patch(IN_MAINTENANCE, [DRAIN], uncordon=False)
+    *_, taints, label = restore_patch(IN_MAINTENANCE, [DRAIN], heir="heir-uid")
 
     assert keys(taints["value"]) == [UNSCHEDULABLE]
+    assert label["value"] == "heir-uid"
+
+
+@pytest.mark.parametrize(
+    ("before", "operations"),
+    [
+        (node(), ["test", "test", "add", "add"]),
+        (node(cordoned=True), ["test", "test", "add"]),
+        (node(holder="another"), ["test", "add", "add"]),
+        (node(cordoned=True, holder="another"), ["test", "add"]),
+        (node(cordoned=True, holder="nm-uid"), []),
+    ],
+    ids=["neither", "cordoned", "labelled for another", "cordoned, too", "both"],
+)
+def test_the_cordon_labels_in_the_same_patch(before: Object, operations: list[str]) -> None:
+    """Rule 10: one patch sets what is missing; where there were no labels at all it fails if there are any by then."""
+    patch = cordon_patch(before, "nm-uid")
+
+    assert [operation["op"] for operation in patch] == operations
+
+
+def test_a_cordon_that_no_maintenance_asked_for_sets_no_label() -> None:
+    assert cordon_patch(node())[1:] == [{"op": "add", "path": "/spec/unschedulable", "value": True}]
+
+
+def test_restoring_takes_the_label_of_an_uncordoned_node_too() -> None:
+    """Rule 10: uncordoned by hand meanwhile, the node still leaves the sources' selection."""
+    assert restore_patch(node(holder="nm-uid"), [DRAIN])[1:] == [
+        {"op": "remove", "path": f"/metadata/labels/{LABEL.replace('/', '~1')}"}
+    ]
 
 
 def test_a_cordon_without_taints_is_taken_off() -> None:
     """NMO-14: a node that is cordoned and nothing else is uncordoned by a guarded patch."""
-    assert [operation["op"] for operation in restore_patch(node(cordoned=True), [DRAIN], uncordon=True)] == [
+    assert [operation["op"] for operation in restore_patch(node(cordoned=True), [DRAIN])] == [
         "test",
         "remove",
     ]
@@ -99,12 +132,20 @@ def test_a_cordon_without_taints_is_taken_off() -> None:
 
 @pytest.mark.parametrize(
     ("before", "answer"),
-    [(node(), False), (node(*OURS), False), (node(cordoned=True), False), (IN_MAINTENANCE, True)],
-    ids=["neither", "tainted", "cordoned", "both"],
+    [
+        (node(), (False, False)),
+        (node(*OURS), (False, False)),
+        (node(cordoned=True, holder="nm-uid"), (False, False)),
+        (node(*OURS, holder="nm-uid"), (False, False)),
+        (node(*OURS, cordoned=True), (True, False)),
+        (IN_MAINTENANCE, (True, True)),
+        (node(*OURS, cordoned=True, holder="another"), (True, True)),
+    ],
+    ids=["none", "tainted", "cordoned", "uncordoned", "not labelled", "all", "labelled for another"],
 )
-def test_in_maintenance_is_cordoned_and_tainted(before: Object, answer: bool) -> None:
-    """NMO-5: pods may be evicted when both are there."""
-    assert in_maintenance(before, DRAIN) is answer
+def test_in_maintenance_is_cordoned_tainted_and_labelled(before: Object, answer: tuple[bool, bool]) -> None:
+    """NMO-5, rule 10: closed when cordoned and tainted; pods may be evicted when the node is labelled, too."""
+    assert (is_closed(before, DRAIN), in_maintenance(before, DRAIN)) == answer
 
 
 def patched(admin: Cluster, path: str, decide: Callable[[Object], list[Object]]) -> Object:
@@ -120,21 +161,37 @@ def test_the_patches_work_on_a_real_server(installed: LocalCluster, admin: Clust
     theirs = [{"key": "example.com/theirs", "value": "1", "effect": "PreferNoSchedule"}]
     before = admin.patch(path, {"spec": {"taints": theirs}})
 
-    cordoned = admin.patch(path, cordon_patch(before), JSON_PATCH)
+    cordoned = admin.patch(path, cordon_patch(before, "nm-uid"), JSON_PATCH)
     tainted = patched(admin, path, lambda fresh: taint_patch(fresh, DRAIN))
     with pytest.raises(Conflict):
         admin.patch(path, taint_patch(before, DRAIN), JSON_PATCH)
     with pytest.raises(Conflict):
         admin.patch(path, cordon_patch({**before, "metadata": {**before["metadata"], "uid": "other"}}), JSON_PATCH)
-    restored = patched(admin, path, lambda fresh: restore_patch(fresh, [DRAIN], uncordon=True))
+    restored = patched(admin, path, lambda fresh: restore_patch(fresh, [DRAIN]))
     admin.run(admin.api.request("DELETE", path))
 
     assert tainted["spec"]["taints"][0] == theirs[0]
     assert is_cordoned(cordoned)
     assert in_maintenance(tainted, DRAIN)
+    assert restored["metadata"].get("labels") == before["metadata"].get("labels")
     assert not is_cordoned(restored)
     assert DRAIN not in keys(restored["spec"]["taints"])
     assert restored["spec"]["taints"][0] == theirs[0]
+
+
+def test_a_node_without_any_label_is_labelled_on_a_real_server(installed: LocalCluster, admin: Cluster) -> None:
+    """Rule 10: metadata.labels absent: the patch makes it, and is a Conflict once somebody else did."""
+    path = node_path("without-labels")
+    bare = admin.create("/api/v1/nodes", {"metadata": {"name": "without-labels"}})
+    labelled = admin.patch(path, cordon_patch(bare, "nm-uid"), JSON_PATCH)
+    with pytest.raises(Conflict):
+        admin.patch(path, cordon_patch(bare, "nm-uid"), JSON_PATCH)
+    restored = patched(admin, path, lambda fresh: restore_patch(fresh, [DRAIN]))
+    admin.run(admin.api.request("DELETE", path))
+
+    assert "labels" not in bare["metadata"]
+    assert labelled["metadata"]["labels"] == {LABEL: "nm-uid"}
+    assert not restored["metadata"].get("labels")
 
 
 @pytest.mark.parametrize("name", ["x/status", "x?y", "x#y", "..", ".", "x%2Fy", "a b"])

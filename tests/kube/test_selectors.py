@@ -6,7 +6,7 @@ import pytest
 
 from kube.door.cluster import Cluster
 from kube.paths import Object
-from kube.selectors import matches
+from kube.selectors import matches, text
 from localcluster.cluster import LocalCluster
 from tests.workload import Workload
 
@@ -59,3 +59,16 @@ def test_an_unknown_operator_is_an_error() -> None:
     """NMO-6: what cannot be understood is not taken for a no."""
     with pytest.raises(ValueError, match="unknown selector operator 'Gt'"):
         matches(expression("Gt", "1"), {"app": "2"})
+
+
+@pytest.mark.parametrize(("selector", "query", "_places"), CASES)
+def test_a_selector_is_written_as_the_query_takes_it(selector: Object, query: str, _places: list[int]) -> None:
+    assert text(selector) == query
+
+
+@pytest.mark.parametrize(
+    "selector", [{"matchlabels": {}}, {"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}]
+)
+def test_what_no_selector_has_is_refused(selector: Object) -> None:
+    with pytest.raises(ValueError, match="unknown"):
+        text(selector)

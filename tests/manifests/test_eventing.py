@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,10 @@ import pytest
 import yaml
 
 from eventing import events
+from eventing.local.pingsource import Schedule
+from eventing.local.triggers import Policy, seconds
+from kube import selectors
+from kube.nodes import LABEL
 from tests.manifests import wiring
 from tests.proofs import proves
 
@@ -86,7 +91,24 @@ def test_what_cannot_be_delivered_is_recorded_but_the_record_does_not_call_itsel
     }
 
     assert dead_letters.pop("record-on-everything") is None
+    assert dead_letters.pop("resync-on-tick") is None  # the next tick is as good
     assert set(dead_letters.values()) == {"record"}
+
+
+def test_a_tick_is_given_up_before_the_next_one_comes() -> None:
+    """Rule 10: were it tried for longer, the ones that follow would wait behind it."""
+    (ping,) = of_kind("PingSource")
+    (found,) = [each for each in TRIGGERS if each["metadata"]["name"] == "resync-on-tick"]
+    schedule = Schedule(ping["spec"]["schedule"], timezone.utc)
+    delivery = found["spec"]["delivery"]
+    policy = Policy(
+        delivery["retry"], delivery["backoffPolicy"], seconds(delivery["backoffDelay"]), seconds(delivery["timeout"])
+    )
+    tick = schedule.after(datetime(2026, 1, 1, tzinfo=timezone.utc))
+
+    tried = policy.timeout * (policy.retry + 1) + sum(policy.pause(retries) for retries in range(policy.retry))
+
+    assert tried < (schedule.after(tick) - tick).total_seconds()
 
 
 @pytest.mark.parametrize("item", [*TRIGGERS, *SOURCES], ids=lambda item: item["metadata"]["name"])
@@ -99,7 +121,7 @@ def test_every_reference_names_its_namespace(item: dict[str, Any]) -> None:
 
 
 def test_sources_watch_all_three_groups_and_nodes() -> None:
-    """X-7: the third group only with its opt-in folder."""
+    """X-7: the third group only with its opt-in folder; rule 10: of nodes those under maintenance alone."""
     watched = {
         folder: {
             resource["apiVersion"]
@@ -109,6 +131,8 @@ def test_sources_watch_all_three_groups_and_nodes() -> None:
         for folder in ("base/eventing", "v1alpha1")
     }
 
+    (nodes,) = [one for one in of_kind("ApiServerSource") if one["metadata"]["name"] == "nodes"]
+    assert [selectors.text(one["selector"]) for one in nodes["spec"]["resources"]] == [LABEL]
     assert watched == {
         "base/eventing": {"nodemaintenance.medik8s.io/v1beta1", "nodemaintenance.kubevirt.io/v1beta1", "v1"},
         "v1alpha1": {"kubevirt.io/v1alpha1"},

@@ -289,19 +289,27 @@ def test_rabbitmq_keeps_events_in_quorum_queues() -> None:
     assert config["spec"]["queueType"] == "quorum"
 
 
+POLICIES = {
+    "record-on-everything": (40, "linear", "PT1S", "PT10S"),
+    "resync-on-tick": (2, "exponential", "PT0.5S", "PT4S"),
+}
+"""Those that differ; neither has a dead letter sink."""
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_trigger_says_how_hard_to_try(name: str) -> None:
-    """Retry, backoff, timeout; what cannot be delivered goes to the journal, unless that is what failed.
+    """Retry, backoff, timeout; what cannot be delivered goes to the journal, unless that is what failed, or a tick.
 
-    That is tried for longer, and yet soon after its database is back. RabbitMQ closes the channel of an event that is
-    tried for half an hour (`consumer_timeout`): with a timeout at each try it is 20 minutes.
+    A tick is given up before the next one. The journal is tried for longer, and yet soon after its database is back.
+    RabbitMQ closes the channel of an event that is tried for half an hour (`consumer_timeout`): with a timeout at each
+    try it is 20 minutes.
     """
     for trigger in of_kind(overlay(name), "Trigger"):
         delivery = trigger["spec"]["delivery"]
-        records = trigger["metadata"]["name"] == "record-on-everything"
+        name = trigger["metadata"]["name"]
         tried = (delivery["retry"], delivery["backoffPolicy"], delivery["backoffDelay"], delivery["timeout"])
-        assert tried == ((40, "linear", "PT1S", "PT10S") if records else (10, "exponential", "PT0.2S", "PT10S"))
-        assert delivery.get("deadLetterSink", {}).get("uri") == (None if records else "/record")
+        assert tried == POLICIES.get(name, (10, "exponential", "PT0.2S", "PT10S"))
+        assert delivery.get("deadLetterSink", {}).get("uri") == (None if name in POLICIES else "/record")
 
 
 @pytest.mark.parametrize("name", INSTALLS)

@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
+import yaml
 
+from kube.nodes import LABEL
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.eventing.local.cable import Cable
-from tests.eventing.local.workbench import Broker, source, trigger
+from tests.eventing.local.workbench import ROOT, Broker, source, trigger
 from tests.receiver import PATIENCE, Receiver
 
 Start = Callable[..., Broker]
@@ -25,6 +27,7 @@ CONFIG_MAPS = source(
     resources=[{"apiVersion": "v1", "kind": "ConfigMap", "selector": {"matchLabels": {"test": "apisource"}}}],
     namespaceSelector={},
 )
+NODE = {"apiVersion": "v1", "kind": "Node"}
 CRD = """
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -117,6 +120,42 @@ def test_a_kind_that_appears_later_is_followed_from_its_first_object(
     assert (added.headers["ce-type"], deleted.headers["ce-type"], again.headers["ce-type"]) == (ADD, DELETE, ADD)
     assert added.headers["ce-subject"] == "/apis/example.com/v1/namespaces//lampposts/first"
     assert "ce-namespace" not in added.headers
+
+
+def test_of_nodes_only_those_under_maintenance_are_heard(
+    cluster: LocalCluster, receiver: Receiver, start_synced: Start
+) -> None:
+    """Rule 10: with the source that we ship a heartbeat of any other node makes no event; the label makes an addition
+    of it, and a deletion when it goes, though the node lives."""
+    documents = yaml.safe_load_all((ROOT / "manifests/base/eventing/sources.yaml").read_text())
+    (nodes,) = [one for one in documents if one["metadata"]["name"] == "nodes"]
+    start_synced(nodes)
+    name, ours = "heard-node", f"{LABEL}=some-uid"
+    for other in (name, "healthy-node"):
+        cluster.kubectl("create", "-f", "-", input=json.dumps({**NODE, "metadata": {"name": other}}))
+
+    for number in range(10):
+        heartbeat(cluster, "healthy-node", number)
+        heartbeat(cluster, name, number)
+    cluster.kubectl("label", "node", name, ours)
+    heartbeat(cluster, "healthy-node", 10)
+    heartbeat(cluster, name, 10)
+    cluster.kubectl("label", "node", name, f"{LABEL}-")
+    heartbeat(cluster, name, 11)
+    cluster.kubectl("label", "node", name, ours)
+
+    got = receiver.wait_for("/f", 4)
+    cluster.kubectl("delete", "node", name, "healthy-node")
+    assert [one.headers["ce-type"] for one in got] == [ADD, UPDATE, DELETE, ADD]
+    assert {one.headers["ce-name"] for one in got} == {name}
+
+
+def heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
+    """What a kubelet writes every few seconds."""
+    at = f"2026-01-01T00:00:{number:02}Z"
+    ready = {"type": "Ready", "status": "True", "reason": "test", "message": "", "lastHeartbeatTime": at}
+    patch = json.dumps({"status": {"conditions": [{**ready, "lastTransitionTime": at}]}})
+    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
 
 
 def test_a_broken_connection_loses_no_change(cluster: LocalCluster, receiver: Receiver, start_synced: Start) -> None:

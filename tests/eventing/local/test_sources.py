@@ -7,13 +7,15 @@ import select
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
+from itertools import pairwise
 from typing import Any
 
 import pytest
+import yaml
 
 from eventing.local.pingsource import Schedule
-from tests.eventing.local.workbench import Broker, source, trigger
-from tests.receiver import Receiver
+from tests.eventing.local.workbench import ROOT, Broker, source, trigger
+from tests.receiver import Answer, Received, Receiver
 
 Start = Callable[..., Broker]
 
@@ -61,6 +63,30 @@ def test_a_ping_source_ticks_on_its_schedule(receiver: Receiver, start: Start) -
     assert {tick.headers["content-type"] for tick in ticks} == {"application/json"}
     assert len({tick.id for tick in ticks}) == len(ticks)
     assert 1.0 < ticks[2].at - ticks[0].at < 3.0
+
+
+def test_ticks_are_not_queued_behind_a_backoff(receiver: Receiver, start: Start) -> None:
+    """The function is away for three ticks, with the policy that we ship: each is tried while it is new, and the first
+    that is taken afterwards is the newest."""
+    documents = yaml.safe_load_all((ROOT / "manifests/base/eventing/triggers.yaml").read_text())
+    (delivery,) = [one["spec"]["delivery"] for one in documents if one["metadata"]["name"] == "resync-on-tick"]
+    tried: dict[str, None] = {}
+
+    def away(request: Received) -> Answer:
+        tried[request.id] = None
+        return Answer(503 if list(tried).index(request.id) < 3 else 202)
+
+    receiver.answers["/f"] = away
+    ping = source("PingSource", "tick", schedule="*/2 * * * * *", contentType="application/json", data="{}")
+    broker = start(ping, trigger("f", type="dev.knative.sources.ping", delivery=delivery))
+
+    broker.wait_line(msg="delivered", trigger="f")
+
+    first = {request.id: request for request in reversed(receiver.at("/f"))}
+    starts = [first[tick].at for tick in tried]
+    assert len(starts) == 4
+    assert all(1.5 < after - before < 2.5 for before, after in pairwise(starts))
+    assert [line["id"] for line in broker.find(msg="dropped", trigger="f")] == list(tried)[:3]
 
 
 def test_a_container_source_is_a_child_that_posts_to_us(receiver: Receiver, start: Start) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.data import data_of
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
+from kube.nodes import LABEL
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said
@@ -19,7 +21,7 @@ from tests.workload import Audit, Workload, written
 
 @proves("X-1", "NMO-3")
 def test_the_node_takes_no_new_pods(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-3, X-1, OSV-5: cordon sets spec.unschedulable and tells it; nothing else of the node changes."""
+    """NMO-3, X-1, OSV-5: cordon sets spec.unschedulable and our label, and tells it; nothing else changes."""
     node = work.node()
     item = work.maintenance(node)
     begun = functions.begin(item)
@@ -32,7 +34,7 @@ def test_the_node_takes_no_new_pods(functions: Functions, work: Workload, audit:
     assert (reply.get_type(), data_of(reply)["node"]) == (events.NODE_CORDONED, node)
     after["spec"].pop("taints", None)  # the controller manager adds its own as soon as it sees the cordon
     assert after["spec"] == {**before["spec"], "unschedulable": True}
-    assert after["metadata"]["labels"] == before["metadata"]["labels"]
+    assert after["metadata"]["labels"] == {**before["metadata"]["labels"], LABEL: item["metadata"]["uid"]}
     ours = written(audit.writes_by()[writes:])
     assert [(verb, kind) for verb, kind, _ in ours] == [("patch", "nodes")]
     assert "SchedulingDisabled" in work.local.kubectl("get", "node", node).stdout
@@ -51,18 +53,30 @@ def test_told_twice_it_is_done_once(functions: Functions, work: Workload, audit:
     assert len(audit.writes_by()) == writes
 
 
-def test_a_node_that_was_cordoned_before_is_left_as_it_is(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-3: an earlier cordon serves as well; nothing is written, nothing is told, the chain goes on."""
+def test_a_node_that_was_cordoned_before_is_only_labelled(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-3: an earlier cordon serves as well; the label is written once, and the chain goes on."""
     node = work.node()
-    begun = functions.begin(work.maintenance(node))
+    item = work.maintenance(node)
+    begun = functions.begin(item)
     work.admin.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     writes = len(audit.writes_by())
 
-    reply = functions.answer("cordon", begun)
+    replies = [functions.answer("cordon", begun), functions.answer("cordon", begun)]
 
-    assert reply is not None
-    assert reply.get_type() == events.NODE_CORDONED
-    assert len(audit.writes_by()) == writes
+    assert [reply and reply.get_type() for reply in replies] == [events.NODE_CORDONED, events.NODE_CORDONED]
+    assert [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])] == [("patch", "nodes")]
+    assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
+
+
+def test_a_label_that_names_another_is_ours_to_write(functions: Functions, work: Workload) -> None:
+    """Rule 10: the key is ours, whatever somebody else put there."""
+    node = work.node()
+    work.local.kubectl("label", "node", node, f"{LABEL}=by-hand")
+    item = work.maintenance(node)
+
+    functions.chain(item, "begin", "cordon")
+
+    assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
 
 
 def test_an_uncordoned_node_is_cordoned_again(functions: Functions, work: Workload) -> None:
@@ -75,6 +89,38 @@ def test_an_uncordoned_node_is_cordoned_again(functions: Functions, work: Worklo
     functions.answer("cordon", said(events.NODE_DRIFTED, item))
 
     assert work.read_node(node)["spec"]["unschedulable"] is True
+
+
+@pytest.mark.parametrize("step", ["cordon", "taint", "evict"])
+def test_another_node_of_the_same_name_is_left_alone(
+    functions: Functions, work: Workload, audit: Audit, step: str
+) -> None:
+    """NMO-20, X-2: the node was made anew under its name: the maintenance of the old one fails, without a write."""
+    node = work.node()
+    item = work.maintenance(node)
+    event = dict(zip(("cordon", "taint", "evict"), prepared(functions, item), strict=True))[step]
+    work.local.kubectl("uncordon", node)
+    # of a version that is not served, so that the garbage collector cannot tell that there is no such owner
+    owner = {"apiVersion": "example.com/v1", "kind": "Node", "name": node, "uid": "of-the-old-node"}
+    work.admin.patch(m.path(item), {"metadata": {"ownerReferences": [owner]}})
+    writes = len(audit.writes_by())
+
+    reply = functions.answer(step, event)
+
+    assert reply is not None
+    error = f'node "{node}" is another one than the maintenance began on'
+    assert (reply.get_type(), data_of(reply)["error"]) == (events.MAINTENANCE_FAILED, error)
+    assert len(audit.writes_by()) == writes
+
+
+def prepared(functions: Functions, item: Object) -> list[BaseCloudEvent]:
+    """What calls cordon, taint and evict, after all of it was done up to there."""
+    begun = functions.begin(item)
+    cordoned = functions.answer("cordon", begun)
+    assert cordoned is not None
+    tainted = functions.answer("taint", cordoned)
+    assert tainted is not None
+    return [begun, cordoned, tainted]
 
 
 def test_the_node_is_gone(functions: Functions, work: Workload, audit: Audit) -> None:

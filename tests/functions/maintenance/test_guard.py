@@ -6,6 +6,7 @@ from eventing import events
 from functions.data import data_of
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT
+from kube.nodes import LABEL
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import node_deleted, node_updated, said, updated
@@ -51,6 +52,68 @@ def test_a_missing_taint_is_told(functions: Functions, work: Workload) -> None:
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
+
+
+def test_a_label_taken_off_comes_back(functions: Functions, work: Workload) -> None:
+    """Rule 10: the selector makes a deletion of it; the node lives, so nothing ends, and it is labelled again."""
+    node = work.node()
+    item = maintained(functions, work, node)
+    before = work.read_node(node)
+    work.local.kubectl("label", "node", node, f"{LABEL}-")
+
+    reply = functions.answer("guard", node_deleted(before))
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_DRIFTED
+    assert f"node {node} was unlabelled during" in data_of(reply)["message"]
+    cordoned = functions.answer("cordon", reply)
+    assert cordoned is not None
+    functions.answer("taint", cordoned)
+    assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
+    assert functions.answer("guard", node_updated(work.read_node(node))) is None
+    assert not m.is_deleting(work.again(item))
+
+
+def test_a_node_that_was_given_back_is_nobodys(functions: Functions, work: Workload, audit: Audit) -> None:
+    """Rule 10: `restore` takes the label off, which comes as a deletion: nothing is told, nothing is written."""
+    node = work.node()
+    item = maintained(functions, work, node)
+    before = work.read_node(node)
+    work.delete(m.path(item))
+    functions.answer("restore", updated(work.again(item)))
+    writes = len(audit.writes_by())
+
+    assert functions.answer("guard", node_deleted(before)) is None
+    assert len(audit.writes_by()) == writes
+
+
+def test_a_node_replaced_under_its_name_ends_the_maintenance(functions: Functions, work: Workload) -> None:
+    """NMO-20: the node was deleted, and another of its name is there already: the maintenance was not of that one."""
+    node = work.node()
+    item = maintained(functions, work, node)
+    before = work.read_node(node)
+    work.delete(f"/api/v1/nodes/{node}")
+    work.admin.create("/api/v1/nodes", {"metadata": {"name": node}})
+
+    assert functions.answer("guard", node_deleted(before)) is None
+
+    assert m.is_deleting(work.again(item))
+    assert not work.read_node(node)["spec"].get("unschedulable")
+
+
+def test_a_maintenance_without_owner_reference_lives_with_its_node(functions: Functions, work: Workload) -> None:
+    """NMO-20: nothing says which node it began on: it is the one of that name, as long as there is one."""
+    node = work.node()
+    item = maintained(functions, work, node)
+    work.admin.patch(m.path(item), {"metadata": {"ownerReferences": []}})
+    before = work.read_node(node)
+
+    functions.answer("guard", node_deleted(before))
+    alive = not m.is_deleting(work.again(item))
+    work.delete(f"/api/v1/nodes/{node}")
+    functions.answer("guard", node_deleted(before))
+
+    assert (alive, m.is_deleting(work.again(item))) == (True, True)
 
 
 def test_a_node_in_good_order_costs_nothing(functions: Functions, work: Workload, audit: Audit) -> None:

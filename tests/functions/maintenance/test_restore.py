@@ -13,6 +13,7 @@ from functions.maintenance import subject
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
+from kube.nodes import LABEL
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
@@ -61,6 +62,7 @@ def test_the_node_is_given_back(
     assert reply is not None
     assert (reply.get_type(), data_of(reply)["node"]) == (events.NODE_RESTORED, node)
     assert is_given_back(work.read_node(node))
+    assert LABEL not in work.read_node(node)["metadata"]["labels"]
     assert is_gone(work, item)
     assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
 
@@ -222,6 +224,7 @@ def test_the_node_stays_in_maintenance_until_both_are_gone(
     assert data_of(reply)["maintenance"] == events.Reference.of(second).as_data()
     assert is_gone(work, first)
     assert work.read_node(node)["spec"]["unschedulable"] is True
+    assert work.read_node(node)["metadata"]["labels"][LABEL] == second["metadata"]["uid"]
 
     begun = functions.answer("begin", reply)
     assert begun is not None

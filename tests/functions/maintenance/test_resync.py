@@ -10,11 +10,12 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.wire import received
 from functions.data import data_of
-from functions.maintenance import resync
+from functions.maintenance import due
 from kube.door.cluster import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT
+from kube.nodes import LABEL
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
@@ -41,7 +42,7 @@ def sent_to(sink: Receiver) -> list[BaseCloudEvent]:
 @pytest.fixture(autouse=True)
 def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have resync take everything for at rest, however young it is."""
-    monkeypatch.setattr(resync, "UNDER_WAY_SECONDS", 0)
+    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
 
 
 @pytest.fixture
@@ -117,13 +118,13 @@ def test_what_is_on_its_way_is_left_alone(
     node = work.node()
     work.pods(node, "pod")
     item = work.maintenance(node)
-    monkeypatch.setattr(resync, "UNDER_WAY_SECONDS", 3600)
+    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 3600)
     new = told(functions, item)
     functions.prepare(item)
     functions.answer("status", said(events.MAINTENANCE_BEGUN, item))
 
     moving = told(functions, item)
-    monkeypatch.setattr(resync, "UNDER_WAY_SECONDS", 0)
+    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
     resting = told(functions, item)
 
     assert (new, moving, resting) == ([events.MAINTENANCE_FOUND], [], [events.NODE_TAINTED])
@@ -159,6 +160,48 @@ def test_a_healthy_success_stays_quiet(functions: Functions, work: Workload, aud
 
     work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
     assert told(functions, item) == [events.MAINTENANCE_FOUND]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_missing_label_is_a_drift(functions: Functions, work: Workload) -> None:
+    """Rule 10: the label is gone and nobody heard: node.drifted, until the chain has put it back."""
+    node = work.node()
+    item = work.maintenance(node)
+    drained = functions.chain(item, "begin", "cordon", "taint", "evict")
+    functions.answer("status", drained)
+    work.local.kubectl("label", "node", node, f"{LABEL}-")
+
+    drifted = functions.answer("resync", tick())
+    assert drifted is not None
+    assert drifted.get_type() == events.NODE_DRIFTED
+    cordoned = functions.answer("cordon", drifted)
+    assert cordoned is not None
+    functions.answer("taint", cordoned)
+
+    assert told(functions, item) == []
+    assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("replaced", [False, True], ids=["gone", "replaced"])
+def test_a_node_that_is_gone_is_left_to_the_collector(functions: Functions, work: Workload, replaced: bool) -> None:
+    """NMO-20: no event for a node that is not there, nor for another one under its name: that one is not drained."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.prepare(item)
+    # of a version that is not served, so that the garbage collector does not end the maintenance meanwhile
+    owner = {
+        "apiVersion": "example.com/v1",
+        "kind": "Node",
+        "name": node,
+        "uid": work.read_node(node)["metadata"]["uid"],
+    }
+    work.admin.patch(m.path(item), {"metadata": {"ownerReferences": [owner]}})
+    work.delete(f"/api/v1/nodes/{node}")
+    if replaced:
+        work.admin.create("/api/v1/nodes", {"metadata": {"name": node}})
+
+    assert told(functions, item) == []
 
 
 @pytest.mark.usefixtures("alone")
@@ -205,6 +248,7 @@ def test_several_events_go_to_the_broker(functions: Functions, work: Workload, s
         item["metadata"]["uid"] for item in items
     }
     assert {event.get_type() for event in sent_to(sink)} == {events.MAINTENANCE_FOUND}
+    assert len({request.connection for request in sink.requests}) == 1
 
 
 @pytest.mark.usefixtures("alone")

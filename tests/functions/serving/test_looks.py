@@ -15,11 +15,14 @@ from eventing.events import Reference
 from functions.app import FUNCTIONS
 from functions.data import data_of
 from functions.failures import Failed, Retry
-from functions.maintenance.looking import LookingAtPods
+from functions.looking import Replies
+from functions.maintenance import guard, resync
+from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.subject import failed
 from functions.serving.function import Function, invoke
-from functions.serving.looks import Looks, Replies
+from functions.serving.looks import Looks
 from kube.door.cluster import Cluster
+from tests.functions.hints import node_updated, tick
 
 PATIENCE = 30.0
 NONE = cast("Cluster", None)
@@ -186,6 +189,14 @@ def test_an_answer_that_cannot_ask_for_more_is_looked_for_again(gated: Gated) ->
     gated.end_look(lambda event: evicted(event, "a"))
 
     assert data_of(answer.result(PATIENCE)[0])["evicted"] == ["a"]
+
+
+def test_of_several_nodes_the_newest_is_looked_at() -> None:
+    """Hints come out of order: an older one, where all was well, must not hide that the cordon is gone."""
+    nodes = [node_updated({"metadata": {"name": "node-1", "resourceVersion": version}}) for version in ("8", "11", "9")]
+
+    assert guard.LOOKING.newest(nodes) is nodes[1]
+    assert resync.LOOKING.newest([tick(), last := tick()]) is last
 
 
 def test_drained_in_the_second_look_names_what_the_first_evicted(gated: Gated) -> None:

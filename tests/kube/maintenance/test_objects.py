@@ -53,6 +53,25 @@ def test_begin_writes_all_at_once() -> None:
     assert snapshot({"metadata": metadata}) == {"totalpods": 2, "evictionPods": 1}
 
 
+@pytest.mark.parametrize(
+    ("owners", "same"),
+    [
+        (None, True),
+        ([{"kind": "Node", "uid": "node-uid"}], True),
+        ([{"kind": "Node", "uid": "another"}], False),
+        ([{"kind": "Team", "uid": "t"}], True),
+        ([{"kind": "Node", "uid": "another"}, {"kind": "Node", "uid": "node-uid"}], True),
+    ],
+    ids=["no owner", "this node", "another node", "no node", "both"],
+)
+def test_the_owner_reference_says_on_which_node_it_began(owners: list[Object] | None, same: bool) -> None:
+    """NMO-20: the uid decides, where it is known."""
+    item = maintenance()
+    item["metadata"]["ownerReferences"] = owners
+
+    assert m.began_on(item, node()) is same
+
+
 def test_release_takes_ours_and_the_old_operators() -> None:
     """NMO-16: the finalizers of others stay."""
     item = maintenance()

@@ -1,15 +1,15 @@
-"""How the steps that look take hints together: which are about the same subject, and what several looks answer."""
+"""How `evict` takes hints together: which are about the same pods, and what several batches answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.data import data_of
+from functions.looking import Replies, Subject
 from functions.maintenance.subject import node_of, reference_of
-from functions.serving.looks import Replies, Subject
 from kube.versions import newest
 
 VERSIONS = ("podsVersion", "budgetsVersion")
@@ -59,25 +59,3 @@ def _answer(
     reference, node = reference_of(event), node_of(event)
     flags = ("more",) if flagged else ()
     return events.event(last.get_type(), "evict", reference, node, cause=event, data=data, flags=flags)
-
-
-class LookingAtState:
-    """Looks that answer with all that is to be done now, so that the last one's answer stands for all.
-
-    `place` names what an event is a hint about.
-    """
-
-    def __init__(self, place: Callable[[BaseCloudEvent], str]) -> None:
-        self._place = place
-
-    def subject(self, event: BaseCloudEvent) -> Subject:
-        """The place itself."""
-        return Subject(self._place(event), "")
-
-    def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """The last that came; a look reads the cluster."""
-        return hints[-1]
-
-    def merged(self, _event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
-        """The last answer. It cannot say that there is more to see: then it is looked again."""
-        return None if more else looks[-1]

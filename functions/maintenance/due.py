@@ -1,0 +1,113 @@
+"""Which event a maintenance waits for, by what a tick knows of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from eventing import events
+from kube.maintenance import leases
+from kube.maintenance import objects as m
+from kube.maintenance.patience import parted
+from kube.nodes import Node, in_maintenance
+from kube.paths import Object
+from kube.pods import Pod, is_terminating, sort
+
+UNDER_WAY_SECONDS = 5.0
+"""From step to step an event takes milliseconds, on a crowded cluster seconds; until then it counts as under way."""
+
+
+class Look(Enum):
+    """Why the event is not known yet: what has to be looked at first."""
+
+    NODE = "its node, which does not carry the label"
+    PODS = "the pods of its node"
+    LATER = "what could not be had: no answer, or none in time"
+
+
+Due = str | Look
+"""The type of an event, "" for none, or what has to be looked at first."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a tick lists.
+
+    Attributes:
+        items: all maintenances.
+        nodes: the nodes that carry our label, by name; None when they could not be listed.
+        leases: the leases of nodes, by name; None when they could not be listed.
+    """
+
+    items: list[Object]
+    nodes: Mapping[str, Node] | None
+    leases: Mapping[str, leases.Lease] | None
+
+
+def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
+    """What this maintenance waits for, as far as the lists tell."""
+    if is_under_way(item, now):
+        return ""
+    if m.is_deleting(item):
+        return events.MAINTENANCE_ENDED if m.has_finalizer(item) else ""
+    if not m.has_begun(item) and not m.phase(item):
+        return events.MAINTENANCE_FOUND  # nobody tried
+    if known.nodes is None or known.leases is None:
+        return Look.LATER
+    lease = known.leases.get(m.node_name(item))
+    if not m.has_begun(item) and not is_free(lease, known.items, now):
+        return ""
+    node = known.nodes.get(m.node_name(item))
+    return Look.NODE if node is None else due_on(item, node, lease, now)
+
+
+def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, now: datetime) -> Due:
+    """What one waits for that may begin, or has begun, on this node (None: there is none)."""
+    if node is None:
+        return ""
+    if not m.has_begun(item):
+        return events.MAINTENANCE_FOUND
+    if not m.began_on(item, node):
+        return ""  # its own node is gone: the garbage collector ends it
+    if lease is None or leases.is_due(lease, now):
+        return events.MAINTENANCE_FOUND
+    return Look.PODS if in_maintenance(node, m.group(item).drain_taint) else events.NODE_DRIFTED
+
+
+def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
+    """What one waits for whose node is as it should be: the next look at its pods, or nothing."""
+    leaving = sort(pods).leaving
+    if not leaving:
+        return "" if m.phase(item) == m.SUCCEEDED else events.NODE_TAINTED
+    to_evict, _ = parted(leaving, item, now)
+    if all(is_ending(pod, now) for pod in to_evict):
+        return ""  # nothing to do before one of them is gone, which PodSource emits, or one has rested (rule 9)
+    return events.NODE_TAINTED
+
+
+def is_under_way(item: m.Maintenance, now: datetime) -> bool:
+    """Whether its status was written a moment ago: its events are on their way, and others would double the work.
+
+    Never of one that is new, or being deleted: its first event may be lost, and so it is emitted at once (X-3, X-5).
+    """
+    written = (item.get("status") or {}).get("lastUpdate")
+    if not written or m.is_deleting(item):
+        return False
+    return 0 <= (now - m.moment(written)).total_seconds() < UNDER_WAY_SECONDS
+
+
+def is_free(lease: leases.Lease | None, items: Iterable[Object], now: datetime) -> bool:
+    """Whether what was in the way of one that could not begin is gone: nobody is the holder of the lease any more."""
+    if lease is None:
+        return True
+    holder = leases.holder_of(lease)
+    if holder is None:  # another tool's
+        return leases.is_expired(lease, now)
+    return holder.uid not in {other["metadata"]["uid"] for other in items}
+
+
+def is_ending(pod: Pod, now: datetime) -> bool:
+    """Whether it is being deleted and has time left to end; `deletionTimestamp` is the end of that time."""
+    return is_terminating(pod) and now < m.moment(pod["metadata"]["deletionTimestamp"])

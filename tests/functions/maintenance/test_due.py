@@ -1,0 +1,89 @@
+"""What a maintenance waits for, as a truth table on plain dicts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from eventing import events
+from functions.maintenance.due import Due, Known, Look, due, due_by, due_on
+from kube.maintenance import leases
+from kube.paths import Object
+from tests.kube.samples import IN_MAINTENANCE, TAINTED, maintenance, node, pod
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+REFUSED = {"phase": "Failed", "lastUpdate": "2026-01-02T03:00:00Z"}
+DRAINED = {"phase": "Succeeded", "lastUpdate": "2026-01-02T03:00:00Z"}
+BEGUN, NEW = maintenance(DRAINED), maintenance(counts="")
+FAILED = maintenance(REFUSED, counts="")
+
+
+def lease(item: Object, age: timedelta = timedelta()) -> Object:
+    return leases.lease_of("node-1", item, NOW - age)
+
+
+def known(item: Object, held: Object | None = None, found: Object | None = None) -> Known:
+    return Known([item], {"node-1": found} if found else {}, {"node-1": held} if held else {})
+
+
+@pytest.mark.parametrize(
+    ("item", "lists", "answer"),
+    [
+        pytest.param(NEW, Known([NEW], None, None), events.MAINTENANCE_FOUND, id="new, nothing listed"),
+        pytest.param(BEGUN, Known([BEGUN], None, {}), Look.LATER, id="nodes not listed"),
+        pytest.param(BEGUN, Known([BEGUN], {}, None), Look.LATER, id="leases not listed"),
+        pytest.param(FAILED, known(FAILED), Look.NODE, id="refused, no lease"),
+        pytest.param(FAILED, known(FAILED, found=IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="refused, its turn"),
+        pytest.param(FAILED, Known([BEGUN, FAILED], {}, {"node-1": lease(BEGUN)}), "", id="refused, another holds"),
+        pytest.param(BEGUN, known(BEGUN, lease(BEGUN)), Look.NODE, id="begun, no label"),
+        pytest.param(BEGUN, known(BEGUN, lease(BEGUN), IN_MAINTENANCE), Look.PODS, id="as it should be"),
+        pytest.param(BEGUN, known(BEGUN, None, IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="no lease"),
+    ],
+)
+def test_what_the_lists_tell(item: Object, lists: Known, answer: Due) -> None:
+    """X-3: what is known without a look is said at once."""
+    assert due(item, lists, NOW) == answer
+
+
+@pytest.mark.parametrize(
+    ("item", "found", "held", "answer"),
+    [
+        pytest.param(BEGUN, None, lease(BEGUN), "", id="node gone"),
+        pytest.param(FAILED, None, None, "", id="never there"),
+        pytest.param(FAILED, node(), None, events.MAINTENANCE_FOUND, id="there now"),
+        pytest.param(BEGUN, node(*TAINTED, cordoned=True), lease(BEGUN), events.NODE_DRIFTED, id="label lost"),
+        pytest.param(BEGUN, node(holder="nm-uid"), lease(BEGUN), events.NODE_DRIFTED, id="uncordoned"),
+        pytest.param(
+            BEGUN, IN_MAINTENANCE, lease(BEGUN, timedelta(minutes=46)), events.MAINTENANCE_FOUND, id="lease due"
+        ),
+    ],
+)
+def test_what_the_node_tells(item: Object, found: Object | None, held: Object | None, answer: Due) -> None:
+    """X-3, NMO-19: one that never began waits for its node, one that has for what is missing on it."""
+    assert due_on(item, found, held, NOW) == answer
+
+
+def test_another_node_of_the_name_is_none_of_its() -> None:
+    """NMO-20: the uid recorded at the begin decides."""
+    owned = maintenance(DRAINED)
+    owned["metadata"]["ownerReferences"] = [{"kind": "Node", "uid": "of-the-old-node"}]
+
+    assert due_on(owned, node(), lease(owned), NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("item", "pods", "answer"),
+    [
+        (BEGUN, [], ""),
+        (maintenance({"phase": "Running"}), [], events.NODE_TAINTED),
+        (BEGUN, [pod()], events.NODE_TAINTED),
+        (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:06Z")], ""),
+        (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:05Z")], events.NODE_TAINTED),
+        (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:06Z"), pod("late")], events.NODE_TAINTED),
+    ],
+    ids=["rests", "all gone, not known", "a late one", "ending", "stuck", "ending and a late one"],
+)
+def test_what_the_pods_tell(item: Object, pods: list[Object], answer: str) -> None:
+    """X-3: the next look is due when something may go, or when all is gone and the status does not say so."""
+    assert due_by(item, pods, NOW) == answer

@@ -1,0 +1,188 @@
+"""`resync` with many maintenances, with spoiled ones, and with too little time, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from eventing import events
+from functions.maintenance import due
+from functions.maintenance.resync import LOOKS, resync
+from kube.door.api import Api
+from kube.door.cluster import Cluster
+from kube.door.deadline import seconds_left, within
+from kube.door.errors import Unavailable
+from kube.maintenance import leases
+from kube.maintenance import objects as m
+from kube.maintenance.groups import MEDIK8S
+from kube.nodes import LABEL
+from kube.paths import PODS, Object
+from tests.functions.conftest import Functions
+from tests.functions.hints import said, tick
+from tests.kube.samples import TAINTED, node
+from tests.workload import Workload, pod_on
+
+
+@pytest.fixture(autouse=True)
+def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have resync take everything for at rest, however young it is."""
+    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
+
+
+@pytest.fixture
+def rests(work: Workload) -> Iterator[Any]:
+    """Give a way to add that many maintenances that rest, their nodes and leases; the latter end with the test."""
+    names: list[str] = []
+
+    def add(count: int) -> list[str]:
+        added = [f"resting-{number}" for number in range(len(names), len(names) + count)]
+        names.extend(added)
+        work.admin.together(*(_rest(work.admin.api, name) for name in added))
+        return added
+
+    yield add
+    paths = [path for name in names for path in (f"/api/v1/nodes/{name}", leases.lease_path(name))]
+    work.admin.together(*(work.admin.api.request("DELETE", path) for path in paths))
+
+
+async def _rest(api: Api, name: str) -> None:
+    """A node under maintenance that is drained since long, its maintenance and its lease."""
+    body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": name}}
+    metadata = {
+        "name": name,
+        "finalizers": [m.FINALIZER],
+        "annotations": {m.SNAPSHOT: '{"totalpods": 1, "evictionPods": 1}'},
+    }
+    item = await api.create(MEDIK8S.path, {**body, "metadata": metadata})
+    await api.patch(f"{m.path(item)}/status", {"status": {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z"}})
+    spec = node(*TAINTED, cordoned=True)["spec"]
+    await api.create(
+        "/api/v1/nodes", {"metadata": {"name": name, "labels": {LABEL: item["metadata"]["uid"]}}, "spec": spec}
+    )
+    await api.create(leases.LEASES, leases.lease_of(name, item, datetime.now(timezone.utc)))
+
+
+@contextmanager
+def requests_of(api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How many requests go through this door meanwhile, by path."""
+    counted: Counter[str] = Counter()
+    real = api.request
+
+    async def request(method: str, path: str, **more: Any) -> Object:
+        counted[f"{method} {path}"] += 1
+        return await real(method, path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "request", request)
+        yield counted
+
+
+def test_what_a_tick_costs_does_not_grow_with_what_rests(
+    functions: Functions, rests: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 10: 50 or 300 that rest: five lists and the looks at pods, and not one event."""
+    api = functions.clusters["resync"].api
+    costs = []
+    for more in (50, 250):
+        rests(more)
+        with requests_of(api, monkeypatch) as counted:
+            assert functions.answer("resync", tick()) is None
+        costs.append(counted)
+
+    assert costs[0] == costs[1]
+    assert costs[1].pop(f"GET {PODS}") == LOOKS
+    assert costs[1].total() == 5
+
+
+def test_everybodys_turn_comes(functions: Functions, rests: Any, work: Workload) -> None:
+    """X-3: a pod that came late to one of 50 resting nodes is found within three ticks."""
+    names = rests(50)
+    pod = pod_on(names[33], "late")
+    work.admin.create(f"/api/v1/namespaces/{work.namespace}/pods", pod)
+
+    replies = [functions.answer("resync", tick()) for _ in range(3)]
+    work.delete(f"/api/v1/namespaces/{work.namespace}/pods/late?gracePeriodSeconds=0")
+
+    found = [(reply.get_type(), reply.get_extension("node")) for reply in replies if reply]
+    assert found == [(events.NODE_TAINTED, names[33])]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"lastUpdate": "2026-01-01T00:00:00.5Z"},
+        {"phase": "Running", "blockedPods": [{"namespace": "a", "name": "b", "reason": "c"}]},
+    ],
+    ids=["a time that is not ours", "a blocked pod without time"],
+)
+def test_a_spoiled_status_stops_no_other(functions: Functions, work: Workload, status: Object) -> None:
+    """X-3: what the schema lets pass and our own status never has: the others are looked after as ever."""
+    spoiled, good = work.maintenance(work.node()), work.maintenance(work.node())
+    functions.prepare(spoiled)
+    functions.prepare(good)
+    work.pods(good["spec"]["nodeName"], "pod")
+    work.admin.patch(f"{m.path(spoiled)}/status", {"status": {**status, "phase": m.SUCCEEDED}})
+
+    reply = functions.answer("resync", tick())
+
+    assert reply is not None
+    assert (reply.get_type(), reply.get_extension("maintenance")) == (events.NODE_TAINTED, good["metadata"]["uid"])
+
+
+def test_a_list_that_is_refused_stops_no_other(
+    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
+    """X-6: under an account that may list neither nodes nor leases, new ones are found all the same."""
+    begun, new = work.maintenance(work.node()), work.maintenance(work.node())
+    functions.prepare(begun)
+
+    (found,) = resync(tick(), functions.clusters["guard"])
+
+    assert (found.get_type(), found.get_extension("maintenance")) == (events.MAINTENANCE_FOUND, new["metadata"]["uid"])
+    assert 'cannot list resource "leases"' in caplog.text
+    assert [record.fields for record in caplog.records if hasattr(record, "fields")][-1] == {"left": 1}
+
+
+def test_a_tick_that_runs_out_of_time_emits_what_it_has(
+    functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule 10: the pods could not be listed in time: the others get their events, and one is left for the next tick."""
+    cluster = functions.clusters["resync"]
+    new, draining = work.maintenance(work.node()), work.maintenance(work.node())
+    functions.prepare(draining)
+    functions.answer("status", said(events.MAINTENANCE_BEGUN, draining))
+    work.pods(draining["spec"]["nodeName"], "pod")
+
+    with slow_pods(cluster, monkeypatch), within(1.0):
+        (found,) = resync(tick(), cluster)
+
+    assert (found.get_type(), found.get_extension("maintenance")) == (events.MAINTENANCE_FOUND, new["metadata"]["uid"])
+    assert [record.fields for record in caplog.records if hasattr(record, "fields")][-1] == {"left": 1}
+    assert {item.get_type() for item in resync(tick(), cluster)} == {events.MAINTENANCE_FOUND, events.NODE_TAINTED}
+
+
+@contextmanager
+def slow_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A door behind which lists of pods take as long as the caller has time."""
+    real = cluster.api.request
+
+    async def request(method: str, path: str, **more: Any) -> Object:
+        if path == PODS:
+            await asyncio.sleep(seconds_left())
+        return await real(method, path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.api, "request", request)
+        yield
+
+
+def test_when_nothing_could_be_listed_the_tick_is_tried_again(functions: Functions) -> None:
+    """X-6: no time at all: there is nothing to emit, and that is an error."""
+    with within(0.0), pytest.raises(Unavailable):
+        resync(tick(), functions.clusters["resync"])

@@ -1,0 +1,63 @@
+"""Pages of a list on a real API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from kube.door import paging
+from kube.door.api import Api
+from kube.door.cluster import Cluster
+from kube.door.errors import NotFound
+from kube.door.paging import all_items
+from kube.paths import Object
+from localcluster.cluster import LocalCluster
+from tests.workload import Workload
+
+
+@pytest.fixture
+def maps(installed: LocalCluster, admin: Cluster) -> tuple[str, set[str]]:
+    """Give a collection of seven ConfigMaps with a label, and one without; and the names of the seven."""
+    path = f"/api/v1/namespaces/{Workload(installed, admin).namespace}/configmaps"
+    names = {f"map-{number}" for number in range(7)}
+    for name in names:
+        admin.create(path, {"metadata": {"name": name, "labels": {"paged": "yes"}}})
+    admin.create(path, {"metadata": {"name": "another"}})
+    return path, names
+
+
+@pytest.mark.parametrize("page", [1, 3, 7, 500])
+def test_all_pages_are_the_whole_list(
+    admin: Cluster, maps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    """Rule 10: whatever fits into a page, each item comes once, and the selector holds on every page."""
+    monkeypatch.setattr(paging, "PAGE", page)
+    path, names = maps
+
+    items = admin.run(all_items(admin.api, path, labels="paged"))
+
+    assert sorted(item["metadata"]["name"] for item in items) == sorted(names)
+
+
+def test_where_the_pages_are_forgotten_the_list_is_read_anew(
+    admin: Cluster, maps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """API concepts, "resource versions": 410 for the second page; what was read of the first is not in twice."""
+    monkeypatch.setattr(paging, "PAGE", 3)
+    path, names = maps
+    real = Api.list
+
+    async def forgetful(self: Api, path: str, *, token: str = "", **more: object) -> Object:
+        if token:
+            raise NotFound(410, "The provided continue parameter is too old")
+        return await real(self, path, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Api, "list", forgetful)
+
+    items = admin.run(all_items(admin.api, path, labels="paged"))
+
+    assert sorted(item["metadata"]["name"] for item in items) == sorted(names)
+
+
+def test_a_collection_that_is_not_there_is_an_error(admin: Cluster) -> None:
+    with pytest.raises(NotFound):
+        admin.run(all_items(admin.api, "/apis/example.com/v1/nothing"))
