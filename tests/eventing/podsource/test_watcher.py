@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any
 
+import pytest
+
+from eventing.podsource.sender import Sender
+from eventing.podsource.tasks import Tasks
+from eventing.podsource.watcher import PodSource
+from kube.door.api import Api
 from kube.paths import Object
 from tests.chain.test_observability import PAGE, PODSOURCE, documented, offered
 from tests.eventing.podsource.bench import GONE, OPENED, Bench
@@ -210,6 +218,31 @@ def test_what_cannot_serve_its_pages_ends(bench: Bench) -> None:
 
     assert second.returncode != 0
     assert "address already in use" in second.stderr
+
+
+class Worn(Api):
+    """The real server, and a fault of ours where pods are listed."""
+
+    async def list(self, path: str, **options: Any) -> Object:
+        if path.endswith("/pods"):
+            raise ZeroDivisionError
+        return await super().list(path, **options)
+
+
+def test_a_fault_in_one_of_its_tasks_is_raised(bench: Bench) -> None:
+    """No node's watch dies in silence while the others go on."""
+    bench.maintain(bench.work.node())
+
+    async def run() -> None:
+        async with Tasks() as tasks, Sender(bench.sink.url, tasks) as sender:
+            api = await Worn.connect(bench.environment["KUBECONFIG"])
+            try:
+                await asyncio.wait_for(PodSource(api, sender, tasks).run(), 30)
+            finally:
+                await api.close()
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(run())
 
 
 def test_the_page_names_every_metric_and_its_labels(bench: Bench) -> None:
