@@ -122,20 +122,27 @@ def plan(leaving: Iterable[Pod], budgets: Iterable[Budget]) -> Plan:
 
 
 def admitted(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
-    """Split the pods under one budget into those it admits now and those that wait.
-
-    Unready pods may go beside the count when the budget says AlwaysAllow, or is met without them
-    (`unhealthyPodEvictionPolicy`, KEP-3017).
-    """
-    status, spec = budget.get("status") or {}, budget["spec"]
+    """Split the pods under one budget into those it admits now and those that wait."""
+    status = budget.get("status") or {}
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
         return [], list(pods)
-    healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
-    beside = spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or 0 < needed <= healthy
-    free = [pod for pod in pods if beside and not is_ready(pod)]
-    counted = [pod for pod in pods if not (beside and not is_ready(pod))]
+    free: list[Pod] = []
+    counted: list[Pod] = []
+    for pod in pods:
+        (free if goes_beside(budget, pod) else counted).append(pod)
     allowed = max(0, status.get("disruptionsAllowed", 0))
     return free + counted[:allowed], counted[allowed:]
+
+
+def goes_beside(budget: Budget, pod: Pod) -> bool:
+    """Whether a pod may go beside the budget's count, once that is up to date.
+
+    Unready pods may when the budget says AlwaysAllow, or is met without them (`unhealthyPodEvictionPolicy`, KEP-3017).
+    """
+    status, spec = budget.get("status") or {}, budget["spec"]
+    healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+    beside = spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or 0 < needed <= healthy
+    return beside and not is_ready(pod)
 
 
 def refused_by(budget: Budget, pod: Pod, going: int = 0) -> Blocked:

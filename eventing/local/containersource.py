@@ -24,6 +24,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds before a child that ended is started again, doubling; after a run of LONGEST_PAUSE it begins anew."""
 STOP_SECONDS = 5.0
 """What a child gets between SIGTERM and SIGKILL."""
+OWN_HOST = "PORT"
+"""The variable that says where a container serves. It is alone there; here many share one host, and none serves."""
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -109,7 +111,7 @@ def read(document: Document, kubeconfig: str | None) -> ContainerSource:
 
 
 def program(document: Document) -> Program:
-    """What the one container of the source would run."""
+    """What the one container of the source would run; it is told no port to serve at."""
     containers = document.need("spec.template.spec.containers", list)
     if len(containers) != 1 or not isinstance(containers[0], dict):
         raise document.wrong("spec.template.spec.containers", "must be one container")
@@ -121,4 +123,4 @@ def program(document: Document) -> Program:
         command[0] = sys.executable
     entries = container.get("env") or []
     environment = {entry["name"]: str(entry["value"]) for entry in entries if "value" in entry}
-    return Program(command, environment)
+    return Program(command, {**environment, OWN_HOST: ""})

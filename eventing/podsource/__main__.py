@@ -1,36 +1,52 @@
-"""PodSource as a program, run by a ContainerSource: `python -m eventing.podsource`, which emits to `$K_SINK`."""
+"""PodSource as a program, run by a ContainerSource: `python -m eventing.podsource`, which emits to `$K_SINK`.
+
+With `$PORT` it serves its pages there (`eventing.podsource.server`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 
+from eventing import logs
 from eventing.podsource.sender import Sender
+from eventing.podsource.server import serving
+from eventing.podsource.tasks import Tasks
 from eventing.podsource.watcher import PodSource
 from kube.door.api import Api
 
 
 async def main() -> None:
-    """Run until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT. What dies in it ends it with an error, so that the platform starts it again."""
     sink = os.environ.get("K_SINK")
     if not sink:
         raise SystemExit("podsource: K_SINK is not set; run as a ContainerSource, or set it to a broker's address")
-    api = await Api.connect()
+    logs.configure()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Sender(sink) as sender:
-        source = asyncio.create_task(PodSource(api, sender).run())
-        await asyncio.wait({source, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
-        if source.done():
-            source.result()
-        source.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await source
-    await api.close()
+    async with AsyncExitStack() as stack:
+        api = await Api.connect(connections=0)  # a limit would be one to the nodes under maintenance
+        stack.push_async_callback(api.close)
+        tasks = await stack.enter_async_context(Tasks())
+        sender = await stack.enter_async_context(Sender(sink, tasks))
+        source = PodSource(api, sender, tasks)
+        if port := os.environ.get("PORT"):
+            await stack.enter_async_context(serving(int(port), lambda: source.ready))
+        await _first(source, stop)
+
+
+async def _first(source: PodSource, stop: asyncio.Event) -> None:
+    """Wait until the source dies, whose error this raises, or until it is to stop."""
+    running, stopping = asyncio.create_task(source.run()), asyncio.create_task(stop.wait())
+    done, rest = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    for task in rest:
+        task.cancel()
+    for ended in done:
+        ended.result()
 
 
 if __name__ == "__main__":

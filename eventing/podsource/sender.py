@@ -14,6 +14,8 @@ from typing import Any
 import aiohttp
 
 from eventing.events import Reference, event
+from eventing.podsource.metrics import HINTS
+from eventing.podsource.tasks import Tasks
 from eventing.wire import binary
 from kube.backoff import pauses
 
@@ -28,15 +30,17 @@ log = logging.getLogger("podsource")
 
 @dataclass(frozen=True)
 class Hint:
-    """What one event will carry: its data and flags."""
+    """What one event will carry: its data and flags, and how often nobody acted on the like."""
 
     data: Mapping[str, Any]
     flags: tuple[str, ...]
+    again: int
 
     @property
-    def version(self) -> str:
-        """The version of what was seen: the same state makes an event of the same id."""
-        return str(self.data.get("podsVersion") or self.data.get("budgetsVersion") or "")
+    def seed(self) -> str:
+        """The version of what was seen: the same state makes an event of the same id, unless it is told again."""
+        version = str(self.data.get("podsVersion") or self.data.get("budgetsVersion") or "")
+        return f"{version}|{self.again}" if self.again else version
 
 
 class Slot:
@@ -51,10 +55,10 @@ class Slot:
 
 
 class Sender:
-    """Posts events to `sink`. An asynchronous context manager."""
+    """Posts events to `sink`, in tasks of its own among `tasks`. An asynchronous context manager."""
 
-    def __init__(self, sink: str) -> None:
-        self._sink = sink
+    def __init__(self, sink: str, tasks: Tasks) -> None:
+        self._sink, self._tasks = sink, tasks
         self._slots: dict[tuple[str, str, str], Slot] = {}
 
     async def __aenter__(self) -> Sender:
@@ -78,19 +82,21 @@ class Sender:
         *,
         urgent: bool,
         flags: tuple[str, ...] = (),
+        again: int = 0,
     ) -> None:
         """Emit an event after `COALESCE_SECONDS`, unless a newer one takes its place.
 
-        An `urgent` one goes out at once, `INTERVAL_SECONDS` after the last one.
+        An `urgent` one goes out at once, `INTERVAL_SECONDS` after the last one. `again` is how often the same was told
+        and nobody acted.
         """
         slot = self._slots.setdefault((node, kind, maintenance.uid), Slot())
         now = time.monotonic()
         due = max(now, slot.last + INTERVAL_SECONDS) if urgent else now + COALESCE_SECONDS
         slot.due = due if slot.hint is None else min(slot.due, due)
-        slot.hint = Hint(data, flags)
+        slot.hint = Hint(data, flags, again)
         slot.wake.set()
         if slot.task is None or slot.task.done():
-            slot.task = asyncio.create_task(self._send_hints(slot, kind, maintenance, node))
+            slot.task = self._tasks.start(self._send_hints(slot, kind, maintenance, node))
 
     def discard(self, node: str) -> None:
         """Drop the node's hints that were not sent yet: its drain is over."""
@@ -120,12 +126,11 @@ class Sender:
 
     async def _post(self, kind: str, maintenance: Reference, node: str, hint: Hint) -> bool:
         """Publish the hint as an event; whether the sink accepted it."""
-        message = binary(
-            event(kind, "podsource", maintenance, node, seed=hint.version, data=hint.data, flags=hint.flags)
-        )
+        message = binary(event(kind, "podsource", maintenance, node, seed=hint.seed, data=hint.data, flags=hint.flags))
         try:
             async with self._session.post(self._sink, data=message.body, headers=message.headers) as response:
                 if response.status < 300:
+                    HINTS.labels(kind).inc()
                     return True
                 log.warning("the sink answered %s to %s", response.status, kind)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:

@@ -9,113 +9,174 @@ Touches: nodemaintenances list, watch; pods list, watch; poddisruptionbudgets li
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from contextlib import aclosing
 
 from eventing import events
-from eventing.events import Reference
+from eventing.podsource.draining import DrainingNode
+from eventing.podsource.metrics import NODES, Counted
+from eventing.podsource.openings import Openings
 from eventing.podsource.sender import Sender
-from kube.budgets import BUDGETS, Budget, budget_key, covers, plan
+from eventing.podsource.tasks import Tasks
+from eventing.podsource.turns import Told
+from kube.budgets import BUDGETS
 from kube.door.api import Api
 from kube.door.errors import NotFound
 from kube.door.following import follow
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, Group
 from kube.paths import Object, pods_on
-from kube.pods import Pod, is_terminating, sort, uid
+from kube.pods import Pod, is_terminating, sort
+from kube.trimming import trimmed_budget, trimmed_pod
 
 ABSENT_SECONDS = 2.0
 """How often to look whether the CRD of an absent group was installed."""
 
 
-class DrainingNode:
-    """One node whose drain is running: its maintenances and pods as the watches last showed them."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.maintenances: dict[str, Object] = {}
-        self.pods: dict[str, Pod] = {}
-        self.task: asyncio.Task[None] | None = None
-
-    def references(self) -> Iterable[Reference]:
-        """What its events are about: all its maintenances, as the watch that shows which has begun may lag behind."""
-        return [Reference.of(item) for item in self.maintenances.values()]
-
-    def has_begun(self) -> bool:
-        """Whether one of its maintenances may have evicted pods already."""
-        return any(m.has_begun(item) for item in self.maintenances.values())
-
-    def pending(self) -> list[Pod]:
-        """The pods that are still to leave the node."""
-        return sort(self.pods.values()).leaving
-
-
 class PodSource:
-    """Watches through `api`, emits through `sender`."""
+    """Watches through `api`, which must not limit its connections: see `run`. Emits through `sender`.
 
-    def __init__(self, api: Api, sender: Sender) -> None:
-        self._api, self._sender = api, sender
+    `tasks` run its watches; whoever made them hears of it when one dies.
+    """
+
+    def __init__(self, api: Api, sender: Sender, tasks: Tasks, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api, self._sender, self._tasks, self._clock = api, sender, tasks, clock
         self._nodes: dict[str, DrainingNode] = {}
-        self._budgets: dict[str, Budget] = {}
+        self._openings = Openings(self._nodes)
         self._budget_task: asyncio.Task[None] | None = None
+        self._unlisted = set(GROUPS)
+        self._wake = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """All NodeMaintenance objects that were there when it started are known."""
+        return not self._unlisted
 
     async def run(self) -> None:
-        """Watch until cancelled."""
-        await asyncio.gather(*(self._maintenances(group) for group in GROUPS.values()))
+        """Watch until cancelled, or until a task of it dies; raises what that raised.
+
+        Each node under maintenance has a watch of its own: the cost grows with the nodes at work and not with the
+        cluster, as that of one watch of all pods would. So many nodes, so many connections.
+        """
+        for group in GROUPS.values():
+            self._tasks.start(self._maintenances(group))
+        self._tasks.start(self._tell())
+        await self._tasks.failure()
 
     async def _maintenances(self, group: Group) -> None:
         while True:
             try:
-                async for change in follow(self._api, group.path):
-                    if change.kind != "SYNCED":
-                        item = {**change.object, "apiVersion": group.api_version}
-                        self._update(item, gone=change.kind == "DELETED")
+                await self._follow_maintenances(group)
             except NotFound:
-                await asyncio.sleep(ABSENT_SECONDS)
+                self._absent(group)
+            await asyncio.sleep(ABSENT_SECONDS)
 
-    def _update(self, item: Object, *, gone: bool) -> None:
-        """Watch a node while one of its maintenances is at work, and not longer."""
+    async def _follow_maintenances(self, group: Group) -> None:
+        listed, witness = False, Counted("nodemaintenances")
+        async with aclosing(follow(self._api, group.path, keep=m.trimmed, witness=witness)) as changes:
+            async for change in changes:
+                if change.kind == "SYNCED":
+                    listed = True
+                    self._unlisted.discard(group.api_version)
+                    continue
+                item = {**change.object, "apiVersion": group.api_version}
+                self._update(item, gone=change.kind == "DELETED", seen_before=not listed)
+
+    def _absent(self, group: Group) -> None:
+        """The CRD is not, or no longer, there; and so none of its objects."""
+        self._unlisted.discard(group.api_version)
+        for node in list(self._nodes.values()):
+            for item in list(node.maintenances.values()):
+                if m.group(item) is group:
+                    self._update(item, gone=True)
+
+    def _update(self, item: Object, *, gone: bool, seen_before: bool = False) -> None:
+        """Watch a node while one of its maintenances is at work, and not longer.
+
+        One that has begun when it is `seen_before`, by an earlier process, may wait for what nobody saw; for one that
+        begins before our eyes a pass is on its way.
+        """
         name, key = m.node_name(item), item["metadata"]["uid"]
         if not gone and not m.is_deleting(item) and m.phase(item) not in (m.SUCCEEDED, m.FAILED):
             node = self._nodes.setdefault(name, DrainingNode(name))
+            had_begun = node.has_begun()
             node.maintenances[key] = item
-            node.task = node.task or asyncio.create_task(self._pods(node))
+            node.task = node.task or self._tasks.start(self._pods(node))
+            if node.has_begun() and not had_begun:
+                self._begin(node, seen_before)
         elif name in self._nodes:
             node = self._nodes[name]
             node.maintenances.pop(key, None)
             if not node.maintenances:
                 self._drop(node)
+        NODES.set(len(self._nodes))
         self._watch_budgets()
+
+    def _begin(self, node: DrainingNode, seen_before: bool) -> None:
+        if not seen_before:
+            self._openings.pass_begins(node, self._clock())
+        self._openings.node_changed(node)
+        self._wake.set()
 
     def _drop(self, node: DrainingNode) -> None:
         del self._nodes[node.name]
+        self._openings.forget(node)
         self._sender.discard(node.name)
         if node.task:
             node.task.cancel()
 
     async def _pods(self, node: DrainingNode) -> None:
         path, fields = pods_on(node.name)
-        async for change in follow(self._api, path, fields=fields):
-            version = change.object["metadata"]["resourceVersion"]
-            if change.kind == "SYNCED":
-                if node.has_begun():  # pods may have gone before this watch was there
-                    self._emit_gone(node, version)
-            elif change.kind == "DELETED":
-                self._remove(node, change.object, version)
-            else:
-                node.pods[uid(change.object)] = change.object
+        stream = follow(self._api, path, fields=fields, keep=trimmed_pod, witness=Counted("pods"))
+        async with aclosing(stream) as changes:
+            async for change in changes:
+                version = change.object["metadata"]["resourceVersion"]
+                if change.kind == "SYNCED":
+                    self._sync(node, version)
+                elif change.kind == "DELETED":
+                    self._remove(node, change.object, version)
+                else:
+                    self._put(node, change.object)
+                self._wake.set()
+
+    def _sync(self, node: DrainingNode, version: str) -> None:
+        node.synced = True
+        self._openings.node_changed(node)
+        if node.has_begun():  # pods may have gone before this watch was there
+            self._emit_gone(node, version)
+
+    def _put(self, node: DrainingNode, pod: Pod) -> None:
+        before = node.put(pod)
+        if is_terminating(pod) and before is not None and not is_terminating(before):
+            self._openings.pod_acted(node, pod, self._clock())
+        for state in (pod,) if before is None else (before, pod):  # its labels may be others now
+            self._openings.pod_changed(node, state)
 
     def _remove(self, node: DrainingNode, pod: Pod, version: str) -> None:
-        node.pods.pop(uid(pod), None)
-        if sort([pod]).leaving:
+        before = node.drop(pod)
+        if before is not None and not is_terminating(before):  # it had no time to end
+            self._openings.pod_acted(node, pod, self._clock())
+        self._openings.pod_left(node, pod)
+        self._openings.pod_changed(node, pod)
+        found, empty = sort([pod]), not node.leaving()
+        if empty:
+            self._openings.node_changed(node)
+        if found.leaving or (found.daemons and empty and node.has_begun()):
             self._emit_gone(node, version)
 
     def _emit_gone(self, node: DrainingNode, version: str) -> None:
         """Emit `pods.gone`: together with others that go soon after, at once when it was the last one.
 
-        While all pods that are left are terminating, it concerns the status alone.
+        While all pods that are left are terminating, it concerns the status alone. A DaemonSet pod counts when no other
+        pod is left: it may have been the last one whose DaemonSet is gone (NMO-7).
         """
-        pending = node.pending()
+        pending = node.leaving()
         flag = "progress" if pending and all(map(is_terminating, pending)) else "more"
+        if not pending:
+            self._openings.pass_begins(node, self._clock())
         for reference in node.references():
             data = {"podsVersion": version}
             self._sender.enqueue(events.PODS_GONE, reference, node.name, data, urgent=not pending, flags=(flag,))
@@ -123,32 +184,54 @@ class PodSource:
     def _watch_budgets(self) -> None:
         """Budgets are watched exactly while a drain is running."""
         if self._nodes and self._budget_task is None:
-            self._budget_task = asyncio.create_task(self._follow_budgets())
+            self._budget_task = self._tasks.start(self._follow_budgets())
         elif not self._nodes and self._budget_task is not None:
             self._budget_task.cancel()
             self._budget_task = None
-            self._budgets.clear()
+            self._openings.clear()
 
     async def _follow_budgets(self) -> None:
-        synced = False
-        async for change in follow(self._api, BUDGETS):
-            if change.kind == "SYNCED":
-                synced = True
-                continue
-            key = budget_key(change.object)
-            if change.kind == "DELETED":
-                self._budgets.pop(key, None)
-            else:
-                self._budgets[key] = change.object
-            if synced:
-                self._emit_opened(change.object)
+        stream = follow(self._api, BUDGETS, keep=trimmed_budget, witness=_Relisted(self._relisted))
+        async with aclosing(stream) as changes:
+            async for change in changes:
+                if change.kind == "SYNCED":
+                    continue
+                if change.kind == "DELETED":
+                    self._openings.drop(change.object)
+                else:
+                    self._openings.put(change.object)
+                self._wake.set()
 
-    def _emit_opened(self, budget: Budget) -> None:
-        """Emit `budget.opened` for every node with a pod that this budget now admits."""
-        for node in list(self._nodes.values()):
-            covered = [pod for pod in node.pending() if not is_terminating(pod) and covers(budget, pod)]
-            admitted = plan(covered, self._budgets.values())
-            if admitted.free or admitted.queues:
-                data = {"budget": budget_key(budget), "budgetsVersion": budget["metadata"]["resourceVersion"]}
-                for reference in node.references():
-                    self._sender.enqueue(events.BUDGET_OPENED, reference, node.name, data, urgent=True)
+    def _relisted(self) -> None:
+        self._openings.listed()
+        self._wake.set()
+
+    async def _tell(self) -> None:
+        """Tell what is due; then sleep until more will be, or something happens."""
+        while True:
+            self._wake.clear()
+            now = self._clock()
+            for told in self._openings.take(now):
+                self._emit_opened(told)
+            rest = self._openings.next(now) - now
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), None if math.isinf(rest) else rest)
+
+    def _emit_opened(self, told: Told) -> None:
+        """Emit `budget.opened` to a node with a pod that this budget admits."""
+        data = {"budget": told.budget, "budgetsVersion": str(self._openings.version)}
+        for reference in self._nodes[told.node].references():
+            kind = events.BUDGET_OPENED
+            self._sender.enqueue(kind, reference, told.node, data, urgent=True, again=told.again)
+
+
+class _Relisted(Counted):
+    """The witness of the budgets' stream, which says when they were listed."""
+
+    def __init__(self, listed: Callable[[], None]) -> None:
+        super().__init__("poddisruptionbudgets")
+        self._listed = listed
+
+    def listed(self) -> None:
+        """Say it."""
+        self._listed()

@@ -46,10 +46,13 @@ SERVER_SETTINGS = (
 
 
 class Api:
-    """Requests to one API server on one event loop. Keeps its connections warm; close it with `await api.close()`."""
+    """Requests to one API server on one event loop. Keeps its connections warm; close it with `await api.close()`.
 
-    def __init__(self, configuration: Configuration) -> None:
-        configuration.connection_pool_maxsize = CONNECTIONS
+    At most `connections` are open at once, 0 for no limit; a request beyond that waits, and a watch waits for ever.
+    """
+
+    def __init__(self, configuration: Configuration, connections: int = CONNECTIONS) -> None:
+        configuration.connection_pool_maxsize = connections
         configuration.client_session_kwargs = {"timeout": aiohttp.ClientTimeout(total=None)}
         self._configuration = configuration
         self._dry_run = False
@@ -57,7 +60,9 @@ class Api:
         self._token = ""
 
     @classmethod
-    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Api:
+    async def connect(
+        cls, kubeconfig: str | None = None, context: str | None = None, *, connections: int = CONNECTIONS
+    ) -> Api:
         """An Api for `kubeconfig` (default: `$KUBECONFIG`, then the usual file), or the pod's own account in a cluster.
 
         Raises `Unavailable` naming the remedy when there is neither.
@@ -76,7 +81,7 @@ class Api:
             reason = " ".join(str(error).split())
             where = os.pathsep.join(files)
             raise Unavailable(0, f"no usable kubeconfig at {where}: {reason}; set KUBECONFIG") from None
-        return cls(configuration)
+        return cls(configuration, connections)
 
     async def nameless(self) -> Api:
         """The same server on connections of its own, which carry nobody's certificate, token or cookie.

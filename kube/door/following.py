@@ -6,18 +6,20 @@ import asyncio
 import json
 import logging
 import zlib
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
 
 from kube.backoff import pauses
 from kube.door.api import Api
-from kube.door.errors import ApiError, NotFound, Unavailable
+from kube.door.errors import ApiError, NotFound, Rejected, Unavailable
 from kube.paths import Object
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between attempts to connect, doubling."""
+LONGEST_REFUSED = 30.0
+"""The same where a server that answers and refuses is borne with: asking more often helps neither side."""
 log = logging.getLogger(__name__)
 
 Kind = Literal["ADDED", "MODIFIED", "DELETED", "SYNCED"]
@@ -36,40 +38,74 @@ class Change:
     object: Object
 
 
+class Witness:
+    """Is told how a stream fares. Whoever wants to know overrides what it wants to know."""
+
+    def listed(self) -> None:
+        """A list was answered, and all its changes were taken: the first one, or one read anew."""
+
+    def opened(self) -> None:
+        """A watch was asked for."""
+
+    def closed(self) -> None:
+        """It ended."""
+
+    def failed(self, error: ApiError) -> None:
+        """A list or a watch was refused, or got no answer; it is tried again."""
+
+
+def whole(item: Object) -> Object:
+    """Keep all of an object."""
+    return item
+
+
 async def follow(
-    api: Api, path: str, *, fields: str = "", labels: str = "", initial: bool = True
+    api: Api,
+    path: str,
+    *,
+    fields: str = "",
+    labels: str = "",
+    initial: bool = True,
+    keep: Callable[[Object], Object] = whole,
+    witness: Witness | None = None,
 ) -> AsyncGenerator[Change, None]:
     """Changes of the collection at `path`, narrowed by field and label selectors.
 
     First what is there, as ADDED (not with `initial=False`), then SYNCED, then changes without end: a broken watch is
     resumed where it broke; where the server has forgotten that version (410), the list is read anew and compared.
-    Raises `NotFound` when the collection is not, or no longer, there, and what a first list raises but `Unavailable`.
+    Of each object only what `keep` returns is stored and given: at least uid and version.
+    Raises `NotFound` when the collection is not, or no longer, there, and what a list raises but `Unavailable`; with a
+    `witness` `NotFound` alone: it is told of every other refusal, which is tried again.
     Close it (`contextlib.aclosing`), else its watch stays open.
     """
-    known = _Known()
-    listed = await _list(api, path, fields, labels)
+    known, attempts = _Known(keep), _Attempts(path, witness)
+    listed = await _list(api, path, fields, labels, attempts)
     for change in known.compare(listed):
         if initial:
             yield change
     version = _version(listed)
+    attempts.witness.listed()
     yield Change("SYNCED", {"metadata": {"resourceVersion": version}})
-    backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
     while True:
         try:
             watch = api.watch(path, version=version, fields=fields, labels=labels)
-            async with aclosing(cast("Watch", watch)) as changes:
+            async with attempts.watching(), aclosing(cast("Watch", watch)) as changes:
                 async for kind, changed in changes:
-                    backoff, version = pauses(FIRST_PAUSE, LONGEST_PAUSE), _version(changed)
+                    attempts.succeed()
+                    version = _version(changed)
                     for change in known.take(kind, changed):
                         yield change
-        except NotFound:
-            listed = await _list(api, path, fields, labels)
+        except (NotFound, Rejected) as error:  # no such version, or none that the server understands
+            if not isinstance(error, NotFound):
+                attempts.fail(error)
+            listed = await _list(api, path, fields, labels, attempts)
             for change in known.compare(listed):
                 yield change
             version = _version(listed)
+            attempts.witness.listed()
         except ApiError as error:
-            log.warning("%s; resuming at %s", error.message, version)
-        await asyncio.sleep(next(backoff))
+            attempts.fail(error)
+        await attempts.pause()
 
 
 async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
@@ -94,30 +130,73 @@ async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple
             await stream.aclose()  # one that has a change at hand was not reached by any cancelling
 
 
-async def _list(api: Api, path: str, fields: str, labels: str) -> Object:
-    """The newest list, however long the server is away."""
-    backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
+async def _list(api: Api, path: str, fields: str, labels: str, attempts: _Attempts) -> Object:
+    """The newest list, however long the server is away; with a witness, however long it refuses."""
     while True:
         try:
             return await api.list(path, fields=fields, labels=labels)
-        except Unavailable as error:
-            log.warning("%s; asking again for %s", error.message, path)
-        await asyncio.sleep(next(backoff))
+        except NotFound:
+            raise
+        except ApiError as error:
+            if not attempts.is_witnessed and not isinstance(error, Unavailable):
+                raise
+            attempts.fail(error)
+        await attempts.pause()
+
+
+class _Attempts:
+    """The pauses of one stream, and what is said of its failures: each once, until it is another one."""
+
+    def __init__(self, path: str, witness: Witness | None) -> None:
+        self.is_witnessed, self.witness = witness is not None, witness or Witness()
+        self._path = path
+        self._said = ""
+        self.succeed()
+
+    def succeed(self) -> None:
+        """Something came."""
+        self._failure: int | None = None
+        self._pauses, self._said = pauses(FIRST_PAUSE, LONGEST_PAUSE), ""
+
+    def fail(self, error: ApiError) -> None:
+        """Count it, say it, and begin with short pauses when it is another failure than the last one."""
+        self.witness.failed(error)
+        if error.status != self._failure:
+            self._failure = error.status
+            patient = self.is_witnessed and error.status
+            self._pauses = pauses(FIRST_PAUSE, LONGEST_REFUSED if patient else LONGEST_PAUSE)
+        if error.message != self._said:
+            self._said = error.message
+            log.warning("%s; asking again for %s", error.message, self._path)
+
+    async def pause(self) -> None:
+        """Wait before the next attempt."""
+        await asyncio.sleep(next(self._pauses))
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Tell the witness of a watch from its beginning to its end."""
+        self.witness.opened()
+        try:
+            yield
+        finally:
+            self.witness.closed()
 
 
 class _Known:
     """What the follower has yielded: uid → version and the packed object, which a deletion that went unseen needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Callable[[Object], Object]) -> None:
+        self._keep = keep
         self._objects: dict[str, tuple[str, bytes]] = {}
 
     def take(self, kind: str, changed: Object) -> Iterator[Change]:
         """The change that a watch event stands for; none for a bookmark."""
         if kind == "DELETED":
             self._objects.pop(_uid(changed), None)
-            yield Change("DELETED", changed)
+            yield Change("DELETED", self._keep(changed))
         elif kind in ("ADDED", "MODIFIED"):
-            yield self._keep(changed)
+            yield self._put(self._keep(changed))
 
     def compare(self, listed: Object) -> Iterator[Change]:
         """The changes from what was yielded to a fresh list; deletions first: a name is free before it comes again."""
@@ -130,9 +209,9 @@ class _Known:
         for item in items:
             known = self._objects.get(_uid(item))
             if known is None or known[0] != _version(item):
-                yield self._keep(item)
+                yield self._put(self._keep(item))
 
-    def _keep(self, item: Object) -> Change:
+    def _put(self, item: Object) -> Change:
         kind: Kind = "MODIFIED" if _uid(item) in self._objects else "ADDED"
         self._objects[_uid(item)] = (_version(item), _packed(item))
         return Change(kind, item)

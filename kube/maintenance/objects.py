@@ -39,6 +39,16 @@ def node_name(maintenance: Maintenance) -> str:
     return str((maintenance.get("spec") or {}).get("nodeName") or "")
 
 
+def trimmed(maintenance: Maintenance) -> Object:
+    """What tells which node it is about, whether it has begun, and whether it is over; pending pods are many."""
+    metadata, wanted = maintenance["metadata"], ("name", "uid", "resourceVersion", "deletionTimestamp", "finalizers")
+    kept = {name: metadata[name] for name in wanted if name in metadata}
+    noted = (metadata.get("annotations") or {}).get(SNAPSHOT)
+    annotations = {"annotations": {SNAPSHOT: noted}} if noted else {}
+    spec, status = {"nodeName": node_name(maintenance)}, {"phase": phase(maintenance)}
+    return {"metadata": {**kept, **annotations}, "spec": spec, "status": status}
+
+
 def is_deleting(maintenance: Maintenance) -> bool:
     """Deletion was requested."""
     return bool(maintenance["metadata"].get("deletionTimestamp"))

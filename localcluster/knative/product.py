@@ -10,7 +10,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
 from localcluster.knative import install
 from localcluster.knative.planes import Planes
-from localcluster.processes import Server
+from localcluster.processes import Server, free_port
 from localcluster.servers import ROOT
 
 SECONDS = 60
@@ -78,7 +78,7 @@ class KnativeProduct(EngineProduct):
         bound = '--for=jsonpath={.spec.template.spec.containers[0].env[?(@.name=="K_SINK")].value}'
         kubectl(*wait, "-n", NAMESPACE, "deployment/podsource-deployment", "--for=create")
         kubectl(*wait, "-n", NAMESPACE, "deployment/podsource-deployment", bound)
-        found["podsource"] = kubelet.server(NAMESPACE, "podsource-deployment")
+        found["podsource"] = kubelet.server(NAMESPACE, "podsource-deployment", PORT=str(free_port()))
         system = install.EVENTING.namespace
         kubectl(*wait, "-n", system, "deployment/pingsource-mt-adapter", "--for=jsonpath={.spec.replicas}=1")
         found["ping"] = kubelet.server(system, "pingsource-mt-adapter")

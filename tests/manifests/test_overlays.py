@@ -120,6 +120,18 @@ def test_every_pod_is_confined(name: str) -> None:
             assert all(set(container["resources"][each]) == {"cpu", "memory"} for each in ("requests", "limits"))
 
 
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_podsource_is_asked_at_the_port_that_it_is_told(name: str) -> None:
+    """It is started again when it does not answer, and read by Prometheus at the port that is open for it."""
+    (container,) = pod_specs(overlay(name))["podsource"]["spec"]["containers"]
+    told = {item["name"]: item["value"] for item in container["env"]}
+
+    assert told == {"PORT": "8080"}
+    assert [each["containerPort"] for each in container["ports"]] == [8080]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": 8080}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8080}
+
+
 @pytest.mark.parametrize("name", WITH_FUNCTIONS)
 def test_every_place_that_a_function_writes_to_is_a_volume(name: str) -> None:
     """The root is read-only: gunicorn's heartbeat goes to /tmp, the journal to its own folder."""

@@ -22,15 +22,24 @@ Start = Callable[..., Broker]
 CHILD = """
 import os, sys, time, urllib.request
 headers = {"ce-specversion": "1.0", "ce-id": str(os.getpid()), "ce-source": "/child", "ce-type": "child.alive",
-           "ce-greeting": os.environ["GREETING"], "ce-identity": os.environ["KUBECONFIG"]}
+           "ce-greeting": os.environ["GREETING"], "ce-identity": os.environ["KUBECONFIG"],
+           "ce-port": os.environ["PORT"] or "none"}
 urllib.request.urlopen(urllib.request.Request(os.environ["K_SINK"], b"", headers, method="POST")).close()
 if os.environ["STAY"] == "yes":
     time.sleep(600)
 """
 
 
+PORT = {"name": "PORT", "value": "8080"}
+
+
 def container(stay: str) -> dict[str, Any]:
-    env = [{"name": "GREETING", "value": "hello"}, {"name": "STAY", "value": stay}, {"name": "X", "valueFrom": {}}]
+    env = [
+        {"name": "GREETING", "value": "hello"},
+        {"name": "STAY", "value": stay},
+        {"name": "X", "valueFrom": {}},
+        PORT,
+    ]
     child = {"name": "child", "image": "x", "command": ["python", "-c"], "args": [CHILD], "env": env}
     return source("ContainerSource", "child", template={"spec": {"containers": [child]}})
 
@@ -90,13 +99,14 @@ def test_ticks_are_not_queued_behind_a_backoff(receiver: Receiver, start: Start)
 
 
 def test_a_container_source_is_a_child_that_posts_to_us(receiver: Receiver, start: Start) -> None:
-    """It gets K_SINK, its own environment, and the identity meant for it."""
+    """It gets K_SINK, its own environment, and the identity meant for it; but no port, as many share this host."""
     start(container("yes"), trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity")
 
     (alive,) = receiver.wait_for("/f")
 
     assert alive.headers["ce-greeting"] == "hello"
     assert alive.headers["ce-identity"] == "/identity"
+    assert alive.headers["ce-port"] == "none"
 
 
 def test_a_child_that_ends_is_started_again(receiver: Receiver, start: Start) -> None:

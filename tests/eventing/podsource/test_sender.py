@@ -14,6 +14,7 @@ from aiohttp import web
 from eventing import events
 from eventing.events import Reference
 from eventing.podsource.sender import COALESCE_SECONDS, INTERVAL_SECONDS, Sender
+from eventing.podsource.tasks import Tasks
 from eventing.wire import received
 from functions.data import data_of
 
@@ -58,7 +59,7 @@ def with_sender(sink: Sink, script: Callable[[Sender], Awaitable[None]]) -> None
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         try:
-            async with Sender(f"http://127.0.0.1:{runner.addresses[0][1]}/") as sender:
+            async with Tasks() as tasks, Sender(f"http://127.0.0.1:{runner.addresses[0][1]}/", tasks) as sender:
                 await script(sender)
         finally:
             await runner.cleanup()
@@ -74,8 +75,10 @@ def enqueue(
     node: str = "node-1",
     reference: Reference = MINE,
     flags: tuple[str, ...] = (),
+    again: int = 0,
 ) -> None:
-    sender.enqueue(events.PODS_GONE, reference, node, {"podsVersion": version}, urgent=urgent, flags=flags)
+    data = {"podsVersion": version}
+    sender.enqueue(events.PODS_GONE, reference, node, data, urgent=urgent, flags=flags, again=again)
 
 
 @pytest.fixture(autouse=True)
@@ -205,3 +208,19 @@ def test_the_same_state_has_the_same_id() -> None:
 
     first, second = (sink.taken[0][1].get_id() for sink in sinks)
     assert first == second
+
+
+def test_what_is_told_again_is_another_event() -> None:
+    """X-2: the state is the same and the hint is not: nobody may take it for a redelivery."""
+    sink = Sink()
+
+    async def script(sender: Sender) -> None:
+        enqueue(sender, "7", urgent=True)
+        await sink.until(1)
+        enqueue(sender, "7", urgent=True, again=1)
+        await sink.until(2)
+
+    with_sender(sink, script)
+
+    first, second = (event.get_id() for _, event in sink.taken)
+    assert first != second

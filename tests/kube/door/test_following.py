@@ -7,14 +7,14 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 
 from kube.door.api import Api
-from kube.door.errors import NotFound
-from kube.door.following import Change, follow
+from kube.door.errors import ApiError, Denied, NotFound, error_of
+from kube.door.following import Change, Witness, follow
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.eventing.local.cable import Cable
@@ -242,3 +242,115 @@ def test_an_api_server_that_is_away_at_first_is_waited_for(cluster: LocalCluster
             assert await first == [("SYNCED", "")]
 
     follows(cluster, cable, test)
+
+
+class Refused(Witness):
+    """Takes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def listed(self) -> None:
+        self.told.append("listed")
+
+    def opened(self) -> None:
+        self.told.append("opened")
+
+    def closed(self) -> None:
+        self.told.append("closed")
+
+    def failed(self, error: ApiError) -> None:
+        self.told.append(f"failed {error.status}")
+
+
+class Strict(Api):
+    """The real server, which answers the next lists and watches with these errors instead."""
+
+    lists: ClassVar[list[int]] = []
+    watches: ClassVar[list[int]] = []
+
+    async def list(self, path: str, **options: Any) -> Object:
+        if self.lists:
+            raise error_of(self.lists.pop(0), {"message": "no"})
+        return await super().list(path, **options)
+
+    async def watch(self, path: str, **options: Any) -> AsyncIterator[tuple[str, Object]]:
+        if self.watches:
+            raise error_of(self.watches.pop(0), {"message": "no"})
+        watch: Any = super().watch(path, **options)
+        async with aclosing(watch) as changes:
+            async for change in changes:
+                yield change
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 409, 429, 500, 503])
+def test_a_refused_list_and_a_refused_watch_are_tried_again(
+    cluster: LocalCluster, cable: Cable, namespace: str, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    """With a witness, which hears of each refusal; the log says it once. What was refused is not lost."""
+    witness = Refused()
+
+    async def test(api: Api) -> None:
+        assert isinstance(api, Strict)
+        api.lists[:], api.watches[:] = [status, status], [status, status]
+        path, only = paths(namespace)
+        async with aclosing(follow(api, path, witness=witness, **only)) as changes:
+            assert await upcoming(changes, 1) == [("SYNCED", "")]
+            config_map(cluster, namespace, "one")
+            assert await upcoming(changes, 1) == [("ADDED", "one")]
+
+    follows(cluster, cable, test, Strict)
+
+    refused, watches = f"failed {status}", 1 if status == 400 else 2  # a version that is not understood is given up
+    said = [told for told in witness.told if told not in ("opened", "closed")]
+    assert said == [refused, refused, "listed", *[refused] * watches]
+    assert witness.told.count("opened") == witness.told.count("closed") >= watches
+    assert len([line for line in caplog.messages if line.startswith("no;")]) == 1
+
+
+def test_without_a_witness_a_refused_list_is_the_callers_affair(
+    cluster: LocalCluster, cable: Cable, namespace: str
+) -> None:
+    async def test(api: Api) -> None:
+        assert isinstance(api, Strict)
+        api.lists[:] = [403]
+        with pytest.raises(Denied):
+            await anext(follow(api, paths(namespace)[0]))
+
+    follows(cluster, cable, test, Strict)
+
+
+def test_only_what_is_kept_is_given_and_compared(
+    cluster: LocalCluster, cable: Cable, namespace: str, benches: str
+) -> None:
+    """Of every change, a deletion that a fresh list shows, too; and the witness hears of that list."""
+    witness = Refused()
+
+    def name_only(item: Object) -> Object:
+        return {"metadata": {name: item["metadata"][name] for name in ("name", "uid", "resourceVersion")}}
+
+    def bench(name: str) -> None:
+        metadata = {"name": name, "namespace": namespace}
+        body = {"apiVersion": "following.example.com/v1", "kind": "Bench", "metadata": metadata, "x": "1"}
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
+
+    bench("one")
+
+    async def test(api: Api) -> None:
+        assert isinstance(api, Forgetful)
+        async with aclosing(follow(api, benches, keep=name_only, witness=witness)) as changes:
+            told = [await anext(changes), await anext(changes)]
+            cable.cut()
+            cluster.kubectl("delete", "bench", "one", "-n", namespace)
+            bench("two")
+            api.forget = True
+            cable.mend()
+            told += [await asyncio.wait_for(anext(changes), PATIENCE) for _ in range(2)]
+            bench("three")
+            told.append(await asyncio.wait_for(anext(changes), PATIENCE))
+
+        assert [change.kind for change in told] == ["ADDED", "SYNCED", "DELETED", "ADDED", "ADDED"]
+        assert all(change.object.keys() == {"metadata"} for change in told)
+        assert witness.told.count("listed") == 2
+
+    follows(cluster, cable, test, Forgetful)

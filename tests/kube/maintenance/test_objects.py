@@ -100,3 +100,12 @@ def test_times_are_in_utc_with_seconds() -> None:
     east = timezone(timedelta(hours=5))
 
     assert m.timestamp(NOW.astimezone(east).replace(microsecond=7)) == "2026-01-02T03:04:05Z"
+
+
+def test_a_trimmed_maintenance_says_the_same() -> None:
+    """Which node, begun or not, over or not; its lists of pods are left out."""
+    for item in (maintenance(), maintenance({"phase": "Running", "pendingPods": ["a"]}), maintenance(counts="")):
+        less = {**m.trimmed(item), "apiVersion": item["apiVersion"]}
+        for ask in (m.node_name, m.is_deleting, m.has_begun, m.phase, m.path):
+            assert ask(less) == ask(item)
+        assert "pendingPods" not in less["status"]

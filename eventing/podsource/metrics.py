@@ -1,0 +1,34 @@
+"""PodSource's metrics, shown at `/metrics`; docs/observability.md names each."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge
+
+from kube.door.errors import ApiError
+from kube.door.following import Witness
+
+HINTS = Counter("nodemaintenance_podsource_hints_total", "Hints that the sink accepted", ["type"])
+FAILURES = Counter(
+    "nodemaintenance_podsource_watch_failures_total", "Lists and watches that failed and were tried again", ["resource"]
+)
+WATCHES = Gauge("nodemaintenance_podsource_watches", "Watches under way", ["resource"])
+NODES = Gauge("nodemaintenance_podsource_nodes", "Nodes whose drain is running")
+
+
+class Counted(Witness):
+    """Counts the watches of a resource and their failures."""
+
+    def __init__(self, resource: str) -> None:
+        self._watches, self._failures = WATCHES.labels(resource), FAILURES.labels(resource)
+
+    def opened(self) -> None:
+        """One more."""
+        self._watches.inc()
+
+    def closed(self) -> None:
+        """One less."""
+        self._watches.dec()
+
+    def failed(self, error: ApiError) -> None:
+        """Count it; the follower says why in the log."""
+        self._failures.inc()

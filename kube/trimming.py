@@ -1,0 +1,58 @@
+"""Objects cut down to the fields that our rules read, for whoever keeps thousands of them. Pure.
+
+`kube.pods` and `kube.budgets` answer alike on a whole pod or budget and on a trimmed one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kube.paths import Object
+from kube.pods import MIRROR_ANNOTATION, controller, has_local_storage, is_mirror, is_ready
+
+
+def trimmed_pod(pod: Mapping[str, Any]) -> Object:
+    """What tells whether, how and behind which budget the pod leaves; less than a tenth of a usual pod."""
+    metadata: Object = pod["metadata"]
+    spec: Object = {"volumes": [{"emptyDir": {}}]} if has_local_storage(pod) else {}
+    return {"metadata": {**_identity(metadata), **_owned(pod)}, "spec": spec, "status": _status(pod)}
+
+
+def trimmed_budget(budget: Mapping[str, Any]) -> Object:
+    """The budget without who wrote it, its annotations, and conditions that repeat the counts."""
+    metadata: Object = budget["metadata"]
+    status = _only(budget.get("status") or {}, ("observedGeneration", "disruptionsAllowed", *COUNTS))
+    known = {**_identity(metadata), **_only(metadata, ("generation",))}
+    return {"metadata": known, "spec": budget["spec"], "status": status}
+
+
+COUNTS = ("currentHealthy", "desiredHealthy", "expectedPods")
+
+
+def _identity(metadata: Mapping[str, Any]) -> Object:
+    """Names and labels are the same in many objects: one copy of each does."""
+    kept = _only(metadata, ("name", "uid", "resourceVersion", "deletionTimestamp"))
+    labels = metadata.get("labels") or {}
+    return {
+        **kept,
+        "namespace": sys.intern(metadata["namespace"]),
+        "labels": {sys.intern(name): sys.intern(value) for name, value in labels.items()},
+    }
+
+
+def _owned(pod: Mapping[str, Any]) -> Object:
+    owner = controller(pod)
+    owners = [{**_only(owner, ("kind", "name", "uid")), "controller": True}] if owner else []
+    mirror = {"annotations": {MIRROR_ANNOTATION: ""}} if is_mirror(pod) else {}
+    return {**({"ownerReferences": owners} if owners else {}), **mirror}
+
+
+def _status(pod: Mapping[str, Any]) -> Object:
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]} if is_ready(pod) else {}
+    return {**_only(pod.get("status") or {}, ("phase",)), **ready}
+
+
+def _only(fields: Mapping[str, Any], names: Iterable[str]) -> Object:
+    return {name: fields[name] for name in names if name in fields}

@@ -1,0 +1,129 @@
+"""PodSource as a process on a real cluster, a sink that takes its hints, and the steps that the functions would do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import requests
+
+from kube.door.cluster import Cluster
+from kube.evictions import eviction_of, eviction_path
+from kube.maintenance import objects as m
+from kube.maintenance.groups import MEDIK8S
+from kube.paths import Object
+from kube.pods import Pod
+from localcluster import access
+from localcluster.cluster import LocalCluster
+from localcluster.processes import Server, await_ready, free_port
+from localcluster.servers import DIRECT, ROOT
+from tests.receiver import Received, Receiver
+from tests.workload import Workload
+
+OPENED, GONE = "dev.nodemaintenance.budget.opened", "dev.nodemaintenance.pods.gone"
+MODULE = [sys.executable, "-m", "eventing.podsource"]
+
+
+class Bench:
+    """One test's namespace, sink and PodSource, which is not started yet."""
+
+    def __init__(self, cluster: LocalCluster, admin: Cluster, folder: Path) -> None:
+        self.cluster, self.admin = cluster, admin
+        self.work = Workload(cluster, admin)
+        self.sink = Receiver()
+        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        self.log = folder / "podsource.log"
+        identity = str(cluster.kubeconfig_for(access.service_account("podsource")))
+        self.environment = {**DIRECT, "KUBECONFIG": identity, "K_SINK": self.sink.url, "PORT": str(port)}
+        self.source = Server("podsource", MODULE, self.log, self.environment, ROOT)
+
+    def start(self) -> None:
+        """Start PodSource; return when it says that it is ready."""
+        self.source.start()
+        self.await_page("/readyz")
+
+    def await_page(self, page: str) -> None:
+        """Wait until a page is there."""
+        await_ready(page, lambda: self.answers(page) == 200, [self.source], seconds=60)
+
+    def answers(self, page: str) -> int:
+        """The status of a page, 0 when nobody answers."""
+        try:
+            return requests.get(self.url + page, timeout=5).status_code
+        except requests.ConnectionError:
+            return 0
+
+    def figure(self, metric: str) -> float:
+        """A figure of /metrics, 0 when it is not there."""
+        lines = requests.get(self.url + "/metrics", timeout=5).text.splitlines()
+        found = [line.rpartition(" ")[2] for line in lines if line.startswith(f"nodemaintenance_podsource_{metric} ")]
+        return float(found[0]) if found else 0.0
+
+    def await_figure(self, metric: str, least: float) -> None:
+        """Wait until a figure is at least that."""
+        await_ready(metric, lambda: self.figure(metric) >= least, [self.source], seconds=30)
+
+    def maintain(self, node: str) -> Object:
+        """Create a NodeMaintenance, of which nothing has begun."""
+        return self.work.maintenance(node)
+
+    def begin(self, *nodes: str) -> float:
+        """Create and begin a maintenance of each node, as `begin` does; returns a time just before."""
+        items = {node: self.maintain(node) for node in nodes}
+        self.await_watched(*nodes)
+        before = time.monotonic()
+        for node, item in items.items():
+            counts = {"totalpods": 1, "evictionPods": 1}
+            self.admin.patch(m.path(item), m.begin_patch(item, self.work.read_node(node), counts))
+        return before
+
+    def await_watched(self, *nodes: str) -> None:
+        """Wait until the pods of so many nodes are watched, if PodSource runs."""
+        if self.source.alive:
+            self.await_figure('watches{resource="pods"}', len(nodes))
+
+    def evict(self, pod: Pod) -> None:
+        """Evict a pod, as `evict` does, in whatever state it is."""
+        current = self.admin.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}")
+        self.admin.create(eviction_path(pod), eviction_of(current))
+
+    def change(self, budget: Object, **spec: object) -> None:
+        """Write fields of a budget's spec; return when its counts are those of the new one."""
+        path = self.path(budget)
+        written = self.admin.patch(path, {"spec": spec})["metadata"]["generation"]
+        self.work.wait_for(path, lambda item: bool(item and item["status"].get("observedGeneration") == written))
+
+    @staticmethod
+    def path(budget: Object) -> str:
+        """Where it is."""
+        metadata = budget["metadata"]
+        return f"/apis/policy/v1/namespaces/{metadata['namespace']}/poddisruptionbudgets/{metadata['name']}"
+
+    def hints(self, kind: str, *nodes: str) -> list[Received]:
+        """What came of a type, for these nodes."""
+        return [
+            request
+            for request in list(self.sink.requests)
+            if request.headers["ce-type"] == kind and request.headers["ce-node"] in nodes
+        ]
+
+    def wait(self, kind: str, *nodes: str, count: int = 1) -> list[Received]:
+        """Wait until so many hints of a type came for these nodes together."""
+        self.sink.wait(lambda: len(self.hints(kind, *nodes)) >= count)
+        return self.hints(kind, *nodes)
+
+    def ends(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run another PodSource that is expected to end by itself."""
+        merged = {**os.environ, **self.environment, **environment}
+        return subprocess.run(MODULE, env=merged, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    def clear(self) -> None:
+        """Stop PodSource and take the maintenances away."""
+        self.source.stop()
+        self.sink.close()
+        for item in self.admin.list(MEDIK8S.path)["items"]:
+            self.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+            self.work.delete(m.path(item))

@@ -1,0 +1,260 @@
+"""PodSource on a real API server: what it says of budgets and pods, how often, and what it bears."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from eventing.podsource.sender import Sender
+from eventing.podsource.tasks import Tasks
+from eventing.podsource.watcher import PodSource
+from kube.door.api import Api
+from kube.paths import Object
+from tests.chain.test_observability import PAGE, PODSOURCE, documented, offered
+from tests.eventing.podsource.bench import GONE, OPENED, Bench
+from tests.proofs import proves
+from tests.receiver import Received
+
+X = {"app": "x"}
+MANY = 120
+"""More nodes than a client of ours keeps connections, unless it is told otherwise."""
+BINDING = "nodemaintenance-podsource"
+
+
+def node_of(hint: Received) -> str:
+    return hint.headers["ce-node"]
+
+
+def test_a_beginning_tells_nothing_for_a_second(bench: Bench) -> None:
+    """Its own first pass is on its way; when nobody acts, the open budget is told after that."""
+    node = bench.work.node()
+    bench.work.pods(node, "one", "two", labels=X)
+    bench.work.budget("b", X, 1, counted=2)
+    bench.start()
+
+    begun = bench.begin(node)
+    first, second = bench.wait(OPENED, node, count=2)[:2]
+
+    assert first.at - begun >= 1.0
+    assert second.at - first.at > 1.5  # the pause doubles; a little less than 2 s may lie between two arrivals
+    assert first.id != second.id
+
+
+@proves("NMO-6")
+def test_a_budget_of_one_is_told_to_one_node_an_opening(bench: Bench) -> None:
+    """Three nodes wait for one slot: each opening is told to one of them, and each has its turn."""
+    nodes = [bench.work.node() for _ in range(3)]
+    pods = {node: bench.work.pods(node, node, labels=X)[0] for node in nodes}
+    bench.work.pods(bench.work.node(), "spare", labels=X)
+    budget = bench.work.budget("b", X, 4, counted=4)
+    bench.start()
+    bench.begin(*nodes)
+
+    order: list[str] = []
+    for minimum in (3, 2, 1):
+        bench.change(budget, minAvailable=minimum)
+        hints = bench.wait(OPENED, *nodes, count=len(order) + 1)
+        order.append(node_of(hints[-1]))
+        bench.evict(pods[order[-1]])
+        bench.wait(GONE, order[-1])
+
+    assert sorted(order) == sorted(nodes)
+    assert len(bench.hints(OPENED, *nodes)) == 3
+
+
+@proves("NMO-6")
+def test_a_deleted_budget_is_told_at_once(bench: Bench) -> None:
+    """X-6: whoever waited for it may go; its own count says nothing of that."""
+    node = bench.work.node()
+    pods = bench.work.pods(node, "one", "two", labels=X)
+    budget = bench.work.budget("b", X, 2, counted=2)
+    bench.start()
+    bench.begin(node)
+
+    bench.work.delete(bench.path(budget))
+    (hint,) = bench.wait(OPENED, node)
+    for pod in pods:
+        bench.evict(pod)
+    bench.sink.wait(lambda: bench.hints(GONE, node)[-1:] != [])
+
+    assert json.loads(hint.body)["budget"] == f"{bench.work.namespace}/b"
+    assert len(bench.hints(OPENED, node)) == 1
+
+
+def test_pods_that_a_budget_selects_no_more_may_go(bench: Bench) -> None:
+    """Told by the old selector: the new one does not speak of them."""
+    node = bench.work.node()
+    bench.work.pods(node, "one", labels=X)
+    budget = bench.work.budget("b", X, 1, counted=1)
+    bench.start()
+    bench.begin(node)
+
+    bench.change(budget, selector={"matchLabels": {"app": "another"}})
+
+    assert len(bench.wait(OPENED, node)) == 1
+
+
+def test_what_opened_during_a_restart_is_told(bench: Bench) -> None:
+    """Stateless: what is open when it starts may have opened while nobody watched."""
+    node = bench.work.node()
+    bench.work.pods(node, "one", labels=X)
+    budget = bench.work.budget("b", X, 1, counted=1)
+    bench.start()
+    bench.begin(node)
+    bench.source.kill()
+    bench.change(budget, minAvailable=0)
+    assert bench.hints(OPENED, node) == []
+
+    bench.start()
+
+    assert node_of(bench.wait(OPENED, node)[0]) == node
+
+
+def test_a_node_whose_maintenance_has_not_begun_is_told_nothing(bench: Bench) -> None:
+    """Nothing may be evicted there yet; beside it another one is told."""
+    waiting, begun = bench.work.node(), bench.work.node()
+    for node in (waiting, begun):
+        bench.work.pods(node, node, labels=X)
+    bench.work.budget("b", X, 0, counted=2)
+    bench.start()
+    bench.maintain(waiting)
+    bench.begin(begun)
+
+    bench.wait(OPENED, begun, count=2)
+
+    assert bench.hints(OPENED, waiting) == []
+
+
+@proves("NMO-7")
+def test_a_daemon_sets_pod_counts_when_nothing_else_is_left(bench: Bench) -> None:
+    """Its DaemonSet may be gone, so that it has to leave: its budget's opening is told, and so is its end."""
+    node = bench.work.node()
+    daemon = bench.work.daemonset("agent", node)
+    budget = bench.work.budget("b", {"app": "agent"}, 1, counted=1)
+    bench.start()
+    bench.begin(node)
+
+    bench.change(budget, minAvailable=0)
+    bench.wait(OPENED, node)
+    bench.evict(daemon)
+
+    (gone,) = bench.wait(GONE, node)[-1:]
+    assert gone.headers["ce-more"] == "true"
+
+
+def test_unready_pods_go_beside_the_count(bench: Bench) -> None:
+    """KEP-3017: a budget that is met lets an unready pod go, however few disruptions it allows."""
+    node = bench.work.node()
+    (one,) = bench.work.pods(node, "one", labels=X)
+    budget = bench.work.budget("b", X, 1, counted=1)
+    bench.start()
+    bench.begin(node)
+    conditions = [{"type": "Ready", "status": "False"}]
+    path = f"/api/v1/namespaces/{bench.work.namespace}/pods/{one['metadata']['name']}/status"
+    bench.admin.patch(path, {"status": {"conditions": conditions}})
+    bench.work.wait_for(bench.path(budget), lambda item: bool(item and item["status"]["currentHealthy"] == 0))
+    assert bench.hints(OPENED, node) == []
+
+    bench.change(budget, unhealthyPodEvictionPolicy="AlwaysAllow")
+
+    assert len(bench.wait(OPENED, node)) == 1
+
+
+def test_every_node_is_watched_however_many_there_are(bench: Bench) -> None:
+    """Each has a connection of its own: beyond a client's usual limit watches would wait for ever."""
+    nodes = [f"many-{number}" for number in range(MANY)]
+    bench.cluster.add_named(*nodes)
+    pods = [pod for node in nodes for pod in bench.work.pods(node, node, ready=False)]
+    bench.start()
+    bench.begin(*nodes)
+    assert bench.figure("nodes") == MANY
+
+    bench.admin.together(*(bench.admin.api.request("DELETE", _path(pod), body=AT_ONCE) for pod in pods))
+
+    bench.sink.wait(lambda: {node_of(hint) for hint in bench.hints(GONE, *nodes)} == set(nodes))
+
+
+AT_ONCE = {"gracePeriodSeconds": 0}
+
+
+def _path(pod: Object) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+def test_a_refused_watch_is_tried_again_and_counted(bench: Bench) -> None:
+    """Without its rights it is alive and not ready, says so once a kind, and works as soon as it may."""
+    node = bench.work.node()
+    (pod,) = bench.work.pods(node, "one")
+    path = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{BINDING}"
+    bound = bench.admin.get(path)
+    bench.work.delete(path)
+    try:
+        bench.source.start()
+        bench.cluster.kubectl("wait", "--for=delete", f"clusterrolebinding/{BINDING}")
+        bench.await_page("/healthz")
+        bench.await_figure('watch_failures_total{resource="nodemaintenances"}', 8)
+        assert bench.answers("/readyz") == 503
+    finally:
+        bound["metadata"] = {"name": BINDING}
+        bench.admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", bound)
+
+    bench.await_page("/readyz")
+    bench.begin(node)
+    bench.evict(pod)
+
+    bench.wait(GONE, node)
+    said = [json.loads(line)["msg"] for line in bench.log.read_text().splitlines() if "forbidden" in line]
+    assert len(said) == len(set(said))
+
+
+def test_what_cannot_serve_its_pages_ends(bench: Bench) -> None:
+    """Whatever dies in the process ends it with an error, so that it is started again."""
+    bench.start()
+
+    second = bench.ends()
+
+    assert second.returncode != 0
+    assert "address already in use" in second.stderr
+
+
+class Worn(Api):
+    """The real server, and a fault of ours where pods are listed."""
+
+    async def list(self, path: str, **options: Any) -> Object:
+        if path.endswith("/pods"):
+            raise ZeroDivisionError
+        return await super().list(path, **options)
+
+
+def test_a_fault_in_one_of_its_tasks_is_raised(bench: Bench) -> None:
+    """No node's watch dies in silence while the others go on."""
+    bench.maintain(bench.work.node())
+
+    async def run() -> None:
+        async with Tasks() as tasks, Sender(bench.sink.url, tasks) as sender:
+            api = await Worn.connect(bench.environment["KUBECONFIG"])
+            try:
+                await asyncio.wait_for(PodSource(api, sender, tasks).run(), 30)
+            finally:
+                await api.close()
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(run())
+
+
+def test_the_page_names_every_metric_and_its_labels(bench: Bench) -> None:
+    """docs/observability.md, after hints of a drain: nothing else is offered, and all of it."""
+    node = bench.work.node()
+    (pod,) = bench.work.pods(node, "one")
+    bench.start()
+    bench.begin(node)
+    bench.evict(pod)
+    bench.wait(GONE, node)
+    bench.await_figure(f'hints_total{{type="{GONE}"}}', 1)
+
+    assert offered(bench.url) == {name: labels for name, labels in documented(PAGE).items() if PODSOURCE in name}
+    assert bench.figure('watches{resource="nodemaintenances"}') == 2
+    assert bench.figure('watches{resource="poddisruptionbudgets"}') == 1

@@ -1,0 +1,99 @@
+"""An object that was cut down answers every rule as the whole one does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube import pods as rules
+from kube.budgets import Plan, admitted, allows_none, covers, goes_beside, identity, plan
+from kube.paths import Object
+from kube.pods import DrainOptions, Pod, Sorted, sort, uid
+from kube.trimming import trimmed_budget, trimmed_pod
+from tests.kube import samples
+from tests.kube.samples import budget, pod
+
+STRICT = DrainOptions(force=False, ignore_daemonsets=False, delete_emptydir_data=False)
+VOLUMES: list[Object] = [{"name": "config", "configMap": {}}, {"name": "scratch", "emptyDir": {}}]
+PREDICATES = (
+    rules.is_mirror,
+    rules.is_daemon,
+    rules.is_finished,
+    rules.is_terminating,
+    rules.is_ready,
+    rules.has_local_storage,
+    rules.stays,
+    rules.key,
+    identity,
+)
+
+
+def names(found: Iterable[Pod]) -> list[str]:
+    return [uid(item) for item in found]
+
+
+def told(found: Sorted) -> Any:
+    """What `sort` says, in names."""
+    return names(found.leaving), names(found.daemons), names(found.bare), found.refusals
+
+
+def planned(found: Plan) -> Any:
+    """What `plan` says, in names."""
+    queues = {key: names(queue) for key, queue in found.queues.items()}
+    return names(found.free), queues, found.blocked, list(found.budgets)
+
+
+def with_volumes(pods: list[Object], chosen: list[list[Object]]) -> list[Object]:
+    volumes = itertools.cycle(chosen)
+    return [{**item, "spec": {"volumes": next(volumes), "containers": [{"name": "main"}]}} for item in pods]
+
+
+drawn = st.builds(with_volumes, samples.pods, st.lists(st.lists(st.sampled_from(VOLUMES)), min_size=1, max_size=3))
+
+
+@given(drawn)
+def test_pods_are_sorted_alike(pods: list[Object]) -> None:
+    """NMO-6 to NMO-9: who leaves, who stays and why, with orphans and with strict options, too."""
+    trimmed = [trimmed_pod(item) for item in pods]
+    orphans = {uid(item) for item in pods[::2]}
+
+    assert told(sort(trimmed)) == told(sort(pods))
+    assert told(sort(trimmed, STRICT, orphans)) == told(sort(pods, STRICT, orphans))
+    for ask in PREDICATES:
+        assert [ask(item) for item in trimmed] == [ask(item) for item in pods]
+
+
+@given(drawn, samples.budgets)
+def test_budgets_let_the_same_pods_go(pods: list[Object], budgets: list[Object]) -> None:
+    """NMO-6, X-6: covered, admitted, beside the count, blocked and with which words."""
+    less, fewer = [trimmed_pod(item) for item in pods], [trimmed_budget(item) for item in budgets]
+
+    assert planned(plan(less, fewer)) == planned(plan(pods, budgets))
+    for mine, whole in zip(fewer, budgets, strict=True):
+        assert allows_none(mine) == allows_none(whole)
+        assert [covers(mine, item) for item in less] == [covers(whole, item) for item in pods]
+        assert [goes_beside(mine, item) for item in less] == [goes_beside(whole, item) for item in pods]
+        assert [names(part) for part in admitted(mine, less)] == [names(part) for part in admitted(whole, pods)]
+
+
+def test_a_trimmed_object_keeps_its_version_and_says_the_same_when_it_is_trimmed_again() -> None:
+    """The follower tells by uid and version what has changed."""
+    mine, ours = trimmed_pod(pod(owner="Job")), trimmed_budget({**budget(), "kind": "PodDisruptionBudget"})
+
+    assert (mine["metadata"]["uid"], mine["metadata"]["resourceVersion"]) == ("ns-pod-uid", "1")
+    assert trimmed_pod(mine) == mine
+    assert trimmed_budget(ours) == ours
+
+
+def test_what_no_rule_reads_is_left_out() -> None:
+    """Of a usual pod most is its spec, who wrote what, and the state of its containers."""
+    usual = pod(managedFields=[{"manager": "kubelet", "fieldsV1": {}}], annotations={"note": "x" * 5000})
+    usual["spec"] = {"containers": [{"name": "main", "env": [{"name": "A", "value": "b" * 5000}]}]}
+    usual["status"]["containerStatuses"] = [{"name": "main", "imageID": "c" * 100}]
+
+    assert len(json.dumps(trimmed_pod(usual))) < 300
