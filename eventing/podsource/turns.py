@@ -99,6 +99,9 @@ class Turns:
         self._claims: dict[str, dict[str, Claim]] = {}
         self._allowed: dict[str, int] = {}
         self._passes: dict[str, float] = {}
+        self._when: dict[
+            str, float
+        ] = {}  # of budgets of which nothing was seen since: pods tell often, budgets are many
 
     def show(self, budget: str, node: str, room: Room | None, allowed: int) -> None:
         """The budget has this room for the waiting pods of the node, None when it covers none of them.
@@ -112,7 +115,8 @@ class Turns:
     def pass_begins(self, node: str, now: float) -> None:
         """A pass over the node is on its way for another reason: as good as told of all budgets."""
         self._passes[node] = now
-        for claim in self._of(node):
+        for budget in [budget for budget, claims in self._claims.items() if node in claims]:
+            claim = self._claim(budget, node)
             claim.told, claim.tells, claim.left = now, max(claim.tells, 1), False
 
     def acted(self, budget: str, node: str, now: float) -> None:
@@ -129,6 +133,7 @@ class Turns:
         for claims in self._claims.values():
             for claim in claims.values():
                 claim.tells = min(claim.tells, 1)
+        self._when.clear()
 
     def once(self, budget: str, node: str) -> None:
         """Pods of the node may go since the budget covers them no more, or no longer is: tell it whatever the count."""
@@ -138,18 +143,25 @@ class Turns:
         """The node is drained."""
         self._passes.pop(node, None)
         for budget in list(self._claims):
-            self._claims[budget].pop(node, None)
+            if self._claims[budget].pop(node, None):
+                self._when.pop(budget, None)
             if not self._claims[budget]:
                 del self._claims[budget]
                 self._allowed.pop(budget, None)
 
     def take(self, now: float) -> list[Told]:
         """The hints that are due; they count as told."""
-        return [told for budget in list(self._claims) for told in self._tell(budget, now)]
+        found: list[Told] = []
+        for budget in self._claims:
+            if self._when.get(budget, now) <= now:
+                found += self._tell(budget, now)
+                self._when[budget] = self._next(budget, now)
+        return found
 
     def next(self, now: float) -> float:
         """When `take` will have something if nothing happens before; infinite when nothing is to be told."""
-        return min((self._next(budget, now) for budget in self._claims), default=math.inf)
+        found = (self._when[each] if each in self._when else self._next(each, now) for each in self._claims)
+        return min(found, default=math.inf)
 
     def _tell(self, budget: str, now: float) -> Iterator[Told]:
         """Those not told for longest come first. A place beside the count is nobody's turn."""
@@ -176,10 +188,9 @@ class Turns:
             later += [claim.told + TURN_SECONDS for claim in claims if claim.holds(now)]
         return min(later, default=math.inf)
 
-    def _of(self, node: str) -> list[Claim]:
-        return [claims[node] for claims in self._claims.values() if node in claims]
-
     def _claim(self, budget: str, node: str) -> Claim:
+        """The claim, to be changed."""
+        self._when.pop(budget, None)
         claims = self._claims.setdefault(budget, {})
         if node not in claims:
             told = self._passes.get(node)
