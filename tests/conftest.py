@@ -16,6 +16,7 @@ from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from tests.postgresql import PostgreSQL
+from tests.proofs import PROVED, collects_all, proved
 from tests.sharing import GroupScheduling, Machine, group_of
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,7 +35,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker: the longest group first, and at the end of each file what runs alone; its fixtures stay whole."""
+    """In a worker: the longest group first, and at the end of each file what runs alone; its fixtures stay whole.
+
+    What the tests prove is noted before any is left out.
+    """
+    if collects_all(config):
+        config.stash[PROVED] = proved(items)
     if hasattr(config, "workerinput"):
         files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
         items.sort(key=lambda item: (group_of(item.path.relative_to(ROOT)), files[item.path], is_alone(item)))

@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "requirements.md"
 MARK = "proves"
+PROVED = pytest.StashKey[dict[str, list[str]]]()
+"""What a run that collects every test has found: requirement → tests that prove it."""
 CHAPTERS = {
     "X": "All of it",
     "NMO": "The operator of medik8s",
@@ -117,18 +119,29 @@ def proves(*ids: str) -> pytest.MarkDecorator:
     return mark
 
 
+def proved(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
+    """Requirement → tests among `items` that prove it; the parameters of a test are not told apart."""
+    tests: dict[str, dict[str, None]] = {each: {} for each in REQUIREMENTS}
+    for item in items:
+        for each in {each for mark in item.iter_markers(MARK) for each in mark.args}:
+            tests[each][item.nodeid.partition("[")[0]] = None
+    return {each: list(found) for each, found in tests.items()}
+
+
+def collects_all(config: pytest.Config) -> bool:
+    """Whether this run of pytest was told to collect every test; which of them it then runs is another matter."""
+    less = any(config.getoption(option, None) for option in ("lf", "ignore", "ignore_glob"))
+    return not less and [Path(argument).resolve() for argument in config.args] == [ROOT / "tests"]
+
+
 class Collected:
-    """A plugin of pytest that notes which tests prove what; the parameters of a test are not told apart."""
+    """A plugin of pytest that notes which tests prove what."""
 
     def __init__(self) -> None:
-        self.tests: dict[str, list[str]] = {each: [] for each in REQUIREMENTS}
+        self.tests: dict[str, list[str]] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        for item in session.items:
-            test = item.nodeid.partition("[")[0]
-            for each in {each for mark in item.iter_markers(MARK) for each in mark.args}:
-                if test not in self.tests[each]:
-                    self.tests[each].append(test)
+        self.tests = proved(session.items)
 
 
 def collect() -> dict[str, list[str]]:

@@ -7,12 +7,18 @@ import sys
 
 import pytest
 
-from tests.proofs import PAGE, REQUIREMENTS, ROOT, page, proves
+from tests.proofs import PAGE, PROVED, REQUIREMENTS, ROOT, collects_all, page, proves
 
 
 @pytest.fixture(scope="module")
-def fresh() -> str:
-    """The page as it should be: made in a process of its own, since pytest cannot collect within a run."""
+def fresh(pytestconfig: pytest.Config) -> str:
+    """The page as it should be: of this run's tests where it has collected all of them, else of another process's.
+
+    pytest cannot collect within a run.
+    """
+    found = pytestconfig.stash.get(PROVED, None)
+    if found is not None:
+        return page(found)
     command = [sys.executable, "-m", "tests.proofs"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
@@ -28,6 +34,28 @@ def test_a_claimed_requirement_is_proved_by_a_test(fresh: str, requirement: str)
 def test_the_page_is_up_to_date(fresh: str) -> None:
     """Else: `make requirements`."""
     assert PAGE.read_text() == fresh
+
+
+def test_a_run_of_a_part_does_not_pass_for_the_whole(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page is made of all tests, whichever are run."""
+    told = {"args": ["tests"], "lf": False, "ignore": None}
+    cases: tuple[dict[str, object], ...] = (
+        {},
+        {"args": ["tests/kube"]},
+        {"args": ["tests", "tests/kube"]},
+        {"lf": True},
+        {"ignore": ["tests/e2e"]},
+    )
+    answers = []
+    monkeypatch.chdir(ROOT)
+    for case in cases:
+        for name, value in {**told, **case}.items():
+            monkeypatch.setattr(pytestconfig if name == "args" else pytestconfig.option, name, value)
+        answers.append(collects_all(pytestconfig))
+
+    assert answers == [True, False, False, False, False]
 
 
 def test_every_requirement_has_its_row() -> None:
