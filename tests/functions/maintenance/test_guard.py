@@ -87,6 +87,7 @@ def test_a_node_that_was_given_back_is_nobodys(functions: Functions, work: Workl
     assert len(audit.writes_by()) == writes
 
 
+@proves("NMO-20")
 def test_a_node_replaced_under_its_name_ends_the_maintenance(functions: Functions, work: Workload) -> None:
     """NMO-20: the node was deleted, and another of its name is there already: the maintenance was not of that one."""
     node = work.node()
