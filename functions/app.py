@@ -23,6 +23,7 @@ from functions.serving.handler import handler
 from functions.serving.looks import Looks
 from functions.serving.tracing import Spans, wanted
 from kube.door.cluster import Cluster
+from kube.door.pacing import per_second
 
 FUNCTIONS = {
     function.name: function
@@ -61,13 +62,14 @@ def create_app(cluster: Cluster | None = None) -> Flask:
 def chosen() -> list[Function]:
     """The functions that the environment asks for.
 
-    Raises `SystemExit` for a wrong FUNCTION or retention, and for a collector of spans without the library for it.
+    Raises `SystemExit` for a wrong FUNCTION or setting, and for a collector of spans without the library for it.
     """
     alone = os.environ.get("FUNCTION")
     if alone and alone not in FUNCTIONS:
         raise SystemExit(f"FUNCTION={alone} is none of {', '.join(FUNCTIONS)}; unset it to serve all")
     try:
         Retention.of(os.environ)
+        per_second(os.environ)
         wanted(os.environ)
     except ValueError as error:
         raise SystemExit(str(error)) from None

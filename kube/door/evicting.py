@@ -11,6 +11,7 @@ from kube.budgets import Blocked, Plan, identity, refused_by
 from kube.door.api import Api, absent_ok
 from kube.door.deadline import seconds_left
 from kube.door.errors import ApiError, Conflict, NotFound
+from kube.door.pacing import pace
 from kube.evictions import Batch, eviction_of, eviction_path, pod_path, refusal_of
 from kube.pods import Pod, controller, is_daemon, is_terminating, uid
 
@@ -41,7 +42,7 @@ async def _evict_queue(api: Api, queue: list[Pod], plan: Plan, batch: Batch, unt
     """Send one eviction after another, until time is up or the budget refuses one; then await what was overtaken."""
     sent: list[asyncio.Task[Blocked | None]] = []
     rest = list(queue)
-    while rest and time.monotonic() <= until and not any(map(_closes, sent)):
+    while rest and not any(map(_closes, sent)) and await _turn(rest[0], until):
         sent.append(asyncio.create_task(_evict(api, rest.pop(0), batch)))
         await asyncio.wait(sent[-1:], timeout=random.uniform(*OVERTAKEN))  # noqa: S311 - a jitter, no secret
     refusals = [refusal for refusal in await asyncio.gather(*sent) if refusal]
@@ -51,6 +52,12 @@ async def _evict_queue(api: Api, queue: list[Pod], plan: Plan, batch: Batch, unt
         batch.blocked.extend(_same_budget(closing, plan, rest))
     else:
         batch.unsent.extend(rest)
+
+
+async def _turn(pod: Pod, until: float) -> bool:
+    """Wait for the turn of the pod's node; False when time was up before it came."""
+    left = until - time.monotonic()
+    return left >= 0 and await pace().turn(str((pod.get("spec") or {}).get("nodeName") or ""), left)
 
 
 def _closes(eviction: asyncio.Task[Blocked | None]) -> bool:
@@ -82,7 +89,10 @@ async def _evict(api: Api, pod: Pod, batch: Batch) -> Blocked | None:
             pod = fresh  # something else about it changed: it is still to go
         except ApiError as error:
             if error.status:
-                return refusal_of(pod, error.status, error.message, error.body)
+                refusal = refusal_of(pod, error.status, error.message, error.body)
+                if refusal.reason == "Busy":
+                    pace().rest((error.body.get("details") or {}).get("retryAfterSeconds") or 1)
+                return refusal
             return Blocked(identity(pod), "NoAnswer", NO_ANSWER)  # the next batch sees whether it was done
         else:
             batch.evicted.append(identity(pod))
