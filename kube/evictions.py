@@ -43,14 +43,16 @@ def eviction_path(pod: Pod) -> str:
     return f"{pod_path(pod)}/eviction"
 
 
-def eviction_of(pod: Pod) -> Object:
+def eviction_of(pod: Pod, *, budgeted: bool = False) -> Object:
     """A policy/v1 Eviction of exactly this pod in exactly the state that we saw.
 
     The uid keeps another pod of the same name safe. The version keeps two passes over one node, side by side or with
-    a list from the cache, from evicting a pod twice: the first one changes it, and the second is refused.
+    a list from the cache, from evicting a pod twice: the first one changes it, and the second is refused. Not so behind
+    a budget, which has counted the pod when the version is compared, and keeps the slot for two minutes; an eviction
+    of a pod that is being deleted asks no budget.
     """
     metadata = pod["metadata"]
-    seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+    seen = {"uid": metadata["uid"], **({} if budgeted else {"resourceVersion": metadata["resourceVersion"]})}
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -66,8 +68,8 @@ def refusal_of(pod: Pod, status: int, message: str, body: Mapping[str, Any]) -> 
     """
     causes = (body.get("details") or {}).get("causes") or []
     budget_cause = next((cause for cause in causes if cause.get("reason") == "DisruptionBudget"), None)
-    if status == 429 and budget_cause is None:
-        return Blocked(identity(pod), "Busy", message)  # the server's own limit of requests
+    if status == 429 and budget_cause is None:  # the server's own limit of requests, unless a webhook says it
+        return Blocked(identity(pod), "Error" if message.startswith("admission webhook") else "Busy", message)
     if status == 429:
         text = (budget_cause or {}).get("message") or message
         return Blocked(identity(pod), "DisruptionBudget", text, _budget_named(text))

@@ -10,6 +10,7 @@ from eventing import events
 from functions.data import data_of
 from functions.looking import Replies, Subject
 from functions.maintenance.subject import node_of, reference_of
+from kube.paths import Object
 from kube.versions import newest
 
 VERSIONS = ("podsVersion", "budgetsVersion")
@@ -50,11 +51,23 @@ def _version(hint: BaseCloudEvent, name: str) -> str:
     return str(data_of(hint).get(name) or "")
 
 
+def _refusals(last: BaseCloudEvent, done: Sequence[BaseCloudEvent]) -> Object:
+    """The last look's refusals, and those that rest since an earlier one, which it did not ask about."""
+    data = data_of(last)
+    if last.get_type() != events.PODS_EVICTED:
+        return {}
+    known = {pod["uid"] for name in ("evicted", "blocked") for pod in data.get(name) or []}
+    earlier = [pod for reply in done for pod in data_of(reply).get("blocked") or [] if "retryAfter" in pod]
+    resting = {pod["uid"]: pod for pod in earlier if pod["uid"] not in known}
+    errors = dict.fromkeys([data.get("error"), *(pod["message"] for pod in resting.values())])
+    return {"blocked": [*(data.get("blocked") or []), *resting.values()], "error": "; ".join(filter(None, errors))}
+
+
 def _answer(
     event: BaseCloudEvent, last: BaseCloudEvent, done: Sequence[BaseCloudEvent], *, more: bool
 ) -> BaseCloudEvent:
     evicted = [pod for reply in done for pod in data_of(reply).get("evicted") or []]
-    data = {**data_of(last), **({"evicted": evicted} if evicted else {})}
+    data = {**data_of(last), **({"evicted": evicted} if evicted else {}), **_refusals(last, done)}
     flagged = last.get_type() == events.PODS_EVICTED and (more or bool(last.get_extension("more")))
     reference, node = reference_of(event), node_of(event)
     flags = ("more",) if flagged else ()

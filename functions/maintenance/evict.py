@@ -18,7 +18,7 @@ from functions.data import data_of
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.fleet import EVICTIONS
 from functions.maintenance.subject import log_about, read_active, reference_of
-from kube.budgets import budget_paths, plan
+from kube.budgets import Blocked, budget_paths, identity, plan
 from kube.door.api import Api
 from kube.door.cluster import Cluster
 from kube.door.evicting import evict_batch, orphans
@@ -26,7 +26,7 @@ from kube.evictions import Batch, summary
 from kube.maintenance import patience
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
-from kube.nodes import in_maintenance
+from kube.nodes import is_closed
 from kube.paths import Object, pods_on
 from kube.pods import Pod, is_terminating, sort
 from kube.words import counted
@@ -34,6 +34,7 @@ from kube.words import counted
 CONSUMES = events.FLAGS["more"]
 EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 LOOKING = LookingAtPods()
+NO_TIME = "its turn did not come: the API server is slow, or asked for a pause"
 
 
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -46,7 +47,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         return []
     maintenance, node = found
     reference, name = reference_of(event), node["metadata"]["name"]
-    if not in_maintenance(node, group(maintenance).drain_taint):
+    if not is_closed(node, group(maintenance).drain_taint):
         data = {"message": f"node {name} is not cordoned and tainted any more"}
         return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=data)]
     pods, budgets, version = cluster.run(_read(cluster.api, name, event))
@@ -57,7 +58,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     now = datetime.now(timezone.utc)
     due, resting = patience.parted(pods, maintenance, now)
     batch = cluster.run(evict_batch(cluster.api, plan(due, budgets)))
-    more = _take_undecided(batch) or bool(batch.unsent)
+    more = _more(batch, maintenance)
     batch.blocked = [*patience.dated(batch.blocked, maintenance, now), *resting]
     if not marks.is_replay(event):
         _count(batch)
@@ -103,13 +104,18 @@ async def leaving(api: Api, node: str, listed: Object, *, claimed: bool) -> tupl
     return found.leaving, listed["metadata"]["resourceVersion"]
 
 
-def _take_undecided(batch: Batch) -> bool:
-    """Take off those that are to be tried again at once, where the batch got on otherwise; whether there are any."""
+def _more(batch: Batch, maintenance: Maintenance) -> bool:
+    """Whether others may go at once: those that were not decided, if the batch got on otherwise (rule 9).
+
+    They are blocked where it did not, or where they were so before.
+    """
     undecided = [item for item in batch.blocked if item.reason in patience.UNDECIDED]
     if not (batch.evicted or batch.gone):
+        batch.blocked += [Blocked(identity(pod), "NoTime", NO_TIME) for pod in batch.unsent]
         return False
-    batch.blocked = [item for item in batch.blocked if item not in undecided]
-    return bool(undecided)
+    new = [item for item in undecided if not patience.was_blocked(item, maintenance)]
+    batch.blocked = [item for item in batch.blocked if item not in new]
+    return bool(new or batch.unsent)
 
 
 def _data(batch: Batch, version: str) -> Object:

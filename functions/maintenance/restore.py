@@ -39,7 +39,7 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     name = m.node_name(maintenance)
     others = cluster.run(undeleted(cluster.api, name))
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
-    if node is not None:
+    if node is not None and m.began_on(maintenance, node):
         _give_back(maintenance, node, others, cluster)
     _release(maintenance, name, cluster)
     try:

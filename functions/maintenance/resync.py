@@ -41,8 +41,18 @@ LOOKS, LOOKS_AT_RESTING = 20, 5
 where a pod may have come late."""
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 """What the rules raise of an object in which something is not as any schema has it."""
-UNLABELLED, DRAINING, RESTING = Turns(), Turns(), Turns()
 log = logging.getLogger("functions")
+
+
+class Rounds:
+    """Whose turn is next: of those without the label, those that drain, and those that rest."""
+
+    def __init__(self) -> None:
+        self.unlabelled, self.draining, self.resting = Turns(), Turns(), Turns()
+
+
+ROUNDS = Rounds()
+"""Of this process. A replay goes rounds of its own."""
 
 
 def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -51,8 +61,10 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     What there is no time for is left for the next tick. Raises `ApiError` when no maintenance could be listed.
     """
     known = cluster.run(_read(cluster.api))
-    waiting = cluster.run(_waiting(cluster.api, known, datetime.now(timezone.utc)))
-    if not marks.is_replay(event):
+    replay = marks.is_replay(event)
+    rounds = Rounds() if replay else ROUNDS
+    waiting = cluster.run(_waiting(cluster.api, known, rounds, datetime.now(timezone.utc)))
+    if not replay:
         FLEET.update(known.items)
         for _, kind in waiting:
             RESYNCED.labels(kind).inc()
@@ -63,13 +75,19 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 async def _read(api: Api) -> Known:
-    """The lists, side by side; what one group, or one list, is refused does not stop the others."""
+    """The lists, side by side; what one group, or one list, is refused does not stop the others.
+
+    Raises `Unavailable` when one got no answer: the tick comes again, and nobody may take half of them for all.
+    """
     *groups, nodes, held = await asyncio.gather(
         *(of_group(api, group) for group in GROUPS.values()),
         all_items(api, NODES, labels=LABEL),
         all_items(api, leases.LEASES),
         return_exceptions=True,
     )
+    unanswered = next((answer for answer in (*groups, nodes, held) if isinstance(answer, Unavailable)), None)
+    if unanswered:
+        raise unanswered
     found = [_listed(items) for items in groups]
     if all(items is None for items in found):
         raise next(error for error in groups if isinstance(error, ApiError))
@@ -91,12 +109,12 @@ def _by_name(answer: list[Object] | BaseException) -> dict[str, Object] | None:
     return None if items is None else {item["metadata"]["name"]: item for item in items}
 
 
-async def _waiting(api: Api, known: Known, now: datetime) -> list[tuple[Object, str]]:
+async def _waiting(api: Api, known: Known, rounds: Rounds, now: datetime) -> list[tuple[Object, str]]:
     """The maintenances that wait for an event, each with its type."""
     dues = [(item, _due(item, known, now)) for item in known.items]
     unlabelled = [item for item, what in dues if what is Look.NODE]
-    looks = [_looked(item, _due_of_node(api, item, known, now)) for item in UNLABELLED.take(unlabelled, LOOKS)]
-    inspected = _inspected([item for item, what in dues if what is Look.PODS])
+    looks = [_looked(item, _due_of_node(api, item, known, now)) for item in rounds.unlabelled.take(unlabelled, LOOKS)]
+    inspected = _inspected([item for item, what in dues if what is Look.PODS], rounds)
     looks += [_looked(item, _due_of_pods(api, item, now)) for item in inspected]
     outcomes = await asyncio.gather(*looks)
     left = [item for item, what in [*dues, *outcomes] if what is Look.LATER]
@@ -105,12 +123,12 @@ async def _waiting(api: Api, known: Known, now: datetime) -> list[tuple[Object, 
     return [(item, what) for item, what in [*dues, *outcomes] if what and isinstance(what, str)]
 
 
-def _inspected(items: list[Object]) -> list[Object]:
+def _inspected(items: list[Object], rounds: Rounds) -> list[Object]:
     """Whose pods are looked at in this tick: drains first, the others in what is left of the turns."""
     resting = [item for item in items if m.phase(item) == m.SUCCEEDED]
     draining = [item for item in items if m.phase(item) != m.SUCCEEDED]
-    chosen = DRAINING.take(draining, LOOKS - min(len(resting), LOOKS_AT_RESTING))
-    return chosen + RESTING.take(resting, LOOKS - len(chosen))
+    chosen = rounds.draining.take(draining, LOOKS - min(len(resting), LOOKS_AT_RESTING))
+    return chosen + rounds.resting.take(resting, LOOKS - len(chosen))
 
 
 async def _due_of_node(api: Api, item: Object, known: Known, now: datetime) -> Due:

@@ -58,9 +58,11 @@ class Looks:
             try:
                 looks.append(once(rule.newest(hints)))
             except Retry:
-                if enough is None:
+                answers = (rule.merged(event, looks[:count], more=True) for count in range(len(looks), 0, -1))
+                told = next((answer for answer in answers if answer is not None), None)
+                if told is None:
                     raise
-                return enough
+                return told
         return rule.merged(event, looks, more=False) or []
 
     def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:

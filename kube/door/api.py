@@ -109,6 +109,11 @@ class Api:
         for _ in range(CLOSING_TURNS):
             await asyncio.sleep(0)
 
+    @property
+    def is_dry_run(self) -> bool:
+        """No write of it is kept."""
+        return self._dry_run
+
     def dry_run(self) -> Api:
         """The same door, on the same connections, whose every write the API server checks and does not keep."""
         view = copy.copy(self)

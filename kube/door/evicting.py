@@ -1,4 +1,8 @@
-"""Sends evictions: one batch, free pods and budgets side by side, never waiting for pods to go (NMO-6)."""
+"""Sends evictions: one batch, free pods and budgets side by side, never waiting for pods to go (NMO-6).
+
+An eviction that was sent is not given up when the batch ends: the server may have counted it against its budget
+already, and a pod that then stays keeps its slot for two minutes. It goes on, and the next batch takes its outcome.
+"""
 
 from __future__ import annotations
 
@@ -10,42 +14,56 @@ from collections.abc import Iterable
 from kube.budgets import Blocked, Plan, identity, refused_by
 from kube.door.api import Api, absent_ok
 from kube.door.deadline import seconds_left
-from kube.door.errors import ApiError, Conflict, NotFound
-from kube.door.pacing import pace
-from kube.evictions import Batch, eviction_of, eviction_path, pod_path, refusal_of
-from kube.pods import Pod, controller, is_daemon, is_terminating, uid
+from kube.door.sending import Outcome, Sending
+from kube.evictions import Batch
+from kube.pods import Pod, controller, is_daemon, uid
 
 BATCH_SECONDS = 1.0
 """A batch starts no eviction later than this; what is left goes with the next batch."""
 ANSWER_SECONDS = 0.5
-"""The least that an eviction gets for its answer: the server sleeps that long when a budget changes under it."""
+"""What the last evictions of a batch get for their answer."""
+MARGIN_SECONDS = 0.1
+"""For the rest of the look, behind its evictions."""
 OVERTAKEN = (0.1, 0.15)
 """Seconds that the next eviction under a budget waits for the answer to the one before, at random, so that two
 processes do not keep step. Side by side they collide: the server reads the budget, writes its count, and sleeps for
 half a second where another one, or the disruption controller, wrote in between. Whoever sleeps is overtaken."""
-NO_ANSWER = "no answer to its eviction in time: an admission webhook may be slower than that"
+NO_ANSWER = "no answer to its eviction yet: an admission webhook may be slow"
 BUDGET_REFUSES = "DisruptionBudget"
-ATTEMPTS = 3
-"""How often a pod that keeps changing is tried before it is left to the next batch."""
 
 
 async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> Batch:
     """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget."""
-    until = time.monotonic() + min(seconds, seconds_left() - ANSWER_SECONDS)
+    left, started = seconds_left(), time.monotonic()
+    until, last = started + min(seconds, left - ANSWER_SECONDS), started + left - MARGIN_SECONDS
     batch = Batch(blocked=list(plan.blocked))
-    queues = [[pod] for pod in plan.free] + list(plan.queues.values())
-    await asyncio.gather(*(_evict_queue(api, queue, plan, batch, until) for queue in queues))
+    sending = Sending.of(api)
+    free = (_evict_queue(sending, [pod], plan, batch, (until, last), budgeted=False) for pod in plan.free)
+    behind = (_evict_queue(sending, pods, plan, batch, (until, last), budgeted=True) for pods in plan.queues.values())
+    await asyncio.gather(*free, *behind)
     return batch
 
 
-async def _evict_queue(api: Api, queue: list[Pod], plan: Plan, batch: Batch, until: float) -> None:
-    """Send one eviction after another, until time is up or the budget refuses one; then await what was overtaken."""
-    sent: list[asyncio.Task[Blocked | None]] = []
+async def _evict_queue(
+    sending: Sending, queue: list[Pod], plan: Plan, batch: Batch, times: tuple[float, float], *, budgeted: bool
+) -> None:
+    """Send one eviction after another, until time is up or the budget refuses one; then await what was overtaken.
+
+    `times`: when no eviction is sent any more, and when no answer is awaited any more, by `time.monotonic()`.
+    """
+    until, last = times
+    sent: list[tuple[Pod, asyncio.Task[Outcome]]] = []
     rest = list(queue)
-    while rest and not any(map(_closes, sent)) and await _turn(rest[0], until):
-        sent.append(asyncio.create_task(_evict(api, rest.pop(0), batch)))
-        await asyncio.wait(sent[-1:], timeout=random.uniform(*OVERTAKEN))  # noqa: S311 - a jitter, no secret
-    refusals = [refusal for refusal in await asyncio.gather(*sent) if refusal]
+    while rest and not any(_closes(task) for _, task in sent):
+        task = await sending.send(rest[0], until, budgeted=budgeted)
+        if task is None:
+            break
+        sent.append((rest.pop(0), task))
+        if rest:
+            await asyncio.wait({task}, timeout=random.uniform(*OVERTAKEN))  # noqa: S311 - a jitter, no secret
+    if sent:
+        await asyncio.wait({task for _, task in sent}, timeout=max(0.0, last - time.monotonic()))
+    refusals = [refusal for pod, task in sent if (refusal := _booked(pod, task, sending, batch))]
     batch.blocked.extend(refusals)
     closing = next((refusal for refusal in refusals if refusal.reason == BUDGET_REFUSES), None)
     if closing:
@@ -54,16 +72,22 @@ async def _evict_queue(api: Api, queue: list[Pod], plan: Plan, batch: Batch, unt
         batch.unsent.extend(rest)
 
 
-async def _turn(pod: Pod, until: float) -> bool:
-    """Wait for the turn of the pod's node; False when time was up before it came."""
-    left = until - time.monotonic()
-    return left >= 0 and await pace().turn(str((pod.get("spec") or {}).get("nodeName") or ""), left)
+def _closes(task: asyncio.Task[Outcome]) -> bool:
+    """Whether the eviction was refused by its budget, which will refuse those behind it, too."""
+    outcome = task.result() if task.done() else None
+    return isinstance(outcome, Blocked) and outcome.reason == BUDGET_REFUSES
 
 
-def _closes(eviction: asyncio.Task[Blocked | None]) -> bool:
-    """Whether it was refused by its budget, which will refuse those behind it, too."""
-    refusal = eviction.result() if eviction.done() else None
-    return refusal is not None and refusal.reason == BUDGET_REFUSES
+def _booked(pod: Pod, task: asyncio.Task[Outcome], sending: Sending, batch: Batch) -> Blocked | None:
+    """Book an eviction that worked; the reason of one that did not, or has no answer yet."""
+    if not task.done():
+        return Blocked(identity(pod), "NoAnswer", NO_ANSWER)
+    sending.forget(pod)
+    outcome = task.result()
+    if isinstance(outcome, Blocked):
+        return outcome
+    (batch.evicted if outcome == "evicted" else batch.gone).append(identity(pod))
+    return None
 
 
 def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Blocked]:
@@ -71,33 +95,6 @@ def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Bloc
     budget = plan.budgets.get(f"{refusal.pod['namespace']}/{refusal.budget}")
     for pod in rest:
         yield refused_by(budget, pod) if budget else Blocked(identity(pod), refusal.reason, refusal.message)
-
-
-async def _evict(api: Api, pod: Pod, batch: Batch) -> Blocked | None:
-    """One eviction: booked in the batch when it worked, else the reason why not."""
-    for _ in range(ATTEMPTS):
-        try:
-            await api.create(eviction_path(pod), eviction_of(pod))
-        except NotFound:
-            batch.gone.append(identity(pod))
-            return None
-        except Conflict:
-            fresh = await absent_ok(api.get(pod_path(pod)))
-            if fresh is None or uid(fresh) != uid(pod) or is_terminating(fresh):
-                batch.gone.append(identity(pod))
-                return None
-            pod = fresh  # something else about it changed: it is still to go
-        except ApiError as error:
-            if error.status:
-                refusal = refusal_of(pod, error.status, error.message, error.body)
-                if refusal.reason == "Busy":
-                    pace().rest((error.body.get("details") or {}).get("retryAfterSeconds") or 1)
-                return refusal
-            return Blocked(identity(pod), "NoAnswer", NO_ANSWER)  # the next batch sees whether it was done
-        else:
-            batch.evicted.append(identity(pod))
-            return None
-    return Blocked(identity(pod), "Changing", f"the pod changed {ATTEMPTS} times while its eviction was sent")
 
 
 async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
@@ -112,8 +109,5 @@ async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
 
 
 async def _exists(api: Api, namespace: str, name: str) -> bool:
-    try:
-        await api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")
-    except NotFound:
-        return False
-    return True
+    found = await absent_ok(api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"))
+    return found is not None

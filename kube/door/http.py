@@ -19,19 +19,19 @@ class LateContext(ssl.SSLContext):
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Begin a connection of asyncio's."""
-        return self._read().wrap_bio(*args, **options)
+        return LateContext._read(self).wrap_bio(*args, **options)
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         """Begin a connection on a socket."""
-        return self._read().wrap_socket(*args, **options)
+        return LateContext._read(self).wrap_socket(*args, **options)
 
     def get_ca_certs(self, *args: Any, **options: Any) -> Any:
         """Tell what is trusted."""
-        return self._read().get_ca_certs(*args, **options)
+        return LateContext._read(self).get_ca_certs(*args, **options)
 
     def cert_store_stats(self) -> dict[str, int]:
         """Tell how much is trusted."""
-        return self._read().cert_store_stats()
+        return LateContext._read(self).cert_store_stats()
 
     def _read(self) -> ssl.SSLContext:
         ssl.SSLContext.load_default_certs(self)

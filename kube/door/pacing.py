@@ -32,8 +32,16 @@ class Pace:
         try:
             await asyncio.wait_for(future, seconds)
         except asyncio.TimeoutError:
+            self._leave(node, future)
             return False
         return True
+
+    def _leave(self, node: str, future: asyncio.Future[None]) -> None:
+        queue = self._waiting.get(node)
+        if queue is not None and future in queue:
+            queue.remove(future)
+            if not queue:
+                del self._waiting[node]
 
     def rest(self, seconds: float) -> None:
         """Give no turn for so long: the server has said that it is busy."""

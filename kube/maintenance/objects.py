@@ -88,7 +88,7 @@ def snapshot(maintenance: Maintenance) -> Object | None:
     try:
         counts = json.loads(annotations.get(SNAPSHOT, "null"))
         return {"totalpods": int(counts["totalpods"]), "evictionPods": int(counts["evictionPods"])}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # anybody may write it
         return None
 
 

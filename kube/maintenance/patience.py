@@ -20,7 +20,7 @@ SHORTEST, LONGEST = timedelta(seconds=10), timedelta(seconds=60)
 """Five pods that return at once are evicted at most four times in the first minute, and once in each later one."""
 BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets")
 """Whoever waits for a budget is told when it opens; its pods are not sent before, and need no pause."""
-UNDECIDED = ("NoAnswer", "Changing", "Busy")
+UNDECIDED = ("NoAnswer", "Changing", "Busy", "NoTime")
 """Nobody refused the eviction, and it was not done: with progress elsewhere it is tried again at once."""
 
 
@@ -37,9 +37,10 @@ def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tupl
     for pod in pods:
         metadata = pod["metadata"]
         refused = known.get((metadata["namespace"], metadata["name"]))
-        blocked = None if is_terminating(pod) else _returned(pod, maintenance) or _refused(pod, refused)
-        if blocked and now < moment(blocked.retry_after):
-            resting.append(blocked)
+        reasons = [] if is_terminating(pod) else [_refused(pod, refused), _returned(pod, maintenance)]
+        blocked = [reason for reason in reasons if reason and now < moment(reason.retry_after)]
+        if blocked:
+            resting.append(blocked[-1])
         else:
             due.append(pod)
     return due, resting
@@ -49,6 +50,12 @@ def dated(blocked: Iterable[Blocked], maintenance: Maintenance, now: datetime) -
     """The same, those that are refused for another reason than a budget with the time of the next attempt."""
     since = {(item["namespace"], item["name"], item["reason"]): item.get("since") for item in _known(maintenance)}
     return [_dated(item, since.get((item.pod["namespace"], item.pod["name"], item.reason)), now) for item in blocked]
+
+
+def was_blocked(item: Blocked, maintenance: Maintenance) -> bool:
+    """Whether the status has it for the same reason already."""
+    wanted = (item.pod["namespace"], item.pod["name"], item.reason)
+    return any((known["namespace"], known["name"], known["reason"]) == wanted for known in _known(maintenance))
 
 
 def _dated(item: Blocked, since: str | None, now: datetime) -> Blocked:

@@ -7,6 +7,7 @@ from typing import Any
 
 from eventing.local.manifests import Document
 from eventing.local.triggers import Trigger
+from kube.selectors import text
 from localcluster.access import NAMESPACE
 from localcluster.rabbitmq import topology
 
@@ -95,7 +96,8 @@ def api_server_source(document: Document, sink: str) -> dict[str, str]:
 def _watched(entry: dict[str, Any]) -> dict[str, Any]:
     """A resource as the adapter reads it; its plural is guessed from the kind, as the controller does."""
     group, _, version = entry["apiVersion"].rpartition("/")
-    return {"gvr": {"Group": group, "Version": version, "Resource": f"{entry['kind'].lower()}s"}}
+    watched: dict[str, Any] = {"gvr": {"Group": group, "Version": version, "Resource": f"{entry['kind'].lower()}s"}}
+    return watched | ({"selector": text(entry["selector"])} if "selector" in entry else {})
 
 
 def ping_source(kubeconfig: str) -> dict[str, str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kube.maintenance import objects as m
 from kube.nodes import LABEL
 from kube.paths import Object
 from tests.e2e.stage import Stage
+
+pytestmark = pytest.mark.e2e
 
 
 def test_a_label_taken_off_by_hand_comes_back(stage: Stage) -> None:

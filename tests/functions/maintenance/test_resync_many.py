@@ -119,7 +119,7 @@ def test_everybodys_turn_comes(functions: Functions, rests: Any, work: Workload)
     work.delete(f"/api/v1/namespaces/{work.namespace}/pods/late?gracePeriodSeconds=0")
 
     found = [(reply.get_type(), reply.get_extension("node")) for reply in replies if reply]
-    assert found == [(events.NODE_TAINTED, names[33])]
+    assert set(found) == {(events.NODE_TAINTED, names[33])}  # once or, as sixty looks are more than fifty, twice
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def hint(number: int = 0, of: Reference = FIRST, **data: str) -> BaseCloudEvent:
 
 
 def evicted(event: BaseCloudEvent, *pods: str, of: Reference = FIRST) -> Replies:
-    data = {"evicted": list(pods), "podsVersion": data_of(event).get("podsVersion") or "1"}
+    data = {"evicted": [{"uid": pod} for pod in pods], "podsVersion": data_of(event).get("podsVersion") or "1"}
     return [events.event(events.PODS_EVICTED, "evict", of, "node-1", cause=event, data=data)]
 
 
@@ -80,6 +80,10 @@ def raising(error: Exception) -> Callable[[BaseCloudEvent], Replies]:
     return outcome
 
 
+def uids(reply: BaseCloudEvent) -> list[str]:
+    return [pod["uid"] for pod in data_of(reply)["evicted"]]
+
+
 def more(replies: Replies) -> bool:
     return bool(replies[0].get_extension("more"))
 
@@ -105,7 +109,7 @@ def test_hints_during_a_look_make_one_more(gated: Gated) -> None:
     gated.end_look(lambda event: evicted(event, "c"))
 
     (reply,) = answer.result(PATIENCE)
-    assert data_of(reply)["evicted"] == ["a", "b", "c"]
+    assert uids(reply) == ["a", "b", "c"]
     assert not more([reply])
     assert reply.get_extension("cause") == gated.seen[0].get_id()
     seen = data_of(gated.seen[1])
@@ -145,7 +149,7 @@ def test_a_second_look_that_fails_loses_nothing(gated: Gated, error: Exception) 
 
     (reply,) = answer.result(PATIENCE)
     assert reply.get_type() == events.PODS_EVICTED
-    assert data_of(reply)["evicted"] == ["a"]
+    assert uids(reply) == ["a"]
     assert more([reply])
 
 
@@ -162,7 +166,7 @@ def test_a_first_look_that_fails_is_made_again_by_redelivery(gated: Gated) -> No
     gated.await_look()
     gated.end_look(lambda event: evicted(event, "a"))
 
-    assert data_of(again.result(PATIENCE)[0])["evicted"] == ["a"]
+    assert uids(again.result(PATIENCE)[0]) == ["a"]
 
 
 def test_a_first_look_that_can_never_work_is_followed_by_the_one_for_the_hint(gated: Gated) -> None:
@@ -175,7 +179,7 @@ def test_a_first_look_that_can_never_work_is_followed_by_the_one_for_the_hint(ga
     gated.end_look(lambda event: evicted(event, "a"))
 
     (reply,) = answer.result(PATIENCE)
-    assert (reply.get_type(), data_of(reply)["evicted"]) == (events.PODS_EVICTED, ["a"])
+    assert (reply.get_type(), uids(reply)) == (events.PODS_EVICTED, ["a"])
 
 
 def test_an_answer_that_cannot_ask_for_more_is_looked_for_again(gated: Gated) -> None:
@@ -188,7 +192,40 @@ def test_an_answer_that_cannot_ask_for_more_is_looked_for_again(gated: Gated) ->
     gated.await_look()
     gated.end_look(lambda event: evicted(event, "a"))
 
-    assert data_of(answer.result(PATIENCE)[0])["evicted"] == ["a"]
+    assert uids(answer.result(PATIENCE)[0]) == ["a"]
+
+
+def test_what_rests_since_the_first_look_is_told_with_the_second(gated: Gated) -> None:
+    """The second look did not ask about the pod that a policy has refused; what a budget blocks, it knows better."""
+    resting = {"uid": "a", "reason": "Error", "message": "a policy says no", "retryAfter": "2026-01-02T03:04:05Z"}
+    blocked = {"uid": "b", "reason": "DisruptionBudget", "message": "budget"}
+    answer = gated.post(hint())
+    gated.await_look()
+    gated.post(hint(1)).result(PATIENCE)
+    data = {"blocked": [resting, blocked], "error": "two reasons"}
+    gated.end_look(lambda event: [events.event(events.PODS_EVICTED, "evict", FIRST, "n", cause=event, data=data)])
+    gated.await_look()
+    gated.end_look(lambda event: evicted(event, "b"))
+
+    (reply,) = answer.result(PATIENCE)
+    assert data_of(reply)["blocked"] == [resting]
+    assert data_of(reply)["error"] == "a policy says no"
+
+
+def test_a_third_look_that_fails_does_not_hide_what_was_evicted(gated: Gated) -> None:
+    """Evicted, drained, and no answer to the look for one more hint: the first answer is told, and asks for a look."""
+    answer = gated.post(hint())
+    gated.await_look()
+    gated.post(hint(1)).result(PATIENCE)
+    gated.end_look(lambda event: evicted(event, "a"))
+    gated.await_look()
+    gated.post(hint(2)).result(PATIENCE)
+    gated.end_look(lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)])
+    gated.await_look()
+    gated.end_look(raising(Retry("busy")))
+
+    (reply,) = answer.result(PATIENCE)
+    assert (uids(reply), more([reply])) == (["a"], True)
 
 
 def test_of_several_nodes_the_newest_is_looked_at() -> None:
@@ -208,7 +245,7 @@ def test_drained_in_the_second_look_names_what_the_first_evicted(gated: Gated) -
     gated.end_look(lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)])
 
     (reply,) = answer.result(PATIENCE)
-    assert (reply.get_type(), data_of(reply)["evicted"]) == (events.NODE_DRAINED, ["a"])
+    assert (reply.get_type(), uids(reply)) == (events.NODE_DRAINED, ["a"])
 
 
 def test_looks_at_one_node_follow_each_other(gated: Gated) -> None:
@@ -227,7 +264,7 @@ def test_looks_at_one_node_follow_each_other(gated: Gated) -> None:
     gated.await_look()
     gated.end_look(lambda event: evicted(event, "theirs", of=OTHER))
 
-    assert data_of(other.result(PATIENCE)[0])["evicted"] == ["theirs"]
+    assert uids(other.result(PATIENCE)[0]) == ["theirs"]
     assert data_of(gated.seen[2])["maintenance"]["uid"] == OTHER.uid
 
 
@@ -239,11 +276,11 @@ def test_replays_neither_absorb_nor_are_absorbed(gated: Gated, dry_run: bool) ->
     replay = gated.post(marks.marked(hint(1), "replay-1", dry_run=dry_run))
     gated.await_look()
     gated.end_look(lambda event: evicted(event, "replayed"))
-    assert data_of(replay.result(PATIENCE)[0])["evicted"] == ["replayed"]
+    assert uids(replay.result(PATIENCE)[0]) == ["replayed"]
 
     gated._outcomes[0].set_result(lambda event: evicted(event, "happened"))
 
-    assert data_of(happening.result(PATIENCE)[0])["evicted"] == ["happened"]
+    assert uids(happening.result(PATIENCE)[0]) == ["happened"]
     assert len(gated.seen) == 2
 
 

@@ -1,0 +1,100 @@
+"""The evictions of this process that are under way: each goes on until it is answered, whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+from kube.budgets import Blocked, identity
+from kube.door.api import Api, absent_ok
+from kube.door.deadline import within
+from kube.door.errors import ApiError, Conflict, NotFound
+from kube.door.pacing import pace
+from kube.evictions import eviction_of, eviction_path, pod_path, refusal_of
+from kube.pods import Pod, is_terminating, uid
+
+Outcome = Blocked | Literal["evicted", "gone"]
+ANSWERED_SECONDS = 30.0
+"""An admission webhook may take this long (ten seconds, unless it says otherwise), three attempts included."""
+KEPT_SECONDS = 60.0
+"""An outcome that no batch has asked for in this time is forgotten: the next look sees the pod as it is."""
+AT_ONCE = 60
+"""Connections that evictions may take of those that all requests share."""
+ATTEMPTS = 3
+"""How often a pod that keeps changing is tried before it is left to the next batch."""
+LONGEST_REST = 10.0
+"""Seconds that a busy server may ask for; the next batch asks it again."""
+
+
+class Sending:
+    """Evictions through one client. `Sending.of` gives the one of the client and the running loop."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._tasks: dict[str, asyncio.Task[Outcome]] = {}
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    @classmethod
+    def of(cls, api: Api) -> Sending:
+        """The one that this client has; a client for dry runs has one of its own, for one batch."""
+        if api.is_dry_run:
+            return cls(api)
+        if api not in _sendings:
+            _sendings[api] = cls(api)
+        return _sendings[api]
+
+    async def send(self, pod: Pod, until: float, *, budgeted: bool) -> asyncio.Task[Outcome] | None:
+        """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time."""
+        known = self._tasks.get(uid(pod))
+        if known is not None:
+            return known
+        left = until - time.monotonic()
+        node = str((pod.get("spec") or {}).get("nodeName") or "")
+        if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
+            return None
+        task = self._tasks[uid(pod)] = asyncio.create_task(self._evict(pod, budgeted))
+        asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self.forget, pod)
+        return task
+
+    def forget(self, pod: Pod) -> None:
+        """Its outcome is known, or nobody asked for it."""
+        self._tasks.pop(uid(pod), None)
+
+    async def _evict(self, pod: Pod, budgeted: bool) -> Outcome:
+        async with self._room:
+            with within(ANSWERED_SECONDS):
+                try:
+                    return await self._attempts(pod, budgeted)
+                except ApiError as error:
+                    return _refusal(pod, error)
+
+    async def _attempts(self, pod: Pod, budgeted: bool) -> Outcome:
+        for _ in range(ATTEMPTS):
+            try:
+                await self._api.create(eviction_path(pod), eviction_of(pod, budgeted=budgeted))
+            except NotFound:
+                return "gone"
+            except Conflict:
+                fresh = await absent_ok(self._api.get(pod_path(pod)))
+                if fresh is None or uid(fresh) != uid(pod) or is_terminating(fresh):
+                    return "gone"
+                pod = fresh  # something else about it changed: it is still to go
+            else:
+                return "evicted"
+        return Blocked(identity(pod), "Changing", f"the pod changed {ATTEMPTS} times while its eviction was sent")
+
+
+_sendings: WeakKeyDictionary[Api, Sending] = WeakKeyDictionary()
+
+
+def _refusal(pod: Pod, error: ApiError) -> Blocked:
+    """Why it was not done. A server that is busy by its own account is left in peace by all."""
+    if not error.status:
+        return Blocked(identity(pod), "NoAnswer", "no answer to its eviction: the API server or a webhook is away")
+    refusal = refusal_of(pod, error.status, error.message, error.body)
+    if refusal.reason == "Busy":
+        asked = (error.body.get("details") or {}).get("retryAfterSeconds") or 1
+        pace().rest(min(float(asked), LONGEST_REST))
+    return refusal
