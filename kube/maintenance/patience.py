@@ -77,12 +77,20 @@ def _refused(pod: Pod, known: Mapping[str, Any] | None) -> Blocked | None:
     return Blocked(identity(pod), reason, message, retry_after=str(known["retryAfter"]))
 
 
+def _closed_since(maintenance: Maintenance) -> datetime | None:
+    """Since when the node takes only pods that tolerate it; before the status says so, since that was asked for."""
+    cordoned = condition(maintenance, "Cordoned")
+    since = cordoned.get("lastTransitionTime") if cordoned.get("status") == "True" else None
+    since = since or maintenance["metadata"].get("creationTimestamp")
+    return moment(since) if since else None
+
+
 def _returned(pod: Pod, maintenance: Maintenance) -> Blocked | None:
     """A pod that a controller made here after the taints, which it tolerates: evicted, it would be back at once."""
-    cordoned, owner = condition(maintenance, "Cordoned"), controller(pod)
-    if cordoned.get("status") != "True" or owner is None:
+    owner, began = controller(pod), _closed_since(maintenance)
+    if owner is None or began is None:
         return None
-    began, created = moment(cordoned["lastTransitionTime"]), moment(pod["metadata"]["creationTimestamp"])
+    created = moment(pod["metadata"]["creationTimestamp"])
     taints = (group(maintenance).drain_taint, UNSCHEDULABLE)
     if created <= began or not all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
         return None

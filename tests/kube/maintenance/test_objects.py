@@ -24,6 +24,8 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
         pytest.param({m.SNAPSHOT: ""}, None, id="empty"),
         pytest.param({m.SNAPSHOT: "nonsense"}, None, id="no JSON"),
         pytest.param({m.SNAPSHOT: "[]"}, None, id="a list"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": 1e999, "evictionPods": 1}'}, None, id="infinite"),
+        pytest.param({m.SNAPSHOT: "[" * 100_000}, None, id="deep"),
         pytest.param({m.SNAPSHOT: '{"totalpods": 4}'}, None, id="half"),
         pytest.param({m.SNAPSHOT: '{"totalpods": "x", "evictionPods": 2}'}, None, id="no number"),
         pytest.param({m.SNAPSHOT: '{"totalpods": null, "evictionPods": 2}'}, None, id="null"),

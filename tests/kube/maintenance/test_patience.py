@@ -82,8 +82,7 @@ def test_it_says_why_and_what_to_do() -> None:
         pytest.param(returned(owner=""), item(), id="nobody makes it again"),
         pytest.param(returned(tolerations=[]), item(), id="tolerates nothing"),
         pytest.param(returned(tolerations=OURS[:1]), item(), id="tolerates one taint"),
-        pytest.param(returned(), item(cordoned="False"), id="not cordoned"),
-        pytest.param(returned(), maintenance({}), id="no status yet"),
+        pytest.param(returned(), maintenance({}), id="no times yet"),
     ],
 )
 def test_an_honest_pod_waits_for_nobody(one: Object, of: Object) -> None:
@@ -94,6 +93,14 @@ def test_an_honest_pod_waits_for_nobody(one: Object, of: Object) -> None:
     due, _ = parted([back, one], of, CORDONED)
 
     assert one in due
+
+
+def test_before_the_status_says_cordoned_the_time_of_the_request_counts() -> None:
+    """The first pods are back before the first status is written."""
+    asked = item(cordoned="False")
+    asked["metadata"]["creationTimestamp"] = timestamp(CORDONED)
+
+    assert [blocked.reason for blocked in parted([returned()], asked, CORDONED)[1]] == ["Returns"]
 
 
 def test_a_refused_pod_is_left_alone_until_its_time() -> None:
