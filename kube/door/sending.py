@@ -48,19 +48,23 @@ class Sending:
     async def send(self, pod: Pod, until: float, *, budgeted: bool) -> asyncio.Task[Outcome] | None:
         """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time."""
         known = self._tasks.get(uid(pod))
-        if known is not None:
-            return known
+        if known is not None and not (known.done() and isinstance(known.result(), Blocked)):
+            return known  # what was refused before is asked anew
         left = until - time.monotonic()
         node = str((pod.get("spec") or {}).get("nodeName") or "")
         if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
             return None
         task = self._tasks[uid(pod)] = asyncio.create_task(self._evict(pod, budgeted))
-        asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self.forget, pod)
+        asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, pod, task)
         return task
 
     def forget(self, pod: Pod) -> None:
-        """Its outcome is known, or nobody asked for it."""
+        """Its outcome was taken."""
         self._tasks.pop(uid(pod), None)
+
+    def _expire(self, pod: Pod, task: asyncio.Task[Outcome]) -> None:
+        if self._tasks.get(uid(pod)) is task:
+            self.forget(pod)
 
     async def _evict(self, pod: Pod, budgeted: bool) -> Outcome:
         async with self._room:
