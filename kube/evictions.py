@@ -23,12 +23,14 @@ class Batch:
         evicted: pods the server let go, `{namespace, name, uid}`.
         gone: pods that were gone, or evicted by another pass, before we came.
         blocked: pods that may not go now, with the reason.
+        under_way: sent, and not answered yet; the next batch takes the outcome.
         unsent: time was up before their turn; they may go at once.
     """
 
     evicted: list[dict[str, str]] = field(default_factory=list)
     gone: list[dict[str, str]] = field(default_factory=list)
     blocked: list[Blocked] = field(default_factory=list)
+    under_way: list[dict[str, str]] = field(default_factory=list)
     unsent: list[Pod] = field(default_factory=list)
 
 

@@ -110,7 +110,7 @@ def _more(batch: Batch, maintenance: Maintenance) -> bool:
     They are blocked where it did not, or where they were so before.
     """
     undecided = [item for item in batch.blocked if item.reason in patience.UNDECIDED]
-    if not (batch.evicted or batch.gone):
+    if not (batch.evicted or batch.gone or batch.under_way):
         batch.blocked += [Blocked(identity(pod), "NoTime", NO_TIME) for pod in batch.unsent]
         return False
     new = [item for item in undecided if not patience.was_blocked(item, maintenance)]

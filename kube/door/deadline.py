@@ -35,3 +35,8 @@ def seconds_left() -> float:
     if left <= 0:
         raise Unavailable(0, "no answer from the API server in time")
     return min(left, REQUEST_SECONDS)
+
+
+def has_time(seconds: float) -> bool:
+    """Whether so much of it is left."""
+    return _deadline.get() - time.monotonic() >= seconds

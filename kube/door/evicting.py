@@ -28,6 +28,10 @@ OVERTAKEN = (0.1, 0.15)
 """Seconds that the next eviction under a budget waits for the answer to the one before, at random, so that two
 processes do not keep step. Side by side they collide: the server reads the budget, writes its count, and sleeps for
 half a second where another one, or the disruption controller, wrote in between. Whoever sleeps is overtaken."""
+OVERSLEPT_SECONDS = 0.6
+"""A batch awaits its last answers for one sleep of the server, not for two: they are not lost."""
+SLOW_SECONDS = 5.0
+"""An eviction that has no answer for so long is said to be blocked; until then it is on its way."""
 NO_ANSWER = "no answer to its eviction yet: an admission webhook may be slow"
 BUDGET_REFUSES = "DisruptionBudget"
 
@@ -62,7 +66,8 @@ async def _evict_queue(
         if rest:
             await asyncio.wait({task}, timeout=random.uniform(*OVERTAKEN))  # noqa: S311 - a jitter, no secret
     if sent:
-        await asyncio.wait({task for _, task in sent}, timeout=max(0.0, last - time.monotonic()))
+        left = min(OVERSLEPT_SECONDS, last - time.monotonic())
+        await asyncio.wait({task for _, task in sent}, timeout=max(0.0, left))
     refusals = [refusal for pod, task in sent if (refusal := _booked(pod, task, sending, batch))]
     batch.blocked.extend(refusals)
     closing = next((refusal for refusal in refusals if refusal.reason == BUDGET_REFUSES), None)
@@ -81,7 +86,10 @@ def _closes(task: asyncio.Task[Outcome]) -> bool:
 def _booked(pod: Pod, task: asyncio.Task[Outcome], sending: Sending, batch: Batch) -> Blocked | None:
     """Book an eviction that worked; the reason of one that did not, or has no answer yet."""
     if not task.done():
-        return Blocked(identity(pod), "NoAnswer", NO_ANSWER)
+        if sending.seconds(pod) >= SLOW_SECONDS:
+            return Blocked(identity(pod), "NoAnswer", NO_ANSWER)
+        batch.under_way.append(identity(pod))
+        return None
     sending.forget(pod)
     outcome = task.result()
     if isinstance(outcome, Blocked):

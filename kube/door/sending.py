@@ -34,6 +34,7 @@ class Sending:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
+        self._sent: dict[str, float] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
     @classmethod
@@ -55,12 +56,18 @@ class Sending:
         if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
             return None
         task = self._tasks[uid(pod)] = asyncio.create_task(self._evict(pod, budgeted))
+        self._sent[uid(pod)] = time.monotonic()
         asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, pod, task)
         return task
 
     def forget(self, pod: Pod) -> None:
         """Its outcome was taken."""
         self._tasks.pop(uid(pod), None)
+        self._sent.pop(uid(pod), None)
+
+    def seconds(self, pod: Pod) -> float:
+        """For how long it has been under way."""
+        return time.monotonic() - self._sent[uid(pod)]
 
     def _expire(self, pod: Pod, task: asyncio.Task[Outcome]) -> None:
         if self._tasks.get(uid(pod)) is task:

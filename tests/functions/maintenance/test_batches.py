@@ -55,3 +55,9 @@ def test_whose_turn_did_not_come_goes_on_at_once_only_with_progress() -> None:
     assert _more(fast, NOBODY)
     assert not _more(slow, NOBODY)
     assert [(item.pod["name"], item.reason) for item in slow.blocked] == [("a", "NoTime")]
+
+
+def test_what_is_under_way_is_neither_blocked_nor_a_reason_for_haste() -> None:
+    """Its pod will be seen to go; those whose turn did not come are next."""
+    assert not _more(Batch(under_way=[{"uid": "x"}]), NOBODY)
+    assert _more(Batch(under_way=[{"uid": "x"}], unsent=[pod("a")]), NOBODY)
