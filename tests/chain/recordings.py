@@ -16,13 +16,15 @@ from tests.chain.scene import Scene
 
 
 def recording(scene: Scene, uid: str) -> list[Entry]:
-    """The events of a maintenance, once all that the Triggers called for has been told to the journal."""
+    """The events of a maintenance, once all that the Triggers called for, and all that came of it, is in the journal."""
     targets = Targets(Wanted(in_process=True), scene.admin)
     found: list[Entry] = []
 
     def whole(book: Journal) -> bool:
         found[:] = book.select(Query(maintenance=uid))
-        return all(recorded(entry, target.function) for entry in found for target in targets.of(entry.event))
+        known = {entry.event.get_id() for entry in found}
+        attempts = [recorded(entry, target.function) for entry in found for target in targets.of(entry.event)]
+        return all(attempt and {reply["id"] for reply in attempt.replies} <= known for attempt in attempts)
 
     with closing(Journal(scene.journal)) as book:
         await_ready("the recording", lambda: whole(book), [], 10)
