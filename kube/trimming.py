@@ -20,6 +20,11 @@ def trimmed_pod(pod: Mapping[str, Any]) -> Object:
     return {"metadata": {**_identity(metadata), **_owned(pod)}, "spec": spec, "status": _status(pod)}
 
 
+def trimmed_node(node: Object) -> Object:
+    """A node without its status, annotations and managed fields: images alone are kilobytes."""
+    return {"metadata": _only(node["metadata"], ("name", "uid", "resourceVersion", "labels")), "spec": node["spec"]}
+
+
 def trimmed_budget(budget: Mapping[str, Any]) -> Object:
     """The budget without who wrote it, its annotations, and conditions that repeat the counts."""
     metadata: Object = budget["metadata"]

@@ -32,6 +32,7 @@ from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import by_age, of_group
 from kube.nodes import LABEL, NODES, node_path
 from kube.paths import Object, pods_on
+from kube.trimming import trimmed_node
 
 CONSUMES = (events.TICK,)
 EMITS = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
@@ -81,7 +82,7 @@ async def _read(api: Api) -> Known:
     """
     *groups, nodes, held = await asyncio.gather(
         *(of_group(api, group) for group in GROUPS.values()),
-        all_items(api, NODES, labels=LABEL),
+        all_items(api, NODES, labels=LABEL, keep=trimmed_node),
         all_items(api, leases.LEASES),
         return_exceptions=True,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kube.door.api import Api
 from kube.door.errors import NotFound
 from kube.paths import Object
@@ -12,10 +14,20 @@ EXPIRED = 410
 """The server keeps the state that the pages show for some minutes only."""
 
 
+def _whole(item: Object) -> Object:
+    return item
+
+
 async def all_items(
-    api: Api, path: str, *, fields: str = "", labels: str = "", version: str | None = None
+    api: Api,
+    path: str,
+    *,
+    fields: str = "",
+    labels: str = "",
+    version: str | None = None,
+    keep: Callable[[Object], Object] = _whole,
 ) -> list[Object]:
-    """All items of the list at `path`, as in one state; selectors and `version` as in `Api.list`.
+    """What `keep` keeps of all items of the list at `path`, as in one state; the rest as in `Api.list`.
 
     Raises as `Api.list` does. Where the state is forgotten between two pages, the list is read anew and whole.
     """
@@ -27,8 +39,9 @@ async def all_items(
         except NotFound as error:
             if not token or error.status != EXPIRED:
                 raise
-            return list((await api.list(path, fields=fields, labels=labels, version=version))["items"])
-        items += answer["items"]
+            answer = await api.list(path, fields=fields, labels=labels, version=version)
+            return [keep(item) for item in answer["items"]]
+        items += map(keep, answer["items"])
         token = answer["metadata"].get("continue") or ""
         if not token:
             return items

@@ -16,7 +16,7 @@ from tests.chain.scene import Scene
 
 
 def recording(scene: Scene, uid: str) -> list[Entry]:
-    """The events of a maintenance, once all that the Triggers called for, and all that came of it, is in the journal."""
+    """The events of a maintenance, once all that the Triggers called for, and what came of it, is recorded."""
     targets = Targets(Wanted(in_process=True), scene.admin)
     found: list[Entry] = []
 

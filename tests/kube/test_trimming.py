@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from kube import pods as rules
 from kube.budgets import Plan, admitted, allows_none, covers, goes_beside, identity, plan
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.objects import began_on
+from kube.nodes import in_maintenance, is_closed
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, Sorted, sort, uid
-from kube.trimming import trimmed_budget, trimmed_pod
+from kube.trimming import trimmed_budget, trimmed_node, trimmed_pod
 from tests.kube import samples
 from tests.kube.samples import budget, pod
 
@@ -97,3 +100,15 @@ def test_what_no_rule_reads_is_left_out() -> None:
     usual["status"]["containerStatuses"] = [{"name": "main", "imageID": "c" * 100}]
 
     assert len(json.dumps(trimmed_pod(usual))) < 300
+
+
+def test_a_trimmed_node_is_in_maintenance_like_the_whole_one() -> None:
+    """Label, cordon, taints and uid are kept; the images are not."""
+    whole = {**samples.IN_MAINTENANCE, "status": {"images": [{"names": ["x" * 5000]}]}}
+
+    node = trimmed_node(whole)
+
+    assert in_maintenance(node, MEDIK8S.drain_taint) == in_maintenance(whole, MEDIK8S.drain_taint)
+    assert is_closed(node, MEDIK8S.drain_taint)
+    assert began_on(samples.maintenance(), node)
+    assert "status" not in node
