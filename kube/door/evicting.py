@@ -14,14 +14,13 @@ from collections.abc import Iterable
 from kube.budgets import Blocked, Plan, identity, refused_by
 from kube.door.api import Api, absent_ok
 from kube.door.deadline import seconds_left
+from kube.door.errors import Unavailable
 from kube.door.sending import Outcome, Sending
 from kube.evictions import Batch
 from kube.pods import Pod, controller, is_daemon, uid
 
 BATCH_SECONDS = 1.0
 """A batch starts no eviction later than this; what is left goes with the next batch."""
-ANSWER_SECONDS = 0.5
-"""What the last evictions of a batch get for their answer."""
 MARGIN_SECONDS = 0.1
 """For the rest of the look, behind its evictions."""
 OVERTAKEN = (0.1, 0.15)
@@ -37,9 +36,14 @@ BUDGET_REFUSES = "DisruptionBudget"
 
 
 async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> Batch:
-    """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget."""
-    left, started = seconds_left(), time.monotonic()
-    until, last = started + min(seconds, left - ANSWER_SECONDS), started + left - MARGIN_SECONDS
+    """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget.
+
+    Raises `Unavailable` when the look has no time for that any more: the API server is slow.
+    """
+    left, started = seconds_left() - MARGIN_SECONDS, time.monotonic()
+    if left <= 0:
+        raise Unavailable(0, "no time was left for evictions: the API server is slow")
+    until, last = started + min(seconds, left), started + left
     batch = Batch(blocked=list(plan.blocked))
     sending = Sending.of(api)
     free = (_evict_queue(sending, [pod], plan, batch, (until, last), budgeted=False) for pod in plan.free)
