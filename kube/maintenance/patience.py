@@ -86,13 +86,16 @@ def _closed_since(maintenance: Maintenance) -> datetime | None:
 
 
 def _returned(pod: Pod, maintenance: Maintenance) -> Blocked | None:
-    """A pod that a controller made here after the taints, which it tolerates: evicted, it would be back at once."""
+    """A pod that a controller made here after the taints, which it tolerates: evicted, it would be back at once.
+
+    Kubernetes writes seconds: one of the very second of the cordon counts, since many rounds fit into a second.
+    """
     owner, began = controller(pod), _closed_since(maintenance)
     if owner is None or began is None:
         return None
     created = moment(pod["metadata"]["creationTimestamp"])
     taints = (group(maintenance).drain_taint, UNSCHEDULABLE)
-    if created <= began or not all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
+    if created < began or not all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
         return None
     what = "every taint" if tolerates_everything(pod) else "the taints of the maintenance"
     message = (

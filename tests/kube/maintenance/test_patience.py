@@ -78,7 +78,7 @@ def test_it_says_why_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("one", "of"),
     [
-        pytest.param(returned(0), item(), id="made before the cordon"),
+        pytest.param(returned(-1), item(), id="made before the cordon"),
         pytest.param(returned(owner=""), item(), id="nobody makes it again"),
         pytest.param(returned(tolerations=[]), item(), id="tolerates nothing"),
         pytest.param(returned(tolerations=OURS[:1]), item(), id="tolerates one taint"),
