@@ -13,6 +13,11 @@ from kube.paths import Object
 from kube.pods import MIRROR_ANNOTATION, controller, has_local_storage, is_mirror, is_ready
 
 
+def whole(item: Object) -> Object:
+    """All of an object."""
+    return item
+
+
 def trimmed_pod(pod: Mapping[str, Any]) -> Object:
     """What tells whether, how and behind which budget the pod leaves; less than a tenth of a usual pod."""
     metadata: Object = pod["metadata"]

@@ -103,7 +103,7 @@ class Fleet(Collector):
         for item in items:
             try:
                 found = list(_blocked(item))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:  # not as our status writes it
+            except m.MALFORMED as error:  # not as our status writes it
                 log_about("its blocked pods are in no figure", item, error=repr(error))
                 continue
             for waiting, since in found:

@@ -40,8 +40,6 @@ LOOKING = LookingAtState(lambda _tick: "all maintenances")
 LOOKS, LOOKS_AT_RESTING = 20, 5
 """Requests of a tick for single nodes, and for pods of nodes; so many of these at least for drains that have succeeded,
 where a pod may have come late."""
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
-"""What the rules raise of an object in which something is not as any schema has it."""
 log = logging.getLogger("functions")
 
 
@@ -151,14 +149,14 @@ async def _looked(item: Object, look: Awaitable[Due]) -> tuple[Object, Due]:
         return item, Look.LATER
     except ApiError as error:
         return item, _skipped(item, error.message)
-    except MALFORMED as error:
+    except m.MALFORMED as error:
         return item, _skipped(item, repr(error))
 
 
 def _due(item: Object, known: Known, now: datetime) -> Due:
     try:
         return due(item, known, now)
-    except MALFORMED as error:
+    except m.MALFORMED as error:
         return _skipped(item, repr(error))
 
 

@@ -15,7 +15,7 @@ from kube.budgets import Blocked, Plan, identity, refused_by
 from kube.door.api import Api, absent_ok
 from kube.door.deadline import seconds_left
 from kube.door.errors import Unavailable
-from kube.door.sending import Outcome, Sending
+from kube.door.sending import Outcome, Sending, Sent
 from kube.evictions import Batch
 from kube.pods import Pod, controller, is_daemon, uid
 
@@ -60,19 +60,19 @@ async def _evict_queue(
     `times`: when no eviction is sent any more, and when no answer is awaited any more, by `time.monotonic()`.
     """
     until, last = times
-    sent: list[tuple[Pod, asyncio.Task[Outcome]]] = []
+    sent: list[tuple[Pod, Sent]] = []
     rest = list(queue)
-    while rest and not any(_closes(task) for _, task in sent):
-        task = await sending.send(rest[0], until, budgeted=budgeted)
-        if task is None:
+    while rest and not any(_closes(one.task) for _, one in sent):
+        one = await sending.send(rest[0], until, budgeted=budgeted)
+        if one is None:
             break
-        sent.append((rest.pop(0), task))
+        sent.append((rest.pop(0), one))
         if rest:
-            await asyncio.wait({task}, timeout=random.uniform(*OVERTAKEN))  # noqa: S311 - a jitter, no secret
+            await asyncio.wait({one.task}, timeout=random.uniform(*OVERTAKEN))  # noqa: S311 - a jitter, no secret
     if sent:
         left = min(OVERSLEPT_SECONDS, last - time.monotonic())
-        await asyncio.wait({task for _, task in sent}, timeout=max(0.0, left))
-    refusals = [refusal for pod, task in sent if (refusal := _booked(pod, task, sending, batch))]
+        await asyncio.wait({one.task for _, one in sent}, timeout=max(0.0, left))
+    refusals = [refusal for pod, one in sent if (refusal := _booked(pod, one, sending, batch))]
     batch.blocked.extend(refusals)
     closing = next((refusal for refusal in refusals if refusal.reason == BUDGET_REFUSES), None)
     if closing:
@@ -87,15 +87,15 @@ def _closes(task: asyncio.Task[Outcome]) -> bool:
     return isinstance(outcome, Blocked) and outcome.reason == BUDGET_REFUSES
 
 
-def _booked(pod: Pod, task: asyncio.Task[Outcome], sending: Sending, batch: Batch) -> Blocked | None:
+def _booked(pod: Pod, sent: Sent, sending: Sending, batch: Batch) -> Blocked | None:
     """Book an eviction that worked; the reason of one that did not, or has no answer yet."""
-    if not task.done():
-        if sending.seconds(pod) >= SLOW_SECONDS:
+    if not sent.task.done():
+        if time.monotonic() - sent.at >= SLOW_SECONDS:
             return Blocked(identity(pod), "NoAnswer", NO_ANSWER)
         batch.under_way.append(identity(pod))
         return None
     sending.forget(pod)
-    outcome = task.result()
+    outcome = sent.task.result()
     if isinstance(outcome, Blocked):
         return outcome
     (batch.evicted if outcome == "evicted" else batch.gone).append(identity(pod))

@@ -15,6 +15,7 @@ from kube.backoff import pauses
 from kube.door.api import Api
 from kube.door.errors import ApiError, NotFound, Rejected, Unavailable
 from kube.paths import Object
+from kube.trimming import whole
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between attempts to connect, doubling."""
@@ -52,11 +53,6 @@ class Witness:
 
     def failed(self, error: ApiError) -> None:
         """A list or a watch was refused, or got no answer; it is tried again."""
-
-
-def whole(item: Object) -> Object:
-    """Keep all of an object."""
-    return item
 
 
 async def follow(

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from kube.door.api import Api
 from kube.door.errors import NotFound
 from kube.paths import Object
+from kube.trimming import whole
 
 PAGE = 500
 """As kubectl and the sources of Kubernetes page."""
 EXPIRED = 410
 """The server keeps the state that the pages show for some minutes only."""
-
-
-def _whole(item: Object) -> Object:
-    return item
 
 
 async def all_items(
@@ -25,7 +22,7 @@ async def all_items(
     fields: str = "",
     labels: str = "",
     version: str | None = None,
-    keep: Callable[[Object], Object] = _whole,
+    keep: Callable[[Object], Object] = whole,
 ) -> list[Object]:
     """What `keep` keeps of all items of the list at `path`, as in one state; the rest as in `Api.list`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Literal
+from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 from kube.budgets import Blocked, identity
@@ -28,13 +28,19 @@ LONGEST_REST = 10.0
 """Seconds that a busy server may ask for; the next batch asks it again."""
 
 
+class Sent(NamedTuple):
+    """An eviction that was sent: `at` by `time.monotonic()`."""
+
+    task: asyncio.Task[Outcome]
+    at: float
+
+
 class Sending:
     """Evictions through one client. `Sending.of` gives the one of the client and the running loop."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._tasks: dict[str, asyncio.Task[Outcome]] = {}
-        self._sent: dict[str, float] = {}
+        self._sent: dict[str, Sent] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
     @classmethod
@@ -46,31 +52,25 @@ class Sending:
             _sendings[api] = cls(api)
         return _sendings[api]
 
-    async def send(self, pod: Pod, until: float, *, budgeted: bool) -> asyncio.Task[Outcome] | None:
+    async def send(self, pod: Pod, until: float, *, budgeted: bool) -> Sent | None:
         """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time."""
-        known = self._tasks.get(uid(pod))
-        if known is not None and not (known.done() and isinstance(known.result(), Blocked)):
+        known = self._sent.get(uid(pod))
+        if known is not None and not (known.task.done() and isinstance(known.task.result(), Blocked)):
             return known  # what was refused before is asked anew
         left = until - time.monotonic()
         node = str((pod.get("spec") or {}).get("nodeName") or "")
         if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
             return None
-        task = self._tasks[uid(pod)] = asyncio.create_task(self._evict(pod, budgeted))
-        self._sent[uid(pod)] = time.monotonic()
-        asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, pod, task)
-        return task
+        sent = self._sent[uid(pod)] = Sent(asyncio.create_task(self._evict(pod, budgeted)), time.monotonic())
+        asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, pod, sent)
+        return sent
 
     def forget(self, pod: Pod) -> None:
         """Its outcome was taken."""
-        self._tasks.pop(uid(pod), None)
         self._sent.pop(uid(pod), None)
 
-    def seconds(self, pod: Pod) -> float:
-        """For how long it has been under way."""
-        return time.monotonic() - self._sent[uid(pod)]
-
-    def _expire(self, pod: Pod, task: asyncio.Task[Outcome]) -> None:
-        if self._tasks.get(uid(pod)) is task:
+    def _expire(self, pod: Pod, sent: Sent) -> None:
+        if self._sent.get(uid(pod)) is sent:
             self.forget(pod)
 
     async def _evict(self, pod: Pod, budgeted: bool) -> Outcome:

@@ -48,14 +48,22 @@ def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tupl
 
 def dated(blocked: Iterable[Blocked], maintenance: Maintenance, now: datetime) -> list[Blocked]:
     """The same, those that are refused for another reason than a budget with the time of the next attempt."""
-    since = {(item["namespace"], item["name"], item["reason"]): item.get("since") for item in _known(maintenance)}
-    return [_dated(item, since.get((item.pod["namespace"], item.pod["name"], item.reason)), now) for item in blocked]
+    known = _since(maintenance)
+    return [_dated(item, known.get(_key(item)), now) for item in blocked]
 
 
 def was_blocked(item: Blocked, maintenance: Maintenance) -> bool:
     """Whether the status has it for the same reason already."""
-    wanted = (item.pod["namespace"], item.pod["name"], item.reason)
-    return any((known["namespace"], known["name"], known["reason"]) == wanted for known in _known(maintenance))
+    return _key(item) in _since(maintenance)
+
+
+def _key(item: Blocked) -> tuple[str, str, str]:
+    return item.pod["namespace"], item.pod["name"], item.reason
+
+
+def _since(maintenance: Maintenance) -> dict[tuple[str, str, str], str | None]:
+    """Since when the status has which pod blocked, and why."""
+    return {(item["namespace"], item["name"], item["reason"]): item.get("since") for item in _known(maintenance)}
 
 
 def _dated(item: Blocked, since: str | None, now: datetime) -> Blocked:

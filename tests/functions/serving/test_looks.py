@@ -63,6 +63,15 @@ class Gated:
     def await_look(self) -> None:
         assert self._began.acquire(timeout=PATIENCE)
 
+    def to_second_look(self, outcome: Callable[[BaseCloudEvent], Replies]) -> Future[Replies]:
+        """A hint is looked at, and during that look another one comes; returns the answer to the first."""
+        answer = self.post(hint())
+        self.await_look()
+        self.post(hint(1)).result(PATIENCE)
+        self.end_look(outcome)
+        self.await_look()
+        return answer
+
     def end_look(self, outcome: Callable[[BaseCloudEvent], Replies]) -> None:
         self._outcomes[-1].set_result(outcome)
 
@@ -119,11 +128,7 @@ def test_hints_during_a_look_make_one_more(gated: Gated) -> None:
 
 def test_a_hint_during_the_second_look_is_told_by_the_answer(gated: Gated) -> None:
     """A third look would keep the answer waiting: the answer asks for it."""
-    answer = gated.post(hint())
-    gated.await_look()
-    gated.post(hint(1)).result(PATIENCE)
-    gated.end_look(lambda event: evicted(event, "a"))
-    gated.await_look()
+    answer = gated.to_second_look(lambda event: evicted(event, "a"))
     assert gated.post(hint(2)).result(PATIENCE) == []
 
     gated.end_look(lambda event: evicted(event, "b"))
@@ -139,11 +144,7 @@ def test_a_hint_during_the_second_look_is_told_by_the_answer(gated: Gated) -> No
 @pytest.mark.parametrize("error", [Retry("busy"), Failed("forbidden")], ids=["retry", "failed"])
 def test_a_second_look_that_fails_loses_nothing(gated: Gated, error: Exception) -> None:
     """What the first one evicted is told, and that there is more to see."""
-    answer = gated.post(hint())
-    gated.await_look()
-    gated.post(hint(1)).result(PATIENCE)
-    gated.end_look(lambda event: evicted(event, "a"))
-    gated.await_look()
+    answer = gated.to_second_look(lambda event: evicted(event, "a"))
 
     gated.end_look(raising(error))
 
@@ -171,11 +172,7 @@ def test_a_first_look_that_fails_is_made_again_by_redelivery(gated: Gated) -> No
 
 def test_a_first_look_that_can_never_work_is_followed_by_the_one_for_the_hint(gated: Gated) -> None:
     """`Failed` is answered and not redelivered, so that the hint must be looked after."""
-    answer = gated.post(hint())
-    gated.await_look()
-    gated.post(hint(1)).result(PATIENCE)
-    gated.end_look(raising(Failed("forbidden")))
-    gated.await_look()
+    answer = gated.to_second_look(raising(Failed("forbidden")))
     gated.end_look(lambda event: evicted(event, "a"))
 
     (reply,) = answer.result(PATIENCE)
@@ -214,11 +211,7 @@ def test_what_rests_since_the_first_look_is_told_with_the_second(gated: Gated) -
 
 def test_a_third_look_that_fails_does_not_hide_what_was_evicted(gated: Gated) -> None:
     """Evicted, drained, and no answer to the look for one more hint: the first answer is told, and asks for a look."""
-    answer = gated.post(hint())
-    gated.await_look()
-    gated.post(hint(1)).result(PATIENCE)
-    gated.end_look(lambda event: evicted(event, "a"))
-    gated.await_look()
+    answer = gated.to_second_look(lambda event: evicted(event, "a"))
     gated.post(hint(2)).result(PATIENCE)
     gated.end_look(lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)])
     gated.await_look()
@@ -237,11 +230,7 @@ def test_of_several_nodes_the_newest_is_looked_at() -> None:
 
 
 def test_drained_in_the_second_look_names_what_the_first_evicted(gated: Gated) -> None:
-    answer = gated.post(hint())
-    gated.await_look()
-    gated.post(hint(1)).result(PATIENCE)
-    gated.end_look(lambda event: evicted(event, "a"))
-    gated.await_look()
+    answer = gated.to_second_look(lambda event: evicted(event, "a"))
     gated.end_look(lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)])
 
     (reply,) = answer.result(PATIENCE)
