@@ -21,7 +21,7 @@ GROUPS = (
     ("tests/e2e/test_admission.py",),
     ("tests/e2e",),
     ("tests/eventing/journal/test_million.py",),
-    ("tests/chain/test_audit.py", "tests/chain/test_observability.py", "tests/chain/test_bad_input.py"),
+    tuple(f"tests/chain/test_{name}.py" for name in ("audit", "bad_input", "observability", "quiet")),
     ("tests/chain/test_replay.py", "tests/chain/test_readme.py"),
     ("tests/chain",),
     ("tests/manifests",),
