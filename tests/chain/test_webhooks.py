@@ -59,10 +59,11 @@ def _await_in_force(scene: Scene, namespace: str, reviewer: Receiver) -> None:
     await_ready("the webhook", reviewed, scene.product.servers)
 
 
-def allow(request: Received) -> Answer:
-    """Admit what is asked."""
-    uid = json.loads(request.body)["request"]["uid"]
-    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": uid, "allowed": True}}
+def admission(request: Received, refusal: str = "") -> Answer:
+    """Admit what is asked, or refuse it with these words."""
+    response: Object = {"uid": json.loads(request.body)["request"]["uid"], "allowed": not refusal}
+    response |= {"status": {"message": refusal}} if refusal else {}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
     return Answer(200, {"content-type": "application/json"}, json.dumps(review).encode())
 
 
@@ -81,7 +82,7 @@ def test_a_slow_webhook_costs_time_only_and_only_where_it_is_asked(scene: Scene)
 
     def take_time(request: Received) -> Answer:
         never.wait(0 if b'"none"' in request.body else SLOW)
-        return allow(request)
+        return admission(request)
 
     with webhook(scene, slow, take_time, 10):
         path = scene.maintain(node)
@@ -105,7 +106,7 @@ def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: 
 
     def hang(request: Received) -> Answer:
         well.wait(0 if b'"none"' in request.body else 60)
-        return allow(request)
+        return admission(request)
 
     with webhook(scene, hung, hang, 1):
         path = scene.maintain(node)
@@ -120,6 +121,35 @@ def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: 
         well.set()
         scene.reaches(path, seconds=90)
     assert len(granted(scene, stuck)) == 2
+    scene.delete(path)
+    scene.gone(path)
+
+
+@proves("X-6")
+def test_a_refusal_that_comes_after_the_look_is_told(scene: Scene) -> None:
+    """X-6: an eviction goes on behind the look that sent it; what it ends with is in the status all the same."""
+    node, strict = scene.node(), scene.namespace()
+    refused = scene.pods(node, 2, namespace=strict)
+    scene.pods(node, 3)
+    well = threading.Event()
+
+    def refuse_later(request: Received) -> Answer:
+        well.wait(0 if b'"none"' in request.body else SLOW)
+        return admission(request, "" if well.is_set() else "not today")
+
+    with webhook(scene, strict, refuse_later, 10):
+        path = scene.maintain(node)
+        status = scene.reaches(path, lambda item: len(_told(item)) == 2)["status"]
+        tried = len(scene.evictions(refused))
+        for _ in range(3):
+            scene.tick()
+
+        assert all("not today" in entry["message"] for entry in status["blockedPods"])
+        assert "not today" in status["lastError"]
+        assert len(scene.evictions(refused)) == tried <= 3 * 2
+        well.set()
+        scene.reaches(path, seconds=90)
+    assert len(granted(scene, refused)) == 2
     scene.delete(path)
     scene.gone(path)
 
