@@ -57,7 +57,7 @@ def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
     if known.nodes is None or known.leases is None:
         return Look.LATER
     lease = known.leases.get(m.node_name(item))
-    if not m.has_begun(item) and not is_free(lease, known.items, now):
+    if not m.has_begun(item) and not is_free(item, lease, known.items, now):
         return ""
     node = known.nodes.get(m.node_name(item))
     return Look.NODE if node is None else due_on(item, node, lease, now)
@@ -71,7 +71,7 @@ def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, n
         return events.MAINTENANCE_FOUND
     if not m.began_on(item, node):
         return ""  # its own node is gone: the garbage collector ends it
-    if lease is None or leases.is_due(lease, now):
+    if lease is None or leases.is_due(lease, now) or not m.is_owned(item):
         return events.MAINTENANCE_FOUND
     return Look.PODS if in_maintenance(node, m.group(item).drain_taint) else events.NODE_DRIFTED
 
@@ -98,9 +98,12 @@ def is_under_way(item: m.Maintenance, now: datetime) -> bool:
     return 0 <= (now - m.moment(written)).total_seconds() < UNDER_WAY_SECONDS
 
 
-def is_free(lease: leases.Lease | None, items: Iterable[Object], now: datetime) -> bool:
-    """Whether what was in the way of one that could not begin is gone: nobody is the holder of the lease any more."""
-    if lease is None:
+def is_free(item: m.Maintenance, lease: leases.Lease | None, items: Iterable[Object], now: datetime) -> bool:
+    """Whether what was in the way of one that has not begun is gone: nobody else is the holder of the lease any more.
+
+    It may be the holder itself: what came after the lease failed, or somebody took the finalizer off.
+    """
+    if lease is None or leases.is_holder(lease, item):
         return True
     holder = leases.holder_of(lease)
     if holder is None:  # another tool's

@@ -62,17 +62,13 @@ def _parts(names: list[str], size: int = 50) -> list[list[str]]:
 async def _rest(api: Api, name: str) -> None:
     """A node under maintenance that is drained since long, its maintenance and its lease."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": name}}
-    metadata = {
-        "name": name,
-        "finalizers": [m.FINALIZER],
-        "annotations": {m.SNAPSHOT: '{"totalpods": 1, "evictionPods": 1}'},
-    }
-    item = await api.create(MEDIK8S.path, {**body, "metadata": metadata})
-    await api.patch(f"{m.path(item)}/status", {"status": {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z"}})
+    item = await api.create(MEDIK8S.path, {**body, "metadata": {"name": name}})
+    metadata = {"name": name, "labels": {LABEL: item["metadata"]["uid"]}}
     spec = node(*TAINTED, cordoned=True)["spec"]
-    await api.create(
-        "/api/v1/nodes", {"metadata": {"name": name, "labels": {LABEL: item["metadata"]["uid"]}}, "spec": spec}
-    )
+    closed = await api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
+    item = {**item, "apiVersion": MEDIK8S.api_version}
+    await api.patch(m.path(item), m.begin_patch(item, closed, {"totalpods": 1, "evictionPods": 1}))
+    await api.patch(f"{m.path(item)}/status", {"status": {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z"}})
     await api.create(leases.LEASES, leases.lease_of(name, item, datetime.now(timezone.utc)))
 
 
