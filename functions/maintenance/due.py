@@ -10,8 +10,9 @@ from enum import Enum
 from eventing import events
 from kube.maintenance import leases
 from kube.maintenance import objects as m
+from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.patience import parted
-from kube.nodes import Node, in_maintenance
+from kube.nodes import Node, in_maintenance, labelled_for
 from kube.paths import Object
 from kube.pods import Pod, is_terminating, sort
 
@@ -37,6 +38,7 @@ class Known:
 
     Attributes:
         items: all maintenances.
+        whole: whether those are all; no, when one group could not be listed.
         nodes: the nodes that carry our label, by name; None when they could not be listed.
         leases: the leases of nodes, by name; None when they could not be listed.
     """
@@ -44,6 +46,28 @@ class Known:
     items: list[Object]
     nodes: Mapping[str, Node] | None
     leases: Mapping[str, leases.Lease] | None
+    whole: bool = True
+
+
+def strays(known: Known) -> list[tuple[events.Reference, str]]:
+    """The nodes, by name, that a maintenance left closed or leased which is gone, each with what is known of it.
+
+    A late write, or an object whose finalizer somebody took off, leaves them. A node whose next maintenance waits to
+    begin, or whose last one is about to give it back, is none.
+    """
+    if not known.whole or known.nodes is None or known.leases is None:
+        return []
+    answered = {m.node_name(item) for item in known.items if not m.is_over(item)}
+    held = {name: holder for name, lease in known.leases.items() if (holder := leases.holder_of(lease))}
+    left = {name: _unknown(node) for name, node in known.nodes.items()}
+    left |= {name: events.Reference(*holder) for name, holder in held.items() if holder.api_version in GROUPS}
+    return [(reference, name) for name, reference in sorted(left.items()) if name not in answered]
+
+
+def _unknown(node: Node) -> events.Reference:
+    """The maintenance that a node is labelled for: of what is gone, its uid is all that there is to know."""
+    uid = labelled_for(node) or "-"
+    return events.Reference(MEDIK8S.api_version, uid, uid)
 
 
 def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
