@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from kube.door.api import Api
 from kube.door.cluster import Cluster
 from kube.paths import Object
 
@@ -31,3 +33,18 @@ def before(door: Cluster, method: str, path: str, act: Callable[[], object]) -> 
         patched.setattr(door.api, "request", request)
         yield
     assert not waiting, f"no {method} of {path} came"
+
+
+@contextmanager
+def requests_of(api: Api) -> Iterator[Counter[str]]:
+    """How many requests go through this door meanwhile, by path."""
+    counted: Counter[str] = Counter()
+    real = api.request
+
+    async def request(method: str, path: str, **more: Any) -> Object:
+        counted[f"{method} {path}"] += 1
+        return await real(method, path, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(api, "request", request)
+        yield counted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -25,6 +24,7 @@ from kube.nodes import LABEL
 from kube.paths import PODS, Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said, tick
+from tests.functions.meanwhile import requests_of
 from tests.kube.samples import TAINTED, node
 from tests.proofs import proves
 from tests.workload import Workload, pod_on
@@ -72,30 +72,13 @@ async def _rest(api: Api, name: str) -> None:
     await api.create(leases.LEASES, leases.lease_of(name, item, datetime.now(timezone.utc)))
 
 
-@contextmanager
-def requests_of(api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """How many requests go through this door meanwhile, by path."""
-    counted: Counter[str] = Counter()
-    real = api.request
-
-    async def request(method: str, path: str, **more: Any) -> Object:
-        counted[f"{method} {path}"] += 1
-        return await real(method, path, **more)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(api, "request", request)
-        yield counted
-
-
-def test_what_a_tick_costs_does_not_grow_with_what_rests(
-    functions: Functions, rests: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_tick_costs_does_not_grow_with_what_rests(functions: Functions, rests: Any) -> None:
     """Rule 10: 50 or 300 that rest: five lists and the looks at pods, and not one event."""
     api = functions.clusters["resync"].api
     costs = []
     for more in (50, 250):
         rests(more)
-        with requests_of(api, monkeypatch) as counted:
+        with requests_of(api) as counted:
             assert functions.answer("resync", tick()) is None
         costs.append(counted)
 
