@@ -282,6 +282,24 @@ def test_an_heir_that_goes_before_it_is_told_is_none(functions: Functions, work:
     assert when == "chosen" or work.again(second)["metadata"]["finalizers"] == ["example.com/hold"]
 
 
+def test_an_heir_that_is_written_meanwhile_takes_over_all_the_same(functions: Functions, work: Workload) -> None:
+    """X-7: somebody edits it between its choice and its finalizer: it is looked up again, and takes it."""
+    node = work.node()
+    event = updated(deleting(work, in_maintenance(functions, work, node)))
+    second = work.maintenance(node)
+
+    def act() -> None:
+        work.admin.patch(m.path(second), {"spec": {"reason": "edited"}})
+
+    with before(functions.clusters["restore"], "PATCH", m.path(second), act):
+        reply = functions.answer("restore", event)
+
+    assert reply is not None
+    assert data_of(reply)["maintenance"] == events.Reference.of(second).as_data()
+    assert work.again(second)["metadata"]["finalizers"] == [m.FINALIZER]
+    assert work.read_node(node)["spec"]["unschedulable"] is True
+
+
 @proves("X-2")
 def test_a_duplicate_that_runs_late_strips_no_successor(functions: Functions, work: Workload) -> None:
     """X-2: two deliveries of one event: while one is at work the other ends, and the next maintenance begins."""
