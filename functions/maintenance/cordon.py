@@ -20,11 +20,10 @@ EMITS = (events.NODE_CORDONED, events.MAINTENANCE_ENDED)
 
 def cordon(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Set `spec.unschedulable` and the label where they are not set. Raises `Failed` when the node is gone."""
-    reference = reference_of(event)
-    closed = close(event, cluster, lambda _maintenance, node: cordon_patch(node, reference.uid))
+    closed = close(event, cluster, lambda maintenance, node: cordon_patch(node, maintenance["metadata"]["uid"]))
     if closed is None:
         return given_up("cordon", event, cluster)
-    name = closed.node["metadata"]["name"]
+    name, reference = closed.node["metadata"]["name"], reference_of(event)
     if closed.changed and not is_cordoned(closed.node):
         log_about(f"cordon Node: {name}", closed.maintenance)
     return [events.event(events.NODE_CORDONED, "cordon", reference, name, cause=event, data=again(event))]

@@ -22,18 +22,17 @@ EMITS = (events.NODE_TAINTED, events.MAINTENANCE_ENDED)
 
 def taint(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Add the maintenance taints that are missing. Raises `Failed` when the node is gone."""
-    reference = reference_of(event)
-
-    def decide(maintenance: Maintenance, node: Node) -> list[Object]:
-        return taint_patch(node, group(maintenance).drain_taint, reference.uid)
-
-    closed = close(event, cluster, decide)
+    closed = close(event, cluster, _decide)
     if closed is None:
         return given_up("taint", event, cluster)
     if closed.changed:
         _log(closed.maintenance, closed.node)
-    name = closed.node["metadata"]["name"]
+    name, reference = closed.node["metadata"]["name"], reference_of(event)
     return [events.event(events.NODE_TAINTED, "taint", reference, name, cause=event, data=again(event))]
+
+
+def _decide(maintenance: Maintenance, node: Node) -> list[Object]:
+    return taint_patch(node, group(maintenance).drain_taint, maintenance["metadata"]["uid"])
 
 
 def _log(maintenance: Maintenance, node: Node) -> None:
