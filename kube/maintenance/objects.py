@@ -93,9 +93,8 @@ def snapshot(maintenance: Maintenance) -> Object | None:
     """`{totalpods, evictionPods}` as counted when the maintenance began; None before."""
     annotations = maintenance["metadata"].get("annotations") or {}
     try:
-        counts = json.loads(annotations.get(SNAPSHOT, "null"))
-        return {"totalpods": int(counts["totalpods"]), "evictionPods": int(counts["evictionPods"])}
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # anybody may write it
+        return _counts(json.loads(annotations.get(SNAPSHOT, "null")))
+    except (ValueError, RecursionError):  # anybody may write it
         return None
 
 
@@ -104,10 +103,14 @@ def counted(maintenance: Maintenance) -> Object | None:
 
     Whoever replaces the object by a file of his own loses the snapshot, but not the status.
     """
-    status = maintenance.get("status") or {}
-    if "totalpods" in status and "evictionPods" in status:
-        return {"totalpods": status["totalpods"], "evictionPods": status["evictionPods"]}
-    return snapshot(maintenance) if has_begun(maintenance) else None
+    return _counts(maintenance.get("status")) or (snapshot(maintenance) if has_begun(maintenance) else None)
+
+
+def _counts(known: Any) -> Object | None:
+    try:
+        return {name: int(known[name]) for name in ("totalpods", "evictionPods")}
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None
 
 
 def begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:
