@@ -10,10 +10,11 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.data import data_of
 from functions.maintenance import due
+from kube.door.api import JSON_PATCH
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S, Group
-from kube.nodes import LABEL, in_maintenance, node_path
+from kube.nodes import LABEL, cordon_patch, in_maintenance, node_path
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said, tick, updated
@@ -77,6 +78,24 @@ def test_a_cordon_that_comes_after_the_end_is_undone(functions: Functions, work:
     assert functions.answer("restore", reply) is None
     assert functions.answer("resync", tick()) is None
     assert len([entry for entry in written(audit.writes_by()) if entry[:2] == ("patch", "nodes")]) == 2
+
+
+def test_a_cordon_that_timed_out_and_was_done_afterwards_is_undone(functions: Functions, work: Workload) -> None:
+    """Rule 12: the server did it when nobody waited any more: the broker's next try finds it, without a tick."""
+    node = work.node()
+    item = work.maintenance(node)
+    begun = functions.begin(item)
+    patch = cordon_patch(work.read_node(node), item["metadata"]["uid"])
+    given_back(functions, work, item)()
+    work.admin.patch(node_path(node), patch, JSON_PATCH)
+
+    reply = functions.answer("cordon", begun)
+
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_ENDED
+    functions.answer("restore", reply)
+    assert is_open(work.read_node(node))
+    assert functions.answer("cordon", begun) is None
 
 
 def test_a_taint_that_comes_after_the_end_is_refused(functions: Functions, work: Workload) -> None:
