@@ -202,6 +202,34 @@ def test_a_failed_one_begins_when_its_turn_comes(functions: Functions, work: Wor
     assert reply.get_type() == events.MAINTENANCE_BEGUN
 
 
+@proves("NMO-11", "X-3")
+@pytest.mark.parametrize("lost", ["finalizers", "annotations", "ownerReferences", ""], ids=lambda name: name or "all")
+def test_what_somebody_took_off_is_put_back(functions: Functions, work: Workload, audit: Audit, lost: str) -> None:
+    """NMO-11, X-3: part of the metadata is gone, or all of it by `kubectl replace` with the user's file: it comes back,
+    with the counts of the begin, which the status has kept.
+    """
+    node = work.node()
+    work.pods(node, "goes", "stays")
+    item = work.maintenance(node)
+    functions.answer("status", functions.begin(item))
+    before = work.again(item)["metadata"]
+    work.delete(f"/api/v1/namespaces/{work.namespace}/pods/goes?gracePeriodSeconds=0")
+    names = [lost] if lost else ["finalizers", "annotations", "ownerReferences"]
+    work.admin.patch(m.path(item), {"metadata": dict.fromkeys(names)})
+    writes = len(audit.writes_by())
+
+    reply = functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+
+    after = work.again(item)["metadata"]
+    assert {name: after[name] for name in ("finalizers", "annotations", "ownerReferences")} == {
+        name: before[name] for name in ("finalizers", "annotations", "ownerReferences")
+    }
+    assert m.snapshot(work.again(item)) == {"totalpods": 2, "evictionPods": 2}
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_BEGUN
+    assert written(audit.writes_by()[writes:]) == [("patch", "nodemaintenances", item["metadata"]["name"])]
+
+
 def test_one_that_is_being_deleted_does_not_begin(functions: Functions, work: Workload, audit: Audit) -> None:
     """X-2: the event comes late, the object is on its way out: nothing happens."""
     item = work.maintenance(work.node(), finalizers=["example.com/hold"])

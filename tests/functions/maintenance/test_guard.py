@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 from eventing import events
 from functions.data import data_of
+from functions.maintenance.guard import AGAIN
 from kube.maintenance import objects as m
+from kube.maintenance.announcements import EVENTS, about
 from kube.maintenance.groups import KUBEVIRT
 from kube.nodes import LABEL
 from kube.paths import Object
@@ -72,6 +76,40 @@ def test_a_label_taken_off_comes_back(functions: Functions, work: Workload) -> N
     assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
     assert functions.answer("guard", node_updated(work.read_node(node))) is None
     assert not m.is_deleting(work.again(item))
+
+
+def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions, work: Workload, audit: Audit) -> None:
+    """Rule 9: a controller takes the label off whenever it comes back: answered once, and then for a pause not at all;
+    after that once more, and the next pause is as long as it has been so already.
+    """
+    node = work.node()
+    item = maintained(functions, work, node)
+    labelled = work.read_node(node)
+    work.local.kubectl("label", "node", node, f"{LABEL}-")
+    writes = len(audit.writes_by())
+
+    first = functions.answer("guard", node_deleted(labelled))
+    again = [functions.answer("guard", node_deleted(labelled)) for _ in range(5)]
+    quiet = len(audit.writes_by()) - writes
+    aged(work, node, first=80, last=11)
+    later = functions.answer("guard", node_deleted(labelled))
+
+    assert first is not None
+    assert again == [None] * 5
+    assert quiet == 1
+    assert later is None  # undone since 69 seconds: it rests for 60
+    aged(work, node, first=21, last=11)
+    assert functions.answer("guard", node_deleted(labelled)) is not None
+    assert not m.is_deleting(work.again(item))
+
+
+def aged(work: Workload, node: str, *, first: int, last: int) -> None:
+    """The Event that counts what was undone on the node looks as written so many seconds ago, first and last."""
+    (event,) = work.admin.list(EVENTS, fields=about(node, AGAIN))["items"]
+    now = datetime.now(timezone.utc)
+    times = {"firstTimestamp": first, "lastTimestamp": last}
+    patch = {name: m.timestamp(now - timedelta(seconds=seconds)) for name, seconds in times.items()}
+    work.admin.patch(f"{EVENTS}/{event['metadata']['name']}", patch)
 
 
 def test_a_node_that_was_given_back_is_nobodys(functions: Functions, work: Workload, audit: Audit) -> None:
