@@ -21,11 +21,12 @@ from bench.ways import Ours, Way
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, phase
 from kube.paths import Object
-from localcluster import deliveries
+from localcluster import access, deliveries
 from localcluster.cluster import LocalCluster
 from localcluster.processes import Server, await_ready
 from localcluster.servers import DIRECT
 from localcluster.trouble import LocalClusterError
+from localcluster.up import folder
 
 LOG = ROOT / "build" / "operator.log"
 """What it said on its latest cluster; it stays when that cluster is gone."""
@@ -84,7 +85,8 @@ def up(wanted: Operator | None, engine: str, nodes: int, directory: Path) -> Ite
     if wanted is None:
         yield []
         return
-    with deliveries.named("local").cluster(directory, nodes) as cluster:
+    with deliveries.named("local").cluster(directory / "servers", nodes) as cluster:
+        access.write_secret(directory / folder.KUBECONFIG, cluster.kubeconfig.read_text())
         install(cluster, wanted.crd)
         with serving(cluster, wanted, f"node-{nodes}") as server, Watching(cluster.kubeconfig) as watching:
             rig = Rig(engine, directory, cluster.door(), watching)
@@ -120,10 +122,10 @@ def serving(cluster: LocalCluster, wanted: Operator, node: str) -> Iterator[Serv
 def environment(cluster: LocalCluster) -> dict[str, str]:
     """What an operator finds in its environment; its certificate lies below TMPDIR. It collects garbage as it likes."""
     temporary = cluster.directory / "operator"
-    folder = temporary / CERTIFICATES
-    folder.mkdir(parents=True, exist_ok=True)
+    certificates = temporary / CERTIFICATES
+    certificates.mkdir(parents=True, exist_ok=True)
     for kind in ("crt", "key"):  # any pair will do, since nobody calls
-        shutil.copy(cluster.directory / "pki" / f"apiserver.{kind}", folder / f"tls.{kind}")
+        shutil.copy(cluster.directory / "pki" / f"apiserver.{kind}", certificates / f"tls.{kind}")
     return {
         **DIRECT,
         "GOGC": os.environ.get("GOGC", "100"),
