@@ -53,6 +53,25 @@ def answered(answers: Iterable[list[Object] | BaseException]) -> list[list[Objec
     return [None if isinstance(answer, BaseException) else answer for answer in answers]
 
 
+async def of_holder(api: Api, node: str, holder: str, version: str | None = None) -> list[Object]:
+    """Those that name `node`, of the group of its holder, which has that uid; of all groups where none has it.
+
+    Asked one group after another: a node has one holder, and mostly in the first group. Oldest first. A group that is
+    refused stops no other. Raises as `answered` does.
+    """
+    answers: list[list[Object] | BaseException] = []
+    for group in GROUPS.values():
+        try:
+            items = await of_group(api, group, node, version)
+        except ApiError as error:
+            answers.append(error)
+            continue
+        if any(item["metadata"]["uid"] == holder for item in items):
+            return by_age(items)
+        answers.append(items)
+    return by_age(item for listed in answered(answers) for item in listed or [])
+
+
 async def of_group(api: Api, group: Group, node: str = "", version: str | None = None) -> list[Object]:
     """Those of one group, in no order; none where its CRD is not installed.
 
