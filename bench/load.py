@@ -16,7 +16,7 @@ from kube.pods import is_ready
 
 DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
 """kwok's: how long a pod takes to end."""
-PATIENCE = 120.0
+PATIENCE, PATIENCE_PER_POD = 120.0, 0.05
 """Seconds for a workload to be ready, or gone."""
 _numbers = itertools.count(1)
 
@@ -72,20 +72,37 @@ class Load:
 
     def _behind_budget(self, name: str, node: str) -> None:
         """A Deployment whose pods run on the node only, until `_allow` lets them elsewhere, and its budget."""
+        self._deployment(name, node, self._case.pods)
+        budget = {"maxUnavailable": self._case.budget, "selector": {"matchLabels": {"app": name}}}
+        self._cluster.create(self._budgets, {"metadata": {"name": name}, "spec": budget})
+
+    def deploy_tolerant(self, name: str, node: str, replicas: int) -> None:
+        """A Deployment that runs on the node only, whatever taints that has; returns when all its pods are Ready."""
+        self._deployment(name, node, replicas, tolerations=[{"operator": "Exists"}])
+        wanted = len(self._nodes) * self._case.pods + replicas
+        self._until(self._pods, lambda pods: sum(map(is_ready, pods.values())) >= wanted)
+
+    def heed_taints(self, name: str, elsewhere: str) -> None:
+        """Take the tolerations off such a Deployment, and let its pods run on another node."""
+        self._allow(elsewhere, name)
+        spec = {"template": {"spec": {"tolerations": None}}}
+        self._cluster.patch(f"{self._deployments}/{name}", {"spec": spec})
+
+    @property
+    def _deployments(self) -> str:
+        return f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
+
+    def _deployment(self, name: str, node: str, replicas: int, **more: Any) -> None:
         self._allow(node, name)
         labels = {"app": name}
+        selector = {self._label(name): "yes"}
+        containers = [{"name": "main", "image": "fake"}]
         template = {
             "metadata": {"labels": labels, "annotations": self._annotations},
-            "spec": {
-                "nodeSelector": {self._label(name): "yes"},
-                "containers": [{"name": "main", "image": "fake"}],
-            },
+            "spec": {"nodeSelector": selector, "containers": containers, **more},
         }
-        spec: dict[str, Any] = {"replicas": self._case.pods, "selector": {"matchLabels": labels}, "template": template}
-        where = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
-        self._cluster.create(where, {"metadata": {"name": name}, "spec": spec})
-        budget = {"maxUnavailable": self._case.budget, "selector": {"matchLabels": labels}}
-        self._cluster.create(self._budgets, {"metadata": {"name": name}, "spec": budget})
+        spec: dict[str, Any] = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+        self._cluster.create(self._deployments, {"metadata": {"name": name}, "spec": spec})
 
     def _label(self, name: str) -> str:
         return f"bench/{self.namespace}-{name}"
@@ -94,11 +111,17 @@ class Load:
         self._cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {self._label(name): "yes"}}})
 
     def _until(self, path: str, done: Callable[[dict[str, Object]], bool]) -> dict[str, Object]:
-        return self._cluster.run(asyncio.wait_for(_until(self._cluster, path, done), PATIENCE))
+        return until(self._cluster, path, done, PATIENCE + PATIENCE_PER_POD * self._case.pods * self._case.nodes)
+
+
+def until(
+    cluster: Cluster, path: str, done: Callable[[dict[str, Object]], bool], seconds: float = PATIENCE
+) -> dict[str, Object]:
+    """The objects of a collection by name, once they are as wanted. Raises `asyncio.TimeoutError`."""
+    return cluster.run(asyncio.wait_for(_until(cluster, path, done), seconds))
 
 
 async def _until(cluster: Cluster, path: str, done: Callable[[dict[str, Object]], bool]) -> dict[str, Object]:
-    """The objects of a collection by name, once they are as wanted."""
     known: dict[str, Object] = {}
     synced = False
     async with aclosing(follow(cluster.api, path)) as changes:

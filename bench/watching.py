@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds that one drain may take."""
 
 

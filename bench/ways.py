@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +34,15 @@ class Way(Protocol):
         """Make the nodes schedulable again; gives the moment at which the last one was."""
 
 
+def maintenances(names: Iterable[str], nodes: Iterable[str], reason: str) -> list[Object]:
+    """A NodeMaintenance of each name for each node; nodes without a name are left out."""
+    head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
+    return [
+        {**head, "metadata": {"name": name}, "spec": {"nodeName": node, "reason": reason}}
+        for name, node in zip(names, nodes, strict=False)
+    ]
+
+
 class Ours:
     """A NodeMaintenance for each node; done when a watch saw the last one Succeeded."""
 
@@ -46,15 +55,7 @@ class Ours:
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
         """See `Way`."""
         self._made = [f"bench-{next(_numbers)}" for _ in nodes]
-        bodies = [
-            {
-                "apiVersion": MEDIK8S.api_version,
-                "kind": "NodeMaintenance",
-                "metadata": {"name": name},
-                "spec": {"nodeName": node, "reason": case.name},
-            }
-            for name, node in zip(self._made, nodes, strict=True)
-        ]
+        bodies = maintenances(self._made, nodes, case.name)
         self._cluster.together(*(self._cluster.api.create(MEDIK8S.path, body) for body in bodies))
         return max(self._watching.first("phase", name, SUCCEEDED) for name in self._made)
 
