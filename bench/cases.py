@@ -63,9 +63,9 @@ REST = Observation("nothing to do", subset=USUAL)
 RETURNING = Observation("5 pods that return", nodes=2)
 RESTING = Observation("500 maintenances that rest", cluster=FLEET)
 TEN_BEHIND_BUDGET = Case("30 pods behind a budget of 10", pods=30, budget=10, subset=QUICK)
-LARGE = Case("100 nodes at once, 100 pods each", nodes=100, pods=100, ways=("ours",), engines=("local",), rounds=1)
+LARGE = Case("100 nodes at once with 100 pods each", nodes=100, pods=100, ways=("ours",), engines=("local",), rounds=1)
 TWO_EVICTORS = Case(
-    f"{TEN_BEHIND_BUDGET.name}, two processes of evict",
+    f"{TEN_BEHIND_BUDGET.name} with two processes of evict",
     pods=30,
     budget=10,
     evictors=2,
@@ -79,30 +79,31 @@ CASES: tuple[Measured, ...] = (
     TEN_BEHIND_BUDGET,
     TWO_EVICTORS,
     Case("30 pods behind a budget of 1", pods=30, budget=1, subset=USUAL),
-    Case("10 pods, 50 foreign writes a second", writes=50),
+    Case("10 pods beside 50 foreign writes a second", writes=50),
     Case("5 nodes at once", nodes=5),
     Case("20 nodes at once", nodes=20),
-    Case("20 nodes at once, 5 s termination", nodes=20, termination=5.0, subset=USUAL),
+    Case("20 nodes at once with 5 s termination", nodes=20, termination=5.0, subset=USUAL),
     Case("100 nodes at once", nodes=100, rounds=3),
     RETURNING,
     LARGE,
-    Case("10 pods, one of 1000 nodes", cluster=FLEET),
+    Case("10 pods on one of 1000 nodes", cluster=FLEET),
     RESTING,
 )
 """In the order in which they are measured: what leaves the cluster busy comes late."""
 
 
 def chosen(words: str, subset: str) -> tuple[Measured, ...]:
-    """The cases whose names contain one of the words, separated by commas; those of the subset without a word.
+    """The cases of these names, separated by commas; those of the subset without any.
 
-    Raises `ValueError` for a word that no case has.
+    A word that is no name stands for the cases whose names contain it. Raises `ValueError` for a word that is in
+    no name.
     """
     if not words:
         wanted = SUBSETS[: SUBSETS.index(subset) + 1]
         return tuple(case for case in CASES if case.subset in wanted)
     found = []
     for word in (each.strip() for each in words.split(",")):
-        matching = [case for case in CASES if word in case.name]
+        matching = [case for case in CASES if word == case.name] or [case for case in CASES if word in case.name]
         if not matching:
             raise ValueError(f"no case has {word!r} in its name: {'; '.join(case.name for case in CASES)}")
         found += matching

@@ -68,7 +68,7 @@ def _another(rig: Rig, address: str) -> Server:
 
 def _environment(pid: int) -> dict[str, str]:
     variables = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
-    return dict(variable.split("=", 1) for variable in variables)  # type: ignore[misc]
+    return {name: value for name, _, value in (variable.partition("=") for variable in variables)}
 
 
 def _balancer(folder: Path, address: str, processes: list[str]) -> Server:

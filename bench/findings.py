@@ -12,6 +12,8 @@ from kube.maintenance.leases import NAMESPACE
 
 SLACK_SECONDS = 0.1
 """Clocks and the log agree no better: a request belongs to a tick that came so much later, or ended so much before."""
+LISTED = 3
+"""Kinds of requests that are told where there should be none."""
 POD_LISTS = 20
 """Lists of pods that a tick may cost, however many maintenances there are."""
 
@@ -75,11 +77,12 @@ class Quiet:
 
     def figures(self) -> list[tuple[str, float, float | None]]:
         """What, value and limit of each figure."""
-        usual = [request for request in self.requests if request.verb != WATCH and not is_renewal(request)]
+        usual = self._usual
         of_ticks = [[request for request in usual if _within(request, tick)] for tick in self.ticks]
         asked = sum(map(len, of_ticks))
         found: list[tuple[str, float, float | None]] = [
             ("requests between ticks", len(usual) - asked, 0),
+            *((f"of these, {what}", count, None) for what, count in self.between()),
             ("events between ticks", self.events, 0),
             ("journal rows between ticks", self.rows, 0),
             ("requests for leases, meanwhile", sum(map(is_renewal, self.requests)), None),
@@ -96,10 +99,14 @@ class Quiet:
             ]
         return found
 
-    def between(self) -> dict[str, int]:
-        """Requests between ticks by verb and resource: what to look at where there should be none."""
-        usual = [request for request in self.requests if request.verb != WATCH and not is_renewal(request)]
-        return dict(Counter(each.what for each in usual if not any(_within(each, tick) for tick in self.ticks)))
+    def between(self) -> list[tuple[str, int]]:
+        """The most frequent requests between ticks: what to look at where there should be none."""
+        outside = [request for request in self._usual if not any(_within(request, tick) for tick in self.ticks)]
+        return Counter(request.what for request in outside).most_common(LISTED)
+
+    @property
+    def _usual(self) -> list[Request]:
+        return [request for request in self.requests if request.verb != WATCH and not is_renewal(request)]
 
 
 def is_renewal(request: Request) -> bool:

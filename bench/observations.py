@@ -153,7 +153,8 @@ class _Returning:
 
     def _unexplained(self) -> int:
         status = self._door.get(f"{MEDIK8S.path}/{RETURNS}")["status"]
-        return RETURN - sum(entry["reason"] == "Returns" for entry in status.get("blockedPods") or [])
+        said = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == "Returns"]
+        return RETURN - len(said)
 
     def _end(self) -> Figure:
         """The drain ends when its pods tolerate nothing any more; all is given back."""

@@ -19,7 +19,7 @@ RATIOS = {"10 pods": (0.25, 0.4), "100 pods": (0.8, 1.0), TEN_BEHIND_BUDGET.name
 """Case → the most that we may take of its time, on the local delivery and on the others."""
 OF_FLOOR = {"100 pods": 1.3}
 """The same of the floor, on the local delivery."""
-SECONDS = {"20 nodes at once, 5 s termination": (7.0, 8.0)}
+SECONDS = {"20 nodes at once with 5 s termination": (7.0, 8.0)}
 TAIL = (0.05, 0.1)
 """Seconds from the end of the last pod until Succeeded."""
 HINTS = (PODS_GONE, BUDGET_OPENED, PODS_EVICTED)
