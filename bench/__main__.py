@@ -70,7 +70,7 @@ def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, f
                 say(each.line)
                 found.add(each)
                 results.write(file, found)  # now, as the next one may fail
-    print(tables.everything(found))
+    print(tables.everything(found.ordered()))
     if found.failures:
         raise SystemExit(1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -18,6 +18,7 @@ DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
 """kwok's: how long a pod takes to end."""
 PATIENCE, PATIENCE_PER_POD = 120.0, 0.05
 """Seconds for a workload to be ready, or gone."""
+AT_ONCE = 50
 _numbers = itertools.count(1)
 
 
@@ -60,7 +61,7 @@ class Load:
 
     def _bare(self, node: str) -> None:
         bodies = [self._pod(node, f"{node}-{number}") for number in range(self._case.pods)]
-        self._cluster.together(*(self._cluster.api.create(self._pods, body) for body in bodies))
+        side_by_side(self._cluster, (self._cluster.api.create(self._pods, body) for body in bodies))
 
     def _pod(self, node: str, name: str) -> Object:
         spec = {"nodeName": node, "containers": [{"name": "main", "image": "fake"}]}
@@ -112,6 +113,17 @@ class Load:
 
     def _until(self, path: str, done: Callable[[dict[str, Object]], bool]) -> dict[str, Object]:
         return until(self._cluster, path, done, PATIENCE + PATIENCE_PER_POD * self._case.pods * self._case.nodes)
+
+
+def side_by_side(cluster: Cluster, calls: Iterable[Awaitable[Object]]) -> None:
+    """Make many calls, some at a time: a request that waits for a connection spends the time that it has."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def gated(call: Awaitable[Object]) -> Object:
+        async with gate:
+            return await call
+
+    cluster.together(*map(gated, calls))
 
 
 def until(

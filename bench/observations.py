@@ -10,7 +10,7 @@ from bench import costs
 from bench.audit import AuditLog, Request
 from bench.cases import REST, RESTING, RETURNING, Case, Observation
 from bench.findings import Finding, Quiet, Tick
-from bench.load import Load, until
+from bench.load import Load, side_by_side, until
 from bench.rig import Rig
 from bench.ways import maintenances
 from eventing import events
@@ -96,16 +96,16 @@ def _resting(rig: Rig) -> list[Figure]:
     """Many maintenances that have drained nodes without pods, amid heartbeats of all nodes."""
     door = rig.cluster
     nodes = [node["metadata"]["name"] for node in door.list("/api/v1/nodes")["items"]]
-    door.together(*(door.api.patch(node_path(name), {"metadata": {"annotations": HEARTBEAT}}) for name in nodes))
+    side_by_side(door, (door.api.patch(node_path(name), {"metadata": {"annotations": HEARTBEAT}}) for name in nodes))
     names = [f"resting-{number}" for number in range(RESTS)]
     started = time.monotonic()
-    door.together(*(door.api.create(MEDIK8S.path, body) for body in maintenances(names, nodes, "rests")))
+    side_by_side(door, (door.api.create(MEDIK8S.path, body) for body in maintenances(names, nodes, "rests")))
     until(door, MEDIK8S.path, lambda found: _succeeded(found.values()) >= RESTS, LONG)
     drained = time.monotonic() - started
     time.sleep(SETTLING)
     figures = _quiet(rig, RESTING_MINUTES * MINUTE)
     started = time.monotonic()
-    door.together(*(door.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
+    side_by_side(door, (door.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
     until(door, MEDIK8S.path, lambda found: not found, LONG)
     back = time.monotonic() - started
     took = [(f"seconds until {RESTS} have Succeeded", drained), (f"seconds until {RESTS} are given back", back)]

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.cases import Measured
+from bench.cases import CASES, Measured
 from bench.findings import Finding
+from localcluster.deliveries import DELIVERIES
 
 KINDS = ("events", "requests", "cpu", "memory", "waits")
 LARGEST_PARTS = 8
@@ -76,6 +77,20 @@ class Results:
             self.findings.append(each)
         else:
             self.failures.append(each)
+
+    def ordered(self) -> Results:
+        """The same in the order of the engines and cases, whenever each was measured."""
+        engines, cases = [*DELIVERIES], [case.name for case in CASES]
+
+        def place(each: Round | Finding | Failure) -> tuple[int, int]:
+            return engines.index(each.engine), cases.index(each.case) if each.case in cases else len(cases)
+
+        return Results(
+            self.about,
+            sorted(self.rounds, key=place),
+            sorted(self.findings, key=place),
+            sorted(self.failures, key=place),
+        )
 
     def without(self, engines: Iterable[str], cases: Iterable[Measured]) -> Results:
         """The same without what is to be measured anew."""

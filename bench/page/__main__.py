@@ -56,7 +56,7 @@ def slower(found: Results) -> str:
 def main() -> None:
     """Write the page, its plots, and what they show."""
     source = MEASURED if MEASURED.exists() else SHOWN
-    found = results.read(source)
+    found = results.read(source).ordered()
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.svg"):
         old.unlink()

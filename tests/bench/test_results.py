@@ -88,3 +88,19 @@ def test_each_kind_is_kept_by_itself_and_told_in_a_line() -> None:
     assert found == Results({}, [drain], [finding], [failure])
     assert drain.line == "local: 10 pods: ours: 1.00 s"
     assert failure.line == "e: c: not measured: why"
+
+
+def test_results_are_ordered_as_the_cases_are_whenever_each_was_measured() -> None:
+    """The rounds of a case stay in their order; one that is no longer a case comes last."""
+    names = [
+        ("knative", "10 pods"),
+        ("local", "gone"),
+        ("local", "100 pods"),
+        ("local", "10 pods"),
+        ("local", "10 pods"),
+    ]
+    found = Results(
+        {}, [Round(engine, case, way, 0, 1, 1, 1) for (engine, case), way in zip(names, "abcde", strict=True)]
+    )
+
+    assert [each.way for each in found.ordered().rounds] == ["d", "e", "c", "b", "a"]
