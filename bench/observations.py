@@ -10,15 +10,14 @@ from bench import costs
 from bench.audit import AuditLog, Request
 from bench.cases import REST, RESTING, RETURNING, Case, Observation
 from bench.findings import Finding, Quiet, Tick
-from bench.load import Load, side_by_side, until
+from bench.load import Load, side_by_side
 from bench.rig import Rig
 from bench.ways import maintenances
 from eventing import events
 from functions.app import FUNCTIONS
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.objects import SUCCEEDED, phase
+from kube.maintenance.objects import SUCCEEDED
 from kube.nodes import node_path
-from kube.paths import Object
 
 Figure = tuple[str, float, float | None]
 """What, value, limit."""
@@ -27,9 +26,7 @@ SETTLING = 45.0
 """Seconds in which what was begun before comes to its end: three ticks."""
 LATE = 1.5
 """Seconds after which what happened is in the journal, too."""
-LONG = 600.0
-"""Seconds that a fleet may take."""
-RESTS, RESTING_MINUTES = 500, 2
+RESTS, TOGETHER, RESTING_MINUTES = 500, 25, 2
 TOLERANT, RETURN, OTHERS, RETURNS = "tolerant", 5, 10, "returning"
 EVICTIONS, CORES = (20, 10, 10), 0.05
 """Limits: of each minute, and of API server and functions above rest."""
@@ -96,24 +93,23 @@ def _resting(rig: Rig) -> list[Figure]:
     """Many maintenances that have drained nodes without pods, amid heartbeats of all nodes."""
     door = rig.cluster
     nodes = [node["metadata"]["name"] for node in door.list("/api/v1/nodes")["items"]]
-    side_by_side(door, (door.api.patch(node_path(name), {"metadata": {"annotations": HEARTBEAT}}) for name in nodes))
-    names = [f"resting-{number}" for number in range(RESTS)]
+    bodies = maintenances([f"resting-{number}" for number in range(RESTS)], nodes, "rests")
     started = time.monotonic()
-    side_by_side(door, (door.api.create(MEDIK8S.path, body) for body in maintenances(names, nodes, "rests")))
-    until(door, MEDIK8S.path, lambda found: _succeeded(found.values()) >= RESTS, LONG)
-    drained = time.monotonic() - started
+    for first in range(0, RESTS, TOGETHER):
+        some = bodies[first : first + TOGETHER]
+        side_by_side(door, (door.api.create(MEDIK8S.path, body) for body in some))
+        for body in some:
+            rig.watching.first("phase", body["metadata"]["name"], SUCCEEDED)
+    took = time.monotonic() - started
+    side_by_side(door, (door.api.patch(node_path(name), {"metadata": {"annotations": HEARTBEAT}}) for name in nodes))
     time.sleep(SETTLING)
     figures = _quiet(rig, RESTING_MINUTES * MINUTE)
-    started = time.monotonic()
-    side_by_side(door, (door.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
-    until(door, MEDIK8S.path, lambda found: not found, LONG)
-    back = time.monotonic() - started
-    took = [(f"seconds until {RESTS} have Succeeded", drained), (f"seconds until {RESTS} are given back", back)]
-    return [*((what, round(seconds, 1), None) for what, seconds in took), *figures]
-
-
-def _succeeded(found: Iterable[Object]) -> int:
-    return sum(phase(item) == SUCCEEDED for item in found)
+    for first in range(0, RESTS, TOGETHER):
+        names = [body["metadata"]["name"] for body in bodies[first : first + TOGETHER]]
+        side_by_side(door, (door.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
+        for name in names:
+            rig.watching.first("maintenance gone", name)
+    return [(f"seconds until {RESTS} have Succeeded, {TOGETHER} at a time", round(took, 1), None), *figures]
 
 
 class _Returning:

@@ -24,15 +24,17 @@ class Watching:
         self._seen: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
         self._changed = threading.Condition()
         self._ended = False
-        threading.Thread(target=self._read, name="observer", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="observer", daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Watching:
         self.first("synced")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
+        with self._process:
+            self._process.terminate()
+            self._reader.join()
 
     def first(self, what: str, name: str = "", value: str | None = None, *, since: float = 0.0) -> float:
         """The moment at which that was first seen; waits for it.

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench.audit import AuditLog, Request, counted, requests
+from kube.door.errors import ApiError
+from localcluster.access import service_account
+from localcluster.cluster import LocalCluster
 
 EVICT = "system:serviceaccount:node-maintenance:evict"
 
@@ -71,3 +77,16 @@ def test_each_reading_goes_on_where_the_one_before_ended(tmp_path: Path) -> None
 
     assert [request.resource for request in log.read()] == ["pods"]
     assert log.read() == []
+
+
+def test_the_api_server_logs_our_reads(quiet: LocalCluster) -> None:
+    """A refused one counts, too; the administrator's does not."""
+    log = AuditLog(quiet.audit_log)
+
+    with pytest.raises(ApiError):
+        quiet.door(service_account("cordon")).get("/api/v1/namespaces/default/secrets/any")
+    quiet.door().list("/api/v1/nodes")
+
+    (found,) = log.read()
+    assert (found.account, found.what, found.namespace, found.name) == ("cordon", "get secrets", "default", "any")
+    assert abs(found.at - time.time()) < 60
