@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -11,13 +12,17 @@ from pathlib import Path
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from bench.costs import cpu_seconds, families, peak_mebibytes, spread, tree, waits
+from bench.costs import cpu_seconds, families, memory, own_mebibytes, peak_mebibytes, spread, tree, waits
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
 
 CHILD = "import os; print(os.getpid(), flush=True); input()"
 """Says its id itself: before that its command line may not be there yet."""
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}, {!r}])"
+FORKING = (
+    "import os, signal; held = bytearray(b'x') * (64 << 20); child = os.fork(); "
+    "print(child, flush=True) if child else None; signal.pause()"
+)
 
 
 @pytest.mark.parametrize(("word", "family"), [("other", "delivery"), ("eventing.podsource", "podsource")])
@@ -43,6 +48,20 @@ def test_a_process_that_has_ended_costs_nothing_more() -> None:
         ended.wait()
 
     assert (cpu_seconds(ended.pid), peak_mebibytes(ended.pid)) == (0.0, 0.0)
+
+
+def test_what_processes_share_counts_once() -> None:
+    """A worker that a server forked has all pages of the server, and few of its own."""
+    with subprocess.Popen([sys.executable, "-c", FORKING], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        both, alone, own = memory([parent.pid, child]), memory([parent.pid]), own_mebibytes(child)
+        os.kill(child, signal.SIGKILL)
+        parent.kill()
+
+    assert 64 < alone <= both < alone + 32
+    assert own < 32
+    assert (own_mebibytes(parent.pid), memory([parent.pid])) == (0.0, 0.0)
 
 
 def test_an_event_waits_until_its_functions_first_attempt(tmp_path: Path) -> None:
