@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Tick:
-    """One tick: when `resync` began with it, in seconds since 1970, and how long that took."""
+    """One tick: when `resync` began with it, in seconds since 1970, and how long that took, retries and all."""
 
     at: float
     seconds: float

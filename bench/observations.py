@@ -33,8 +33,9 @@ EVICTIONS, CORES = (20, 10, 10), 0.05
 KWOK = "node-heartbeat.stage.kwok.x-k8s.io"
 HEARTBEAT = {f"{KWOK}/delay": "9s", f"{KWOK}/jitter-delay": "11s"}
 TICKS = """
-    SELECT attempts.at, attempts.seconds FROM attempts JOIN events ON events.id = attempts.event
-    AND events.source = attempts.source WHERE events.type = ? AND attempts.at >= ? AND attempts.at < ? ORDER BY 1
+    SELECT min(attempts.at), max(attempts.at + attempts.seconds) - min(attempts.at) FROM attempts
+    JOIN events ON events.id = attempts.event AND events.source = attempts.source
+    WHERE events.type = ? AND attempts.at >= ? AND attempts.at < ? GROUP BY attempts.event ORDER BY 1
 """
 EVENTS = "SELECT count(*) FROM events WHERE type != ? AND arrived >= ? AND arrived < ?"
 ATTEMPTS = """
