@@ -76,13 +76,15 @@ class Plot:
             figure.savefig(file, metadata={"Date": None, "Creator": None, "Description": self.digest})
 
     def _fill(self, axes: Axes, cases: Sequence[str]) -> None:
+        from matplotlib.ticker import LogLocator
+
         step = len(self.series) + 1
         for number, (name, shown) in enumerate(self.series.items()):
-            colour, marker = STYLES.get(name, ("#c8a000", "|"))
+            colour, marker = STYLES.get(name, ("#b00020", "|"))
             places = [cases.index(case) * step + number for case in shown]
             lowest, median, highest = (list(values) for values in zip(*shown.values(), strict=True))
             axes.hlines(places, lowest, highest, color=colour, linewidth=2)
-            axes.plot(median, places, marker, color=colour, markersize=6, label=name)
+            axes.plot(median, places, marker, color=colour, markersize=7, label=name)
             for place, value, end in zip(places, median, highest, strict=True):
                 axes.annotate(_short(value), (end, place), **NEAR)
         axes.set_xscale("log")
@@ -95,7 +97,9 @@ class Plot:
             axes.axhline(number * step - 1, color="#dddddd", linewidth=0.8)
         axes.grid(axis="x", which="both", color="#eeeeee")
         axes.set_xlabel(self.label)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
         axes.set_title(self.title, loc="left", fontweight="bold", pad=24)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(STYLES), frameon=False, borderaxespad=0.2)
 
