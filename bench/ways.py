@@ -22,6 +22,10 @@ _numbers = itertools.count(1)
 KUBECTL = ("--force", "--ignore-daemonsets", "--delete-emptydir-data")
 
 
+QUOTED = 300
+"""Characters of what a program said last before it failed."""
+
+
 class Way(Protocol):
     """One way to drain nodes."""
 
@@ -80,13 +84,15 @@ class Kubectl:
 
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
         """See `Way`."""
-        quiet = subprocess.DEVNULL
+        quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
         running = [
-            subprocess.Popen([*self._line, "drain", node, *KUBECTL], stdout=quiet, stderr=quiet) for node in nodes
+            subprocess.Popen([*self._line, "drain", node, *KUBECTL], stdout=quiet, stderr=pipe, text=True)
+            for node in nodes
         ]
         for each in running:
-            if each.wait():
-                raise RuntimeError(f"kubectl drain ended with {each.returncode}")
+            _, said = each.communicate()
+            if each.returncode:
+                raise RuntimeError(f"kubectl drain ended with {each.returncode}: {said.strip()[-QUOTED:]}")
         return time.monotonic()
 
     def give_back(self, nodes: Sequence[str]) -> float:
