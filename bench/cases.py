@@ -78,7 +78,7 @@ CASES: tuple[Measured, ...] = (
     Case("100 pods", pods=100, subset=USUAL),
     TEN_BEHIND_BUDGET,
     TWO_EVICTORS,
-    Case("30 pods behind a budget of 1", pods=30, budget=1, subset=USUAL),
+    Case("30 pods behind a budget of 1", pods=30, budget=1),
     Case("10 pods beside 50 foreign writes a second", writes=50),
     Case("5 nodes at once", nodes=5),
     Case("20 nodes at once", nodes=20),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from pathlib import Path
 
 from bench import costs
 from bench.audit import AuditLog, Request
@@ -22,8 +23,9 @@ from kube.nodes import node_path
 Figure = tuple[str, float, float | None]
 """What, value, limit."""
 MINUTE = 60.0
-SETTLING = 45.0
-"""Seconds in which what was begun before comes to its end: three ticks."""
+TICK_SECONDS = 15.0
+SETTLING = 3 * TICK_SECONDS
+"""Seconds in which what was begun before comes to its end."""
 LATE = 1.5
 """Seconds after which what happened is in the journal, too."""
 RESTS, TOGETHER, RESTING_MINUTES = 500, 25, 2
@@ -50,8 +52,8 @@ def observe(rig: Rig, case: Observation) -> list[Finding]:
 
 
 def _rest(rig: Rig) -> list[Figure]:
-    """Nothing at all, for a minute."""
-    time.sleep(SETTLING)
+    """Nothing at all, for a minute, in which no start is under way any more."""
+    time.sleep(TICK_SECONDS)
     return _quiet(rig, MINUTE)
 
 
@@ -62,18 +64,15 @@ def _quiet(rig: Rig, seconds: float) -> list[Figure]:
     spent, till = _cores(rig, before, time.time() - since), time.time()
     time.sleep(LATE)
     asked = [request for request in log.read() if since <= request.at < till]
-    return [*seen(rig, asked, since, till).figures(), *spent]
+    return [*seen(rig.journal, asked, since, till).figures(), *spent]
 
 
-def seen(rig: Rig, asked: Sequence[Request], since: float, till: float) -> Quiet:
+def seen(journal: Path, asked: Sequence[Request], since: float, till: float) -> Quiet:
     """What the journal has of that time, beside the requests."""
     window = (events.TICK, since, till)
-    with closing(costs.opened(rig.journal)) as journal:
-        ticks = [Tick(*row) for row in journal.execute(TICKS, window)]
-        (happened,), (attempts,) = (
-            journal.execute(EVENTS, window).fetchone(),
-            journal.execute(ATTEMPTS, window).fetchone(),
-        )
+    with closing(costs.opened(journal)) as database:
+        ticks = [Tick(*row) for row in database.execute(TICKS, window)]
+        happened, attempts = (database.execute(query, window).fetchone()[0] for query in (EVENTS, ATTEMPTS))
     return Quiet(ticks, asked, happened, happened + attempts)
 
 

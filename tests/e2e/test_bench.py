@@ -71,6 +71,20 @@ def test_the_bench_measures_all_ways_and_what_ours_costs(tmp_path: Path) -> None
     assert rounds["floor"]["costs"] == {}
 
 
+def test_rest_is_looked_at_for_a_minute(tmp_path: Path) -> None:
+    """Ticks come, and beside them nothing happens that makes an event."""
+    with bench(tmp_path, "--cases", "nothing to do") as process:
+        shown, progress = process.communicate(timeout=200)
+    assert process.returncode == 0, progress
+    figures = {each["what"]: each["value"] for each in results(tmp_path)["findings"]}
+
+    assert figures["ticks, meanwhile"] in (3, 4, 5)
+    assert figures["events between ticks"] == figures["journal rows between ticks"] == 0
+    assert figures["requests of a tick, median"] > 0
+    assert 0 < figures["cores of the API server"] < 2
+    assert "| local | nothing to do | events between ticks | 0 | 0 |" in shown
+
+
 def test_a_case_that_fails_is_a_line_and_the_others_are_measured(tmp_path: Path) -> None:
     """Here its observer is killed. The next case has a cluster of its own, and the exit status tells of the failure."""
     with bench(tmp_path, "--cases", "10 pods,5 nodes at once") as process:
