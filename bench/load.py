@@ -40,7 +40,7 @@ class Load:
         for number, node in enumerate(self._nodes):
             self._behind_budget(f"web-{number}", node) if self._case.budget else self._bare(node)
         wanted = self._case.pods * len(self._nodes)
-        pods = self._until(self._pods, lambda pods: sum(map(is_ready, pods.values())) >= wanted)
+        pods = self._until(self._pods, lambda ready: len(ready) >= wanted, only=is_ready)
         if self._case.budget:
             self._until(self._budgets, lambda found: all(map(self._is_open, found.values())))
             for number in range(len(self._nodes)):
@@ -81,7 +81,7 @@ class Load:
         """A Deployment that runs on the node only, whatever taints that has; returns when all its pods are Ready."""
         self._deployment(name, node, replicas, tolerations=[{"operator": "Exists"}])
         wanted = len(self._nodes) * self._case.pods + replicas
-        self._until(self._pods, lambda pods: sum(map(is_ready, pods.values())) >= wanted)
+        self._until(self._pods, lambda ready: len(ready) >= wanted, only=is_ready)
 
     def heed_taints(self, name: str, elsewhere: str) -> None:
         """Take the tolerations off such a Deployment, and let its pods run on another node."""
@@ -111,8 +111,11 @@ class Load:
     def _allow(self, node: str, name: str) -> None:
         self._cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {self._label(name): "yes"}}})
 
-    def _until(self, path: str, done: Callable[[dict[str, Object]], bool]) -> dict[str, Object]:
-        return until(self._cluster, path, done, PATIENCE + PATIENCE_PER_POD * self._case.pods * self._case.nodes)
+    def _until(
+        self, path: str, done: Callable[[dict[str, Object]], bool], only: Callable[[Object], bool] = bool
+    ) -> dict[str, Object]:
+        patience = PATIENCE + PATIENCE_PER_POD * self._case.pods * self._case.nodes
+        return until(self._cluster, path, done, patience, only=only)
 
 
 def side_by_side(cluster: Cluster, calls: Iterable[Awaitable[Object]]) -> None:
@@ -127,22 +130,32 @@ def side_by_side(cluster: Cluster, calls: Iterable[Awaitable[Object]]) -> None:
 
 
 def until(
-    cluster: Cluster, path: str, done: Callable[[dict[str, Object]], bool], seconds: float = PATIENCE
+    cluster: Cluster,
+    path: str,
+    done: Callable[[dict[str, Object]], bool],
+    seconds: float = PATIENCE,
+    *,
+    only: Callable[[Object], bool] = bool,
 ) -> dict[str, Object]:
-    """The objects of a collection by name, once they are as wanted. Raises `asyncio.TimeoutError`."""
-    return cluster.run(asyncio.wait_for(_until(cluster, path, done), seconds))
+    """The objects of a collection by name, once they are as wanted. Raises `asyncio.TimeoutError`.
+
+    In: which objects count; `done` is asked at each change, so it must not look at each of thousands.
+    """
+    return cluster.run(asyncio.wait_for(_until(cluster, path, done, only), seconds))
 
 
-async def _until(cluster: Cluster, path: str, done: Callable[[dict[str, Object]], bool]) -> dict[str, Object]:
+async def _until(
+    cluster: Cluster, path: str, done: Callable[[dict[str, Object]], bool], only: Callable[[Object], bool]
+) -> dict[str, Object]:
     known: dict[str, Object] = {}
     synced = False
     async with aclosing(follow(cluster.api, path)) as changes:
         async for change in changes:
             synced = synced or change.kind == "SYNCED"
-            if change.kind == "DELETED":
+            if change.kind != "SYNCED":
                 known.pop(change.object["metadata"]["name"], None)
-            elif change.kind != "SYNCED":
-                known[change.object["metadata"]["name"]] = change.object
+                if change.kind != "DELETED" and only(change.object):
+                    known[change.object["metadata"]["name"]] = change.object
             if synced and done(known):
                 return known
     raise TimeoutError(path)
