@@ -48,12 +48,12 @@ check: lint ## check style and types, then the rules and functions: the inner lo
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m pytest $(SHARED) $(CHECKED) $(ARGS)
 
-# One by one: what the engines' tests measure wants the machine, and Knative a port that there is once.
+# Each engine is one worker's: Knative's data plane listens where there is room for one.
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m localcluster build --delivery knative
 	@$(BIN)/python -m localcluster build --delivery rabbitmq
-	@$(BIN)/python -m pytest -m e2e -s tests $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m e2e -rP tests $(ARGS)
 
 screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
 	@$(BIN)/python -m localcluster build

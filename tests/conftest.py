@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[PROVED] = proved(items)
     if hasattr(config, "workerinput"):
         files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
-        items.sort(key=lambda item: (group_of(item.path.relative_to(ROOT)), files[item.path], is_alone(item)))
+        items.sort(key=lambda item: (group_of(item.nodeid), files[item.path], is_alone(item)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections import defaultdict
@@ -38,10 +39,15 @@ class Answer:
 class Receiver:
     """A subscriber for all paths. `answers[path]` says what it answers there, `otherwise` what elsewhere.
 
-    It remembers requests in order of arrival.
+    It remembers requests in order of arrival. With `tls` it speaks HTTPS.
     """
 
-    def __init__(self, port: int = 0, otherwise: Callable[[Received], Answer] = lambda _: Answer()) -> None:
+    def __init__(
+        self,
+        port: int = 0,
+        otherwise: Callable[[Received], Answer] = lambda _: Answer(),
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.requests: list[Received] = []
         self.answers: dict[str, Callable[[Received], Answer]] = defaultdict(lambda: otherwise)
         self.running: dict[str, int] = defaultdict(int)
@@ -73,7 +79,10 @@ class Receiver:
             def handle_error(self, request: Any, client_address: Any) -> None:
                 """A broker that was killed breaks its connections; that is no error here."""
 
+        self._scheme = "https" if tls else "http"
         self._server = Server(("127.0.0.1", port), Handler)
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -83,7 +92,7 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def take(self, request: Received) -> Answer:
         with self._changed:

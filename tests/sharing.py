@@ -13,8 +13,15 @@ from pathlib import Path
 
 from xdist.scheduler import LoadScopeScheduling
 
+ENGINES = ("knative", "rabbitmq")
+"""An end-to-end test names its engine among its parameters; each engine is one worker's."""
+END_TO_END = "tests/e2e"
 GROUPS = (
-    ("tests/chain/test_audit.py", "tests/chain/test_observability.py", "tests/chain/test_bad_input.py"),
+    *((f"{END_TO_END}[{engine}]",) for engine in ENGINES),
+    ("tests/e2e/test_admission.py",),
+    ("tests/e2e",),
+    ("tests/eventing/journal/test_million.py",),
+    tuple(f"tests/chain/test_{name}.py" for name in ("audit", "bad_input", "observability", "quiet")),
     ("tests/chain/test_replay.py", "tests/chain/test_readme.py"),
     ("tests/chain",),
     ("tests/manifests",),
@@ -28,12 +35,17 @@ GROUPS = (
     ("tests/eventing",),
     ("tests",),
 )
-"""A test belongs to the first group that names its file or a folder above it; the longest come first."""
+"""A test belongs to the first group that names its engine, its file or a folder above it; the longest come first."""
 
 
-def group_of(file: Path) -> int:
-    """Give the place in `GROUPS` of a test file, whose path is relative to the root of the repository."""
+def group_of(test: str) -> int:
+    """Give the place in `GROUPS` of a test by its id, whose path is relative to the root of the repository."""
+    name, _, parameters = test.partition("::")
+    file = Path(name)
     above = {str(file), *map(str, file.parents)}
+    engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
+    if END_TO_END in above and engine:
+        above = {f"{END_TO_END}[{engine}]"}
     return next(number for number, names in enumerate(GROUPS) if above & set(names))
 
 
@@ -42,7 +54,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
     def _split_scope(self, nodeid: str) -> str:
         """Name the group of a test."""
-        return str(group_of(Path(nodeid.partition("::")[0])))
+        return str(group_of(nodeid))
 
 
 class Machine:

@@ -6,7 +6,9 @@ import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.sharing import GROUPS, Machine, group_of
+import pytest
+
+from tests.sharing import ENGINES, GROUPS, Machine, group_of
 from tests.sources import ROOT
 
 
@@ -56,13 +58,25 @@ def test_one_who_wants_to_be_alone_waits_for_those_inside_and_comes_before_those
 
 def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
     """A name in the table that has gone would send its tests to another worker unseen."""
-    found = {group_of(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")}
+    files = [str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")]
+    ids = [f"{file}::test{where}" for file in files for where in ("", *(f"[{engine}-a]" for engine in ENGINES))]
 
-    assert found == set(range(len(GROUPS)))
-    assert all((ROOT / name).exists() for names in GROUPS for name in names)
+    assert {group_of(test) for test in ids} == set(range(len(GROUPS)))
+    assert all((ROOT / name.partition("[")[0]).exists() for names in GROUPS for name in names)
 
 
 def test_the_first_group_that_names_a_file_takes_it() -> None:
-    assert group_of(Path("tests/chain/test_audit.py")) == 0
-    assert GROUPS[group_of(Path("tests/chain/test_speed.py"))] == ("tests/chain",)
-    assert GROUPS[group_of(Path("tests/test_layout.py"))] == ("tests",)
+    assert "tests/chain/test_audit.py" in GROUPS[group_of("tests/chain/test_audit.py::test_a")]
+    assert GROUPS[group_of("tests/chain/test_speed.py::test_a")] == ("tests/chain",)
+    assert GROUPS[group_of("tests/test_layout.py::test_a")] == ("tests",)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_is_one_workers(engine: str) -> None:
+    """Knative's data plane listens where there is room for one; elsewhere the same word says nothing."""
+    names = ("test_faults.py", "test_drains.py")
+    (group,) = {group_of(f"tests/e2e/{name}::test_a[{words}]") for name in names for words in (engine, f"a b-{engine}")}
+
+    assert GROUPS[group] == (f"tests/e2e[{engine}]",)
+    assert GROUPS[group_of(f"tests/manifests/test_overlays.py::test_a[{engine}]")] == ("tests/manifests",)
+    assert GROUPS[group_of(f"tests/e2e/test_{engine}.py::test_a")] == ("tests/e2e",)

@@ -19,6 +19,7 @@ from eventing.local.outlet import Outlet
 from eventing.local.triggers import broker_sink
 from eventing.logs import log
 from kube import selectors
+from kube.backoff import pauses
 from kube.door import discovery
 from kube.door.api import Api
 from kube.door.discovery import Resource
@@ -26,8 +27,8 @@ from kube.door.errors import ApiError, NotFound
 from kube.door.following import follow
 from kube.paths import Object
 
-LOOK_AGAIN_SECONDS = 2.0
-"""How often a kind that is not served, or that we may not list, is looked for."""
+FIRST_LOOK, LONGEST_LOOK = 2.0, 30.0
+"""Seconds between looks for a kind that is not served, or that we may not list, doubling."""
 TYPES = {"ADDED": RESOURCE_ADDED, "MODIFIED": RESOURCE_UPDATED, "DELETED": RESOURCE_DELETED}
 
 
@@ -56,9 +57,9 @@ class ApiServerSource:
         """Follow the kind for ever, with the identity in `$KUBECONFIG`."""
         api = await Api.connect()
         try:
-            while True:
+            for pause in pauses(FIRST_LOOK, LONGEST_LOOK):
                 await self._follow(api, outlet)
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+                await asyncio.sleep(pause)
         finally:
             await api.close()
 

@@ -22,6 +22,7 @@ from eventing.podsource.openings import Openings
 from eventing.podsource.sender import Sender
 from eventing.podsource.tasks import Tasks
 from eventing.podsource.turns import Told
+from kube.backoff import pauses
 from kube.budgets import BUDGETS
 from kube.door.api import Api
 from kube.door.errors import NotFound
@@ -32,8 +33,8 @@ from kube.paths import Object, pods_on
 from kube.pods import Pod, is_terminating, sort
 from kube.trimming import trimmed_budget, trimmed_pod
 
-ABSENT_SECONDS = 2.0
-"""How often to look whether the CRD of an absent group was installed."""
+FIRST_LOOK, LONGEST_LOOK = 2.0, 60.0
+"""Seconds between looks whether the CRD of an absent group was installed, doubling; until it is found, ticks serve."""
 
 
 class PodSource:
@@ -67,12 +68,12 @@ class PodSource:
         await self._tasks.failure()
 
     async def _maintenances(self, group: Group) -> None:
-        while True:
+        for pause in pauses(FIRST_LOOK, LONGEST_LOOK):
             try:
                 await self._follow_maintenances(group)
             except NotFound:
                 self._absent(group)
-            await asyncio.sleep(ABSENT_SECONDS)
+            await asyncio.sleep(pause)
 
     async def _follow_maintenances(self, group: Group) -> None:
         listed, witness = False, Counted("nodemaintenances")

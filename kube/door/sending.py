@@ -24,6 +24,9 @@ AT_ONCE = 60
 """Connections that evictions may take of those that all requests share."""
 ATTEMPTS = 3
 """How often a pod that keeps changing is tried before it is left to the next batch."""
+OUTDATED = ("DisruptionBudget", "MultipleBudgets", "Busy", "Changing")
+"""Refusals that say nothing of another attempt: the budget may have opened, the server come to rest. What a webhook or
+a policy refused stands, and is told; asked anew at each look, a slow one would never be heard."""
 LONGEST_REST = 10.0
 """Seconds that a busy server may ask for; the next batch asks it again."""
 
@@ -55,8 +58,8 @@ class Sending:
     async def send(self, pod: Pod, until: float, *, budgeted: bool) -> Sent | None:
         """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time."""
         known = self._sent.get(uid(pod))
-        if known is not None and not (known.task.done() and isinstance(known.task.result(), Blocked)):
-            return known  # what was refused before is asked anew
+        if known is not None and not _is_outdated(known.task):
+            return known
         left = until - time.monotonic()
         node = str((pod.get("spec") or {}).get("nodeName") or "")
         if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
@@ -98,6 +101,12 @@ class Sending:
 
 
 _sendings: WeakKeyDictionary[Api, Sending] = WeakKeyDictionary()
+
+
+def _is_outdated(task: asyncio.Task[Outcome]) -> bool:
+    """Whether the eviction was refused in a way that a new one may not be."""
+    outcome = task.result() if task.done() else None
+    return isinstance(outcome, Blocked) and outcome.reason in OUTDATED
 
 
 def _refusal(pod: Pod, error: ApiError) -> Blocked:

@@ -12,7 +12,7 @@ import pytest
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.chain.scene import Scene
+from tests.chain.scene import Resting, Scene
 
 
 @pytest.fixture(scope="package")
@@ -25,3 +25,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             scene = Scene(cluster, product)
             yield scene
             scene.admin.close()
+
+
+@pytest.fixture(scope="package")
+def resting(scene: Scene) -> Iterator[Resting]:
+    """Give three maintenances that have ended, from the first test that wants them to the end of this folder."""
+    with Resting(scene) as resting:
+        yield resting

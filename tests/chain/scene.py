@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from http import HTTPStatus
 from typing import Any
 
+from eventing.events import TICK
 from eventing.replay.again import post
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS, MEDIK8S
@@ -19,6 +20,7 @@ from kube.nodes import node_path
 from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
+from localcluster.demo.flow import Flow
 from localcluster.processes import await_ready
 from localcluster.product import Product
 from tests.functions.hints import tick
@@ -187,6 +189,46 @@ class Scene:
     def evictions(self, pods: list[Object]) -> list[Object]:
         """The eviction requests for these pods, whose names nobody else has."""
         return self._audit.evictions(*(pod["metadata"]["name"] for pod in pods)) if pods else []
+
+
+class Resting:
+    """Three finished maintenances of a scene, and what became of them since; entered once what they caused is over."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._nodes = [scene.node() for _ in range(3)]
+        self._paths = [scene.maintain(node) for node in self._nodes]
+        self._flow = Flow(scene.product.delivery_log)
+        self._before = 0
+
+    def __enter__(self) -> Resting:
+        for path in self._paths:
+            self._scene.reaches(path)
+        self._scene.tick()
+        self.first_versions = self.versions()
+        self._before = len(self._scene.our_writes())
+        self._flow.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._flow.__exit__(None, None, None)
+        for path in self._paths:
+            self._scene.delete(path)
+            self._scene.gone(path)
+
+    def await_ticks(self, times: int) -> None:
+        """Wait until so many ticks have come by themselves, or were sent."""
+        self._flow.await_type(TICK, 30.0 * times, times=times)
+
+    def versions(self) -> list[str]:
+        """Their resource versions now."""
+        return [self._scene.admin.get(path)["metadata"]["resourceVersion"] for path in self._paths]
+
+    def writes(self) -> list[Object]:
+        """What we have written to them, to their nodes and to the nodes' leases."""
+        names = {*self._nodes, *(path.rsplit("/", 1)[1] for path in self._paths)}
+        written = self._scene.our_writes()[self._before :]
+        return [entry for entry in written if entry["objectRef"].get("name") in names]
 
 
 def _allows(item: Object, allowed: int) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from eventing.events import TICK
+import pytest
+
 from kube.paths import Object
-from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
 from tests.proofs import proves
 from tests.workload import OURS
+
+pytestmark = pytest.mark.usefixtures("resting")  # the first file of its group: they rest until the last
 
 
 @proves("NMO-5", "C32")
@@ -46,26 +48,6 @@ def test_pods_leave_by_eviction_with_their_uid_and_no_other_way(scene: Scene) ->
     assert not [entry for entry in scene.our_writes() if _deletes_pods(entry)]
     scene.delete(path)
     scene.gone(path)
-
-
-@proves("X-3", "NMO-12")
-def test_a_quiet_cluster_stays_quiet(scene: Scene) -> None:
-    """X-3, NMO-12: three finished maintenances, and a minute of resync ticks without a single write of ours."""
-    paths = [scene.maintain(scene.node()) for _ in range(3)]
-    for path in paths:
-        scene.reaches(path)
-    versions = [scene.admin.get(path)["metadata"]["resourceVersion"] for path in paths]
-    with Flow(scene.product.delivery_log) as flow:
-        flow.await_type(TICK, 20)  # what the last step caused is over
-        before = len(scene.our_writes())
-
-        flow.await_type(TICK, 70, times=5)
-
-    assert scene.our_writes()[before:] == []
-    assert [scene.admin.get(path)["metadata"]["resourceVersion"] for path in paths] == versions
-    for path in paths:
-        scene.delete(path)
-        scene.gone(path)
 
 
 def _deletes_pods(entry: Object) -> bool:

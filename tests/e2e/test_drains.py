@@ -57,6 +57,7 @@ def test_a_node_is_drained_and_given_back(stage: Stage, group: Group) -> None:
     drains.end(20)
 
 
+@pytest.mark.alone
 @on_knative
 def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     """From the moment an event is sent to the ingress until its subscriber is called: median under 10 ms."""
@@ -102,6 +103,7 @@ def test_the_broker_does_not_wait_for_subscribers(stage: Stage) -> None:
     assert took < 15
 
 
+@pytest.mark.alone
 def test_twenty_nodes_at_once(stage: Stage) -> None:
     """20 nodes of 10 pods that take 5 s to end: all Succeeded 4 s after that; the best of three, on a busy machine.
 

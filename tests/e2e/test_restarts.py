@@ -21,6 +21,7 @@ from tests.machine import slowness
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.alone,
     pytest.mark.parametrize("stage", ["knative"], indirect=True),
     pytest.mark.usefixtures("whole_again"),
 ]

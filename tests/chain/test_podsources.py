@@ -1,0 +1,95 @@
+"""Two PodSources at once, as during a rollout or with two replicas: they do no harm, and either is enough."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bench.costs import tree
+from eventing import events
+from eventing.journal.store import Journal, Query
+from localcluster import access
+from localcluster.health import answers
+from localcluster.processes import Server, await_ready, free_port
+from localcluster.servers import DIRECT, LOOPBACK, ROOT
+from tests.chain.scene import Scene
+from tests.proofs import proves
+
+PODS, ALLOWED = 12, 4
+
+
+@pytest.fixture
+def second(scene: Scene, tmp_path: Path) -> Iterator[Server]:
+    """Give a PodSource beside the one that the delivery has started, ready."""
+    port = free_port()
+    identity = scene.cluster.kubeconfig_for(access.service_account("podsource"))
+    environment = {**DIRECT, "KUBECONFIG": str(identity), "K_SINK": scene.product.broker_url, "PORT": str(port)}
+    server = Server("podsource", [sys.executable, "-m", "eventing.podsource"], tmp_path / "log", environment, ROOT)
+    server.start()
+    await_ready(server.name, partial(answers, f"http://{LOOPBACK}:{port}/readyz"), [server])
+    yield server
+    server.kill()
+
+
+@contextmanager
+def silent(scene: Scene) -> Iterator[None]:
+    """Have the delivery's own PodSource stand still, as on a node that hangs."""
+    found = [pid for pid in tree(scene.product.delivery.pid) if b"eventing.podsource" in _words(pid)]
+    assert len(found) == 1
+    os.kill(found[0], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(found[0], signal.SIGCONT)
+
+
+def _words(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def drained(scene: Scene) -> Counter[str]:
+    """Drain pods behind a budget; gives how many events of each type that took."""
+    node, other, namespace = scene.node(), scene.node(), scene.namespace()
+    scene.deployment(namespace, node, PODS, ready="200ms")
+    scene.allow(namespace, other)
+    scene.budget(namespace, {"app": "web"}, allowed=ALLOWED, maxUnavailable=ALLOWED)
+    left = [pod for pod in scene.pods_on(node) if pod["metadata"]["namespace"] == namespace]
+    path = scene.maintain(node)
+    scene.reaches(path)
+    granted = [entry for entry in scene.evictions(left) if entry["responseStatus"]["code"] < 300]
+    assert len(granted) == PODS
+    scene.delete(path)
+    scene.gone(path)
+    with closing(Journal(scene.journal)) as book:
+        return Counter(entry.event.get_type() for entry in book.select(Query(node=node)))
+
+
+@proves("X-2")
+def test_two_tell_the_same_and_nothing_is_done_twice(scene: Scene, second: Server) -> None:
+    """X-2: each pod is evicted once, and the hints are at most twice as many as those of one."""
+    one = 10 + 3 * PODS
+
+    told = drained(scene)
+
+    print(f"two PodSources, {PODS} pods behind a budget of {ALLOWED}: {dict(told)}")
+    assert told[events.PODS_GONE] + told[events.BUDGET_OPENED] <= 2 * one
+    assert sum(told.values()) <= 3 * one
+    assert second.alive
+
+
+@proves("X-3")
+def test_one_takes_over(scene: Scene, second: Server) -> None:
+    """X-3: the drain does not wait for a tick when the other has been standing still all the while."""
+    with silent(scene):
+        told = drained(scene)
+
+    assert told[events.PODS_GONE] >= 1
+    assert told[events.BUDGET_OPENED] >= 1

@@ -1,0 +1,163 @@
+"""Drains beside an admission webhook that takes its time over evictions, or never answers in time (design rule 9)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+
+from kube.paths import Object
+from localcluster.processes import await_ready
+from tests.chain.scene import Scene
+from tests.proofs import proves
+from tests.receiver import Answer, Received, Receiver
+
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+SLOW = 3.0
+"""Seconds: longer than a function waits."""
+
+
+@contextmanager
+def webhook(scene: Scene, namespace: str, handle: Callable[[Received], Answer], seconds: int) -> Iterator[Receiver]:
+    """Have evictions of a namespace's pods reviewed by `handle`, for which the API server waits so long."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    pki = scene.cluster.directory / "pki"
+    tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
+    with closing(Receiver(otherwise=handle, tls=tls)) as reviewer:
+        where = {"url": f"{reviewer.url}/", "caBundle": base64.b64encode(scene.cluster.certificate.encode()).decode()}
+        hook = {
+            "name": "slow.example.com",
+            "clientConfig": where,
+            "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
+            ],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "timeoutSeconds": seconds,
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        scene.admin.create(WEBHOOKS, {"metadata": {"name": namespace}, "webhooks": [hook]})
+        _await_in_force(scene, namespace, reviewer)
+        yield reviewer
+        scene.admin.run(scene.admin.api.request("DELETE", f"{WEBHOOKS}/{namespace}"))
+
+
+def _await_in_force(scene: Scene, namespace: str, reviewer: Receiver) -> None:
+    """Ask for the eviction of a pod that is not there until one such request is reviewed."""
+    words = ("create", "--raw", f"/api/v1/namespaces/{namespace}/pods/none/eviction", "-f", "-")
+    metadata = {"name": "none", "namespace": namespace}
+    body = json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
+
+    def reviewed() -> bool:
+        scene.cluster.kubectl(*words, input=body, check=False)
+        return bool(reviewer.requests)
+
+    await_ready("the webhook", reviewed, scene.product.servers)
+
+
+def admission(request: Received, refusal: str = "") -> Answer:
+    """Admit what is asked, or refuse it with these words."""
+    response: Object = {"uid": json.loads(request.body)["request"]["uid"], "allowed": not refusal}
+    response |= {"status": {"message": refusal}} if refusal else {}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+    return Answer(200, {"content-type": "application/json"}, json.dumps(review).encode())
+
+
+def granted(scene: Scene, pods: list[Object]) -> list[Object]:
+    """The evictions of these pods that were granted."""
+    return [entry for entry in scene.evictions(pods) if entry["responseStatus"]["code"] < 300]
+
+
+@proves("X-6")
+def test_a_slow_webhook_costs_time_only_and_only_where_it_is_asked(scene: Scene) -> None:
+    """X-6: each of its pods is asked for once or twice and evicted once; the others are gone before the first."""
+    node, slow = scene.node(), scene.namespace()
+    reviewed = scene.pods(node, 3, namespace=slow)
+    others = scene.pods(node, 5)
+    never = threading.Event()
+
+    def take_time(request: Received) -> Answer:
+        never.wait(0 if b'"none"' in request.body else SLOW)
+        return admission(request)
+
+    with webhook(scene, slow, take_time, 10):
+        path = scene.maintain(node)
+        scene.reaches(path)
+
+    assert len(granted(scene, reviewed)) == 3
+    assert len(scene.evictions(reviewed)) <= 2 * 3
+    last, first = (max(map(_answered, granted(scene, others))), min(map(_answered, granted(scene, reviewed))))
+    assert last < first
+    scene.delete(path)
+    scene.gone(path)
+
+
+@proves("X-6")
+def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: Scene) -> None:
+    """X-6: its pods are blocked with the API server's words; the rest goes; when it is well again the drain ends."""
+    node, hung = scene.node(), scene.namespace()
+    stuck = scene.pods(node, 2, namespace=hung)
+    scene.pods(node, 3)
+    well = threading.Event()
+
+    def hang(request: Received) -> Answer:
+        well.wait(0 if b'"none"' in request.body else 60)
+        return admission(request)
+
+    with webhook(scene, hung, hang, 1):
+        path = scene.maintain(node)
+        status = scene.reaches(path, lambda item: len(_told(item)) == 2)["status"]
+        tried = len(scene.evictions(stuck))
+        for _ in range(3):
+            scene.tick()
+
+        assert status["pendingCount"] == 2
+        assert all("slow.example.com" in entry["message"] for entry in status["blockedPods"])
+        assert len(scene.evictions(stuck)) == tried <= 3 * 2
+        well.set()
+        scene.reaches(path, seconds=90)
+    assert len(granted(scene, stuck)) == 2
+    scene.delete(path)
+    scene.gone(path)
+
+
+@proves("X-6")
+def test_a_refusal_that_comes_after_the_look_is_told(scene: Scene) -> None:
+    """X-6: an eviction goes on behind the look that sent it; what it ends with is in the status all the same."""
+    node, strict = scene.node(), scene.namespace()
+    refused = scene.pods(node, 2, namespace=strict)
+    scene.pods(node, 3)
+    well = threading.Event()
+
+    def refuse_later(request: Received) -> Answer:
+        well.wait(0 if b'"none"' in request.body else SLOW)
+        return admission(request, "" if well.is_set() else "not today")
+
+    with webhook(scene, strict, refuse_later, 10):
+        path = scene.maintain(node)
+        status = scene.reaches(path, lambda item: len(_told(item)) == 2)["status"]
+        tried = len(scene.evictions(refused))
+        for _ in range(3):
+            scene.tick()
+
+        assert all("not today" in entry["message"] for entry in status["blockedPods"])
+        assert "not today" in status["lastError"]
+        assert len(scene.evictions(refused)) == tried <= 3 * 2
+        well.set()
+        scene.reaches(path, seconds=90)
+    assert len(granted(scene, refused)) == 2
+    scene.delete(path)
+    scene.gone(path)
+
+
+def _told(item: Object) -> list[Object]:
+    """The pods that are blocked until a time that is named."""
+    return [entry for entry in (item.get("status") or {}).get("blockedPods") or [] if "retryAfter" in entry]
+
+
+def _answered(entry: Object) -> datetime:
+    return datetime.fromisoformat(entry["stageTimestamp"].replace("Z", "+00:00"))
