@@ -1,6 +1,7 @@
 """`make bench`: ours beside `kubectl drain` and the floor, in turn, on a cluster as `make up` starts it.
 
-A watch in a process of its own says when something happened. Prints tables and writes `bench/results.json`.
+An operator that serves the same CRD takes part where one is named, on a cluster of its own. A watch in a process of its
+own says when something happened. Prints tables and writes `bench/results.json`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from bench import results
+from bench import operator, results
 from bench.cases import FULL, QUICK, USUAL, Case, Measured, chosen, clusters
 from bench.costs import Meter
 from bench.evictors import evictors
@@ -27,6 +28,7 @@ from bench.findings import Finding
 from bench.foreign import writing
 from bench.load import Load
 from bench.observations import observe
+from bench.operator import Operator
 from bench.page import tables
 from bench.results import Failure, Results, Round
 from bench.rig import Rig, up
@@ -51,9 +53,11 @@ QUICK_ROUNDS = 3
 @click.option(
     "--results", "file", type=click.Path(path_type=Path), default=RESULTS, help="Where all rounds are written."
 )
-def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, file: Path) -> None:
+@click.option("--operator", "line", envvar="OPERATOR", default="", help="A program that serves the same CRD.")
+@click.option("--operator-crd", "crd", envvar="OPERATOR_CRD", default="", help="The file with its CRD.")
+def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, file: Path, line: str, crd: str) -> None:
     """Measure, print tables, and write every round to a file."""
-    subset = subset or USUAL
+    subset, other = subset or USUAL, operator.named(line, crd)
     try:
         cases = chosen(words, subset)
     except ValueError as error:
@@ -65,7 +69,7 @@ def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, f
     found = Results(results.machine(), kept.rounds, kept.findings, kept.failures)
     for engine in wanted:
         deliveries.named(engine).build()
-        with closing(_measured(engine, cases, QUICK_ROUNDS if subset == QUICK else rounds)) as measured:
+        with closing(_measured(engine, cases, QUICK_ROUNDS if subset == QUICK else rounds, other)) as measured:
             for each in measured:
                 say(each.line)
                 found.add(each)
@@ -75,26 +79,31 @@ def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, f
         raise SystemExit(1)
 
 
-def _measured(engine: str, cases: Sequence[Measured], rounds: int) -> Generator[Round | Finding | Failure, None, None]:
+def _measured(
+    engine: str, cases: Sequence[Measured], rounds: int, other: Operator | None
+) -> Generator[Round | Finding | Failure, None, None]:
     """Every case, on clusters of that engine; those that are left when one fails go on with a fresh cluster."""
     for nodes, found in clusters(cases, engine).items():
         left = list(found)
         while left:
             try:
-                yield from _on_a_cluster(engine, nodes, left, rounds)
+                yield from _on_a_cluster(engine, nodes, left, rounds, other)
             except TROUBLE as error:
                 yield Failure(engine, left.pop(0).name, said(error))
 
 
-def _on_a_cluster(engine: str, nodes: int, left: list[Measured], rounds: int) -> Generator[Round | Finding, None, None]:
-    """The cases that are left, on one cluster; each is taken off the list when it is done."""
+def _on_a_cluster(
+    engine: str, nodes: int, left: list[Measured], rounds: int, other: Operator | None
+) -> Generator[Round | Finding, None, None]:
+    """The cases that are left, on one cluster, and one of the other operator; each is taken off when it is done."""
     with (
         tempfile.TemporaryDirectory(prefix="nodemaintenance-bench-") as folder,
+        operator.up(other, engine, nodes, Path(folder) / "operator") as others,
         up(engine, nodes, Path(folder) / "up") as rig,
     ):
         door, watching = rig.cluster, rig.watching
         ways: tuple[Way, ...] = (Ours(door, watching), Kubectl(rig.kubeconfig, watching), Floor(door, watching))
-        everywhere = [(rig, way) for way in ways]
+        everywhere = [*((rig, way) for way in ways), *others]
         while left:
             case = left[0]
             say(f"{engine}: {case.name}")
@@ -141,7 +150,7 @@ def say(text: str) -> None:
 
 
 def _end(number: int, frame: object) -> None:
-    """SIGTERM ends the cluster, too, as Ctrl-C does."""
+    """SIGTERM ends the clusters, too, as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + number)
 

@@ -46,6 +46,11 @@ def is_labelled(node: Node) -> bool:
     return LABEL in _labels(node)
 
 
+def holder_of(node: Node) -> str:
+    """The uid in our label, "" where there is none: whose label it was when it was last set."""
+    return _labels(node).get(LABEL, "")
+
+
 def in_maintenance(node: Node, drain_taint: str) -> bool:
     """Closed and labelled: pods may be evicted, and what becomes of the node is heard of."""
     return is_closed(node, drain_taint) and is_labelled(node)

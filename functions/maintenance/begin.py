@@ -23,7 +23,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.nodes import Node, node_path
 from kube.paths import Object, pods_on
-from kube.pods import sort, warnings
+from kube.pods import Pod, sort, warnings
 
 CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
 EMITS = (events.MAINTENANCE_BEGUN,)
@@ -38,27 +38,34 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     name = m.node_name(maintenance)
     if not name:
         raise Failed("spec.nodeName is missing: name the node to maintain")
-    node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
+    counts = m.snapshot(maintenance) if m.has_begun(maintenance) else None
+    node, lease, pods = _read(name, cluster, count=counts is None)
     if node is None:
         raise Failed(f'nodes "{name}" not found')
-    acquire_lease(maintenance, name, cluster)
-    counts = m.snapshot(maintenance) if m.has_begun(maintenance) else None
+    acquire_lease(lease, maintenance, name, cluster)
     if counts is None:
-        counts = _write(maintenance, node, cluster)
+        counts = _write(maintenance, node, pods, cluster)
     elif m.phase(maintenance) == m.SUCCEEDED:
         return []
     reference = events.Reference.of(maintenance)
     return [events.event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=counts)]
 
 
-def _write(maintenance: m.Maintenance, node: Node, cluster: Cluster) -> Object:
+def _read(name: str, cluster: Cluster, *, count: bool) -> tuple[Node | None, Object | None, list[Pod]]:
+    """The node, its lease, and with `count` its pods, side by side: in a quiet cluster a list waits up to 0.1 s."""
+    path, fields = pods_on(name)
+    lists = [cluster.api.list(path, fields=fields)] if count else []
+    found = (absent_ok(cluster.api.get(where)) for where in (node_path(name), leases.lease_path(name)))
+    node, lease, *pods = cluster.together(*found, *lists)
+    return node, lease, pods[0]["items"] if pods else []
+
+
+def _write(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> Object:
     """Count the pods and write finalizer, owner and counts; returns the counts."""
     reason = (maintenance.get("spec") or {}).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
     log_about(f"Applying Maintenance mode on Node: {name} with Reason: {reason}", maintenance)
-    path, fields = pods_on(name)
-    pods = cluster.list(path, fields=fields)["items"]
     found = sort(pods, orphans=cluster.run(orphans(cluster.api, pods)))
     for warning in warnings(found):
         log_about(f"WARNING: {warning}", maintenance)
@@ -67,11 +74,13 @@ def _write(maintenance: m.Maintenance, node: Node, cluster: Cluster) -> Object:
     return counts
 
 
-def acquire_lease(maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:
-    """Acquire or renew the node's lease. Raises `Failed` when another maintenance or another tool is its holder."""
+def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:
+    """Acquire or renew the node's lease, as it was read; None when there is none.
+
+    Raises `Failed` when another maintenance or another tool is its holder.
+    """
     now = datetime.now(timezone.utc)
     wanted = leases.lease_of(node, maintenance, now)
-    lease = cluster.run(absent_ok(cluster.api.get(leases.lease_path(node))))
     try:
         if lease is None:
             cluster.create(leases.LEASES, wanted)

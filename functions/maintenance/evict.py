@@ -17,7 +17,7 @@ from eventing import events, marks
 from functions.data import data_of
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.fleet import EVICTIONS
-from functions.maintenance.subject import log_about, read_active, reference_of
+from functions.maintenance.subject import active, log_about, node_of, reference_of
 from kube.budgets import Blocked, budget_paths, identity, plan
 from kube.door.api import Api
 from kube.door.cluster import Cluster
@@ -26,7 +26,7 @@ from kube.evictions import Batch, summary
 from kube.maintenance import patience
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
-from kube.nodes import is_closed
+from kube.nodes import Node, is_closed
 from kube.paths import Object, pods_on
 from kube.pods import Pod, is_terminating, sort
 from kube.words import counted
@@ -42,15 +42,15 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
     Raises `Failed` when the node is gone.
     """
-    found = read_active(event, cluster)
+    found = cluster.run(_read(cluster.api, event))
     if found is None:
         return []
-    maintenance, node = found
+    maintenance, node, listed = found
     reference, name = reference_of(event), node["metadata"]["name"]
     if not is_closed(node, group(maintenance).drain_taint):
         data = {"message": f"node {name} is not cordoned and tainted any more"}
         return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=data)]
-    pods, budgets, version = cluster.run(_read(cluster.api, name, event))
+    pods, budgets, version = cluster.run(_waiting(cluster.api, name, event, listed))
     if not pods:
         if phase(maintenance) == SUCCEEDED:
             return []  # a hint that came late: the status has it already
@@ -68,13 +68,29 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=data, flags=flags)]
 
 
-async def _read(api: Api, node: str, event: BaseCloudEvent) -> tuple[list[Pod], list[Object], str]:
+async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Object] | None:
+    """The maintenance, its node and the list of its pods, side by side; None when the maintenance is not active.
+
+    The list is no older than the state that the event speaks of; it does not matter where nothing is to be done.
+    """
+    path, fields = pods_on(node_of(event))
+    listing = api.list(path, fields=fields, version=data_of(event).get("podsVersion") or "0")
+    found, listed = await asyncio.gather(active(event, api), listing, return_exceptions=True)
+    if isinstance(found, BaseException):
+        raise found
+    if found is None:
+        return None
+    if isinstance(listed, BaseException):
+        raise listed
+    return *found, listed
+
+
+async def _waiting(api: Api, node: str, event: BaseCloudEvent, listed: Object) -> tuple[list[Pod], list[Object], str]:
     """The pods still to leave, the budgets, and the version of the list that shows the pods.
 
-    The lists are no older than the states that the event speaks of.
+    The budgets are no older than the state that the event speaks of.
     """
-    data, (path, fields) = data_of(event), pods_on(node)
-    listed = await api.list(path, fields=fields, version=data.get("podsVersion") or "0")
+    data = data_of(event)
     claimed = event.get_type() == events.PODS_GONE and bool(data.get("podsVersion"))
     pods, version = await leaving(api, node, listed, claimed=claimed)
     waiting = [pod for pod in pods if not is_terminating(pod)]

@@ -22,8 +22,8 @@ from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import undeleted
-from kube.nodes import Node, in_maintenance, is_closed, node_path
+from kube.maintenance.lookup import maintenances, of_holder
+from kube.nodes import Node, holder_of, in_maintenance, is_closed, node_path
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
@@ -50,10 +50,11 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not deleted and any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values()):
         return []  # as it should be: the hint suffices
     # `restore` has just taken the label off, as a rule: a cached list may still show what it was taken off for
-    begun = cluster.run(undeleted(cluster.api, name, version=None if deleted else "0"))
-    begun = [item for item in begun if is_active(item, name)]
-    if not begun:
-        return []
+    api = cluster.api
+    found = cluster.run(maintenances(api, name) if deleted else of_holder(api, name, holder_of(hint), version="0"))
+    begun = [item for item in found if is_active(item, name)]
+    if not any(deleted or _was_cordoned(item) for item in begun):
+        return []  # between the first cordon and its taint
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
     there = [item for item in begun if node and m.began_on(item, node)]
     _end([item for item in begun if item not in there], cluster)
@@ -75,8 +76,7 @@ def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cl
     name = node["metadata"]["name"]
     answers: list[BaseCloudEvent] = []
     for item in begun:
-        cordoned = m.condition(item, "Cordoned").get("status") == "True"
-        if not cordoned or in_maintenance(node, m.group(item).drain_taint):
+        if not _was_cordoned(item) or in_maintenance(node, m.group(item).drain_taint):
             continue
         message = f"node {name} was {_undone(item, node)} during maintenance {item['metadata']['name']}; cordoned again"
         log_about(message, item)
@@ -86,6 +86,10 @@ def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cl
             events.event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})
         )
     return answers
+
+
+def _was_cordoned(item: Object) -> bool:
+    return bool(m.condition(item, "Cordoned").get("status") == "True")
 
 
 def _undone(item: Object, node: Node) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from cloudevents.core.base import BaseCloudEvent
@@ -11,7 +12,7 @@ from eventing.events import Reference
 from eventing.wire import BadEvent
 from functions.data import data_of
 from functions.failures import Failed, retry
-from kube.door.api import absent_ok
+from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import Maintenance, began_on, has_begun, is_deleting, node_name
@@ -70,8 +71,14 @@ def read_active(event: BaseCloudEvent, cluster: Cluster) -> tuple[Maintenance, N
 
     Raises `Failed` when the node is gone, or is another of its name.
     """
-    name, read = node_of(event), cluster.api.get
-    found, node = cluster.together(absent_ok(read(path_of(reference_of(event)))), absent_ok(read(node_path(name))))
+    return cluster.run(active(event, cluster.api))
+
+
+async def active(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | None:
+    """See `read_active`; for a function that reads more beside them."""
+    name = node_of(event)
+    paths = path_of(reference_of(event)), node_path(name)
+    found, node = await asyncio.gather(*(absent_ok(api.get(path)) for path in paths))
     maintenance = if_same(found, event)
     if maintenance is None or not is_active(maintenance, name):
         return None

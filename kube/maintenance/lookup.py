@@ -27,6 +27,20 @@ async def undeleted(api: Api, node: str, version: str | None = None) -> list[Obj
     return [item for item in await maintenances(api, node, version) if not is_deleting(item)]
 
 
+async def of_holder(api: Api, node: str, holder: str, version: str | None = None) -> list[Object]:
+    """Those that name `node`, of the group of its holder, which has that uid; of all groups where none has it.
+
+    Asked one group after another: a node has one holder, and mostly in the first group. Oldest first.
+    """
+    found: list[Object] = []
+    for group in GROUPS.values():
+        items = await of_group(api, group, node, version)
+        if any(item["metadata"]["uid"] == holder for item in items):
+            return by_age(items)
+        found += items
+    return by_age(found)
+
+
 async def of_group(api: Api, group: Group, node: str = "", version: str | None = None) -> list[Object]:
     """Those of one group, in no order; none where its CRD is not installed."""
     try:

@@ -10,7 +10,10 @@ from functions.maintenance import subject
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
+from kube.nodes import node_path
+from kube.paths import PODS
 from tests.functions.conftest import Functions
+from tests.functions.counting import requests_of
 from tests.functions.hints import added, said
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
@@ -76,6 +79,23 @@ def test_a_duplicate_writes_nothing_and_says_the_same(functions: Functions, work
     assert (second.get_id(), second.get_data()) == (first.get_id(), first.get_data())
     assert work.again(item) == before
     assert len(audit.writes_by()) == writes
+
+
+def test_what_is_read_is_read_once(functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six requests; a duplicate counts no pods and writes nothing."""
+    node = work.node()
+    item = work.maintenance(node)
+    path, event = m.path(item), added(item)
+    read = {f"GET {path}": 1, f"GET {node_path(node)}": 1, f"GET {leases.lease_path(node)}": 1}
+    written = {f"POST {leases.LEASES}": 1, f"PATCH {path}": 1}
+
+    with requests_of(functions.clusters["begin"].api, monkeypatch) as first:
+        functions.answer("begin", event)
+    with requests_of(functions.clusters["begin"].api, monkeypatch) as second:
+        functions.answer("begin", event)
+
+    assert first == {**read, f"GET {PODS}": 1, **written}
+    assert second == read
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eventing import events
 from functions.data import data_of
 from kube.maintenance import objects as m
-from kube.maintenance.groups import KUBEVIRT
+from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from kube.nodes import LABEL
 from kube.paths import Object
 from tests.functions.conftest import Functions
+from tests.functions.counting import requests_of
 from tests.functions.hints import node_deleted, node_updated, said, updated
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 
-def maintained(functions: Functions, work: Workload, node: str) -> Object:
+def maintained(functions: Functions, work: Workload, node: str, group: Group = MEDIK8S) -> Object:
     """A maintenance whose node is cordoned and tainted, and whose status says so."""
-    item = work.maintenance(node)
+    item = work.maintenance(node, group)
     functions.prepare(item)
     functions.answer("status", said(events.PODS_EVICTED, item))
     item = work.again(item)
@@ -42,16 +45,46 @@ def test_an_uncordoned_node_is_told_and_warned_of(functions: Functions, work: Wo
     assert "Warning" in described
 
 
-def test_a_missing_taint_is_told(functions: Functions, work: Workload) -> None:
-    """NMO-4: the drain taint taken off by hand is a drift as well."""
+@pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+def test_a_missing_taint_is_told(functions: Functions, work: Workload, group: Group) -> None:
+    """NMO-4, X-7: the drain taint taken off by hand is a drift as well, of whichever group the maintenance is."""
     node = work.node()
-    maintained(functions, work, node)
-    work.local.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
+    item = maintained(functions, work, node, group)
+    work.local.kubectl("taint", "node", node, f"{group.drain_taint}:NoSchedule-")
 
     reply = functions.answer("guard", node_updated(work.read_node(node)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
+    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
+
+
+@pytest.mark.parametrize("label", ["of-an-earlier-one", ""])
+def test_a_drift_is_told_whomever_the_label_names(functions: Functions, work: Workload, label: str) -> None:
+    """Rule 10: the label says where to look first, and decides nothing."""
+    node = work.node()
+    item = maintained(functions, work, node)
+    work.local.kubectl("uncordon", node)
+    work.local.kubectl("label", "--overwrite", "node", node, f"{LABEL}={label}")
+
+    reply = functions.answer("guard", node_updated(work.read_node(node)))
+
+    assert reply is not None
+    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
+
+
+def test_between_cordon_and_taint_one_list_suffices(
+    functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 10: in each drain the update comes by here that adds the cluster's own taint to the cordon."""
+    node = work.node()
+    functions.chain(work.maintenance(node), "begin", "cordon")
+    hint = node_updated(work.read_node(node))
+
+    with requests_of(functions.clusters["guard"].api, monkeypatch) as counted:
+        assert functions.answer("guard", hint) is None
+
+    assert counted == {f"GET {MEDIK8S.path}": 1}
 
 
 def test_a_label_taken_off_comes_back(functions: Functions, work: Workload) -> None:

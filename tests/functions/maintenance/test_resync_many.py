@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -24,6 +23,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.nodes import LABEL
 from kube.paths import PODS, Object
 from tests.functions.conftest import Functions
+from tests.functions.counting import requests_of
 from tests.functions.hints import said, tick
 from tests.kube.samples import TAINTED, node
 from tests.proofs import proves
@@ -74,21 +74,6 @@ async def _rest(api: Api, name: str) -> None:
         "/api/v1/nodes", {"metadata": {"name": name, "labels": {LABEL: item["metadata"]["uid"]}}, "spec": spec}
     )
     await api.create(leases.LEASES, leases.lease_of(name, item, datetime.now(timezone.utc)))
-
-
-@contextmanager
-def requests_of(api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """How many requests go through this door meanwhile, by path."""
-    counted: Counter[str] = Counter()
-    real = api.request
-
-    async def request(method: str, path: str, **more: Any) -> Object:
-        counted[f"{method} {path}"] += 1
-        return await real(method, path, **more)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(api, "request", request)
-        yield counted
 
 
 def test_what_a_tick_costs_does_not_grow_with_what_rests(
