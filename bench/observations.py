@@ -98,8 +98,7 @@ def _resting(rig: Rig) -> list[Figure]:
     for first in range(0, RESTS, TOGETHER):
         some = bodies[first : first + TOGETHER]
         side_by_side(door, (door.api.create(MEDIK8S.path, body) for body in some))
-        for body in some:
-            rig.watching.first("phase", body["metadata"]["name"], SUCCEEDED)
+        rig.watching.last("phase", [body["metadata"]["name"] for body in some], SUCCEEDED)
     took = time.monotonic() - started
     side_by_side(door, (door.api.patch(node_path(name), {"metadata": {"annotations": HEARTBEAT}}) for name in nodes))
     time.sleep(SETTLING)
@@ -107,8 +106,7 @@ def _resting(rig: Rig) -> list[Figure]:
     for first in range(0, RESTS, TOGETHER):
         names = [body["metadata"]["name"] for body in bodies[first : first + TOGETHER]]
         side_by_side(door, (door.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
-        for name in names:
-            rig.watching.first("maintenance gone", name)
+        rig.watching.last("maintenance gone", names)
     return [(f"seconds until {RESTS} have Succeeded, {TOGETHER} at a time", round(took, 1), None), *figures]
 
 

@@ -42,15 +42,29 @@ class Watching:
         Raises `TimeoutError` after `PATIENCE`, and `RuntimeError` when the observer has ended.
         """
 
-        def moment() -> float:
+        return self.last(what, [name], value, since=since)
+
+    def last(self, what: str, names: Iterable[str], value: str | None = None, *, since: float = 0.0) -> float:
+        """The moment at which the last of these was first seen; waits for all of them together, else as `first`."""
+        wanted = list(names)
+
+        def first(name: str) -> float:
             fitting = (at for at, said in self._seen[what, name] if at >= since and value in (None, said))
             return next(fitting, 0.0)
 
-        return self._await(moment, what, name)
+        def moment() -> float:
+            found: list[float] = []
+            for name in wanted:
+                found.append(first(name))
+                if not found[-1]:
+                    return 0.0
+            return max(found)
+
+        return self._await(moment, what, wanted[0] if len(wanted) == 1 else f"{len(wanted)} of them")
 
     def in_service(self, nodes: Iterable[str], since: float) -> float:
         """The moment at which the last of these nodes was seen to be back in service, after `since`."""
-        return max(self.first("node", node, "in", since=since) for node in nodes)
+        return self.last("node", nodes, "in", since=since)
 
     def last_gone(self, names: set[str]) -> float:
         """The moment at which the last of these pods was seen to be gone."""

@@ -61,15 +61,14 @@ class Ours:
         self._made = [f"bench-{next(_numbers)}" for _ in nodes]
         bodies = maintenances(self._made, nodes, case.name)
         self._cluster.together(*(self._cluster.api.create(MEDIK8S.path, body) for body in bodies))
-        return max(self._watching.first("phase", name, SUCCEEDED) for name in self._made)
+        return self._watching.last("phase", self._made, SUCCEEDED)
 
     def give_back(self, nodes: Sequence[str]) -> float:
         """See `Way`."""
         api, since = self._cluster.api, time.monotonic()
         self._cluster.together(*(api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in self._made))
         back = self._watching.in_service(nodes, since)
-        for name in self._made:
-            self._watching.first("maintenance gone", name, "")
+        self._watching.last("maintenance gone", self._made)
         return back
 
 
@@ -114,7 +113,7 @@ class Floor:
         """See `Way`."""
         namespace = pods[0]["metadata"]["namespace"]
         self._cluster.run(floor.drain(self._cluster.api, nodes, pods, namespace, budgets=bool(case.budget)))
-        return max(self._watching.first("pod gone", pod["metadata"]["name"]) for pod in pods)
+        return self._watching.last("pod gone", [pod["metadata"]["name"] for pod in pods])
 
     def give_back(self, nodes: Sequence[str]) -> float:
         """See `Way`."""

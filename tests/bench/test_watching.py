@@ -42,6 +42,7 @@ def test_the_end_of_the_last_pod_is_seen(quiet: LocalCluster, watching: Watching
     work.delete(f"/api/v1/namespaces/{work.namespace}/pods/last")
 
     assert first < watching.last_gone({"first", "last"}) == watching.first("pod gone", "last")
+    assert watching.last("pod gone", ["last", "first"]) == watching.first("pod gone", "last")
 
 
 def test_a_maintenance_made_anew_under_its_name_is_seen_anew(quiet: LocalCluster, watching: Watching) -> None:
