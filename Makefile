@@ -11,6 +11,8 @@ ENGINES ?= local
 CASES ?=
 ROUNDS ?= 5
 QUICK ?=
+FULL ?=
+ADD ?=
 VERSION ?=
 PYTHON ?= python3
 
@@ -28,7 +30,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check e2e screenshots requirements up env status down deploy cluster-functest container-build \
-  container-push container-build-and-push-community bench lint build clean needs
+  container-push container-build-and-push-community bench performance lint build clean needs
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
@@ -92,8 +94,11 @@ container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-push
 
 # OPERATOR and OPERATOR_CRD reach it by the environment, where no quotes get in the way.
-bench: $(STAMP) ## compare with kubectl drain and a floor; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1; OPERATOR=program OPERATOR_CRD=file adds one
-	@$(BIN)/python -m bench --engines $(ENGINES) --cases '$(CASES)' --rounds $(ROUNDS) $(if $(QUICK),--quick)
+bench: $(STAMP) ## compare with kubectl drain and a floor; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds one
+	@$(BIN)/python -m bench --engines $(ENGINES) --cases '$(CASES)' --rounds $(ROUNDS) $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ADD),--add)
+
+performance: $(STAMP) ## write docs/performance.md anew, of what make bench measured last; `make bench performance` does both
+	@$(BIN)/python -m bench.page
 
 lint: $(STAMP) ## check style and types
 	@$(BIN)/ruff check .

@@ -6,80 +6,125 @@ own says when something happened. Prints tables and writes `bench/results.json`.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-import os
-import platform
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from bench import costs, operator, results
-from bench.cases import Case, chosen
+from bench import operator, results
+from bench.cases import FULL, QUICK, USUAL, Case, Measured, chosen, clusters
+from bench.costs import Meter
+from bench.evictors import evictors
+from bench.findings import Finding
+from bench.foreign import writing
 from bench.load import Load
-from bench.results import Round
+from bench.observations import observe
+from bench.page import tables
+from bench.results import Failure, Results, Round
 from bench.rig import Rig, up
 from bench.ways import Floor, Kubectl, Ours, Way
+from kube.door.errors import ApiError
 from localcluster import deliveries
 from localcluster.trouble import LocalClusterError
 
 RESULTS = Path(__file__).parent / "results.json"
-HEAD = ("engine", "case", "way", "seconds", "ratio", "last pod gone to done", "back")
-COSTS = ("engine", "case", "cost", "sum", "of that")
+TROUBLE = (TimeoutError, asyncio.TimeoutError, ApiError, RuntimeError, subprocess.SubprocessError, LocalClusterError)
+"""What a case that does not end, or a cluster that does not come up, raises. The others are measured all the same."""
+QUICK_ROUNDS = 3
 
 
 @click.command()
 @click.option("--engines", default="local", show_default=True, help="Of local, knative, rabbitmq; with commas.")
 @click.option("--cases", "words", default="", help="Words of the cases' names, with commas; all without.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of every way, in turn.")
-@click.option("--quick", is_flag=True, help="Two cases, three rounds.")
+@click.option("--quick", "subset", flag_value=QUICK, help="Two cases, three rounds.")
+@click.option("--full", "subset", flag_value=FULL, help="All cases, those of a thousand nodes, too.")
+@click.option("--add", is_flag=True, help="Keep what the file has of other engines and cases.")
 @click.option(
     "--results", "file", type=click.Path(path_type=Path), default=RESULTS, help="Where all rounds are written."
 )
 @click.option("--operator", "line", envvar="OPERATOR", default="", help="A program that serves the same CRD.")
 @click.option("--operator-crd", "crd", envvar="OPERATOR_CRD", default="", help="The file with its CRD.")
-def main(engines: str, words: str, rounds: int, quick: bool, file: Path, line: str, crd: str) -> None:
+def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, file: Path, line: str, crd: str) -> None:
     """Measure, print tables, and write every round to a file."""
     other = operator.named(line, crd)
+    subset = subset or USUAL
     try:
-        cases = chosen(words, quick=quick)
+        cases = chosen(words, subset)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     wanted = [engine.strip() for engine in engines.split(",")]
     for engine in wanted:
         deliveries.named(engine).check()  # what is missing is said before the first round
-    found: list[Round] = []
-    about = {"date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(), "machine": platform.machine()}
+    kept = results.read(file).without(wanted, cases) if add and file.exists() else Results()
+    found = Results(results.machine(), kept.rounds, kept.findings, kept.failures)
     for engine in wanted:
-        with closing(_measured(engine, cases, 3 if quick else rounds, other)) as measured:
+        deliveries.named(engine).build()
+        with closing(_measured(engine, cases, QUICK_ROUNDS if subset == QUICK else rounds, other)) as measured:
             for each in measured:
-                say(f"{each.engine}: {each.case}: {each.way}: {each.seconds:.2f} s")
-                found.append(each)
-                results.write(file, found, about)  # now, as the next one may fail
-    print(f"{results.table(HEAD, results.summary(found))}\n\n{results.table(COSTS, results.costs(found))}")
+                say(each.line)
+                found.add(each)
+                results.write(file, found)  # now, as the next one may fail
+    print(tables.everything(found.ordered()))
+    if found.failures:
+        raise SystemExit(1)
 
 
 def _measured(
-    engine: str, cases: tuple[Case, ...], rounds: int, other: operator.Operator | None
-) -> Generator[Round, None, None]:
-    """Every case on one cluster of that engine, and on that of the other operator."""
-    deliveries.named(engine).build()
-    nodes = max(case.nodes for case in cases) + 1
+    engine: str, cases: Sequence[Measured], rounds: int, other: operator.Operator | None
+) -> Generator[Round | Finding | Failure, None, None]:
+    """Every case, on clusters of that engine and, where it is compared, of the other operator.
+
+    Those that are left when one fails go on with fresh clusters.
+    """
+    for nodes, found in clusters(cases, engine).items():
+        left = list(found)
+        while left:
+            try:
+                yield from _on_a_cluster(engine, nodes, left, rounds, other)
+            except TROUBLE as error:
+                yield Failure(engine, left.pop(0).name, said(error))
+
+
+def _on_a_cluster(
+    engine: str, nodes: int, left: list[Measured], rounds: int, other: operator.Operator | None
+) -> Generator[Round | Finding, None, None]:
+    """The cases that are left, on one cluster; each is taken off the list when it is done."""
+    compared = any(isinstance(case, Case) and case.compares(operator.Served.name) for case in left)
     with (
         tempfile.TemporaryDirectory(prefix="nodemaintenance-bench-") as folder,
-        operator.up(other, engine, nodes, Path(folder) / "operator") as others,
+        operator.up(other if compared else None, engine, nodes, Path(folder) / "operator") as others,
         up(engine, nodes, Path(folder) / "up") as rig,
     ):
         door, watching = rig.cluster, rig.watching
         ways: tuple[Way, ...] = (Ours(door, watching), Kubectl(rig.kubeconfig, watching), Floor(door, watching))
         everywhere = [*((rig, way) for way in ways), *others]
-        for case, number, (where, way) in itertools.product(cases, range(rounds), everywhere):
+        while left:
+            case = left[0]
+            say(f"{engine}: {case.name}")
+            if isinstance(case, Case):
+                yield from _drains(rig, case, min(rounds, case.rounds or rounds), everywhere)
+            else:
+                yield from observe(rig, case)
+            left.pop(0)
+
+
+def _drains(rig: Rig, case: Case, rounds: int, everywhere: Sequence[tuple[Rig, Way]]) -> Generator[Round, None, None]:
+    """The rounds of a case, the ways in turn."""
+    compared = [(where, way) for where, way in everywhere if case.compares(way.name)]
+    with evictors(rig, case.evictors), ExitStack() as written:
+        for where in dict.fromkeys(where for where, _ in compared):
+            written.enter_context(writing(where.kubeconfig, case.writes))
+        for number, (where, way) in itertools.product(range(rounds), compared):
             yield _round(where, case, way, number)
 
 
@@ -89,15 +134,20 @@ def _round(rig: Rig, case: Case, way: Way, number: int) -> Round:
     load = Load(rig.cluster, case, nodes, f"node-{case.nodes + 1}")
     rig.watching.forget()
     pods = load.fill()
-    before = costs.read(rig) if way.name == "ours" else costs.Costs()
+    meter = Meter(rig) if way.name == "ours" else None
     started = time.monotonic()
     done = way.drain(case, nodes, pods)
     gone = rig.watching.last_gone({pod["metadata"]["name"] for pod in pods})
-    spent = asdict(costs.read(rig).since(before)) if way.name == "ours" else {}
+    spent = asdict(meter.spent()) if meter else {}
     asked = time.monotonic()
     back = way.give_back(nodes)
     load.clear()
     return Round(rig.engine, case.name, way.name, number, done - started, done - gone, back - asked, spent)
+
+
+def said(error: BaseException) -> str:
+    """An error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def say(text: str) -> None:
@@ -106,7 +156,7 @@ def say(text: str) -> None:
 
 
 def _end(number: int, frame: object) -> None:
-    """SIGTERM ends both clusters, as Ctrl-C does."""
+    """SIGTERM ends the clusters, too, as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + number)
 

@@ -1,59 +1,94 @@
-"""What a drain costs: events by type, requests by verb and resource, CPU seconds and peak memory by process."""
+"""What a drain costs: events by type, requests by verb and resource, CPU seconds and peak memory by process, waits."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
+from bench.audit import AuditLog, counted
 from bench.rig import Rig
 
 TICKS = os.sysconf("SC_CLK_TCK")
-REQUESTS = "apiserver_request_total"
-WATCHES = ("WATCH", "CONNECT")
+PODSOURCE = "podsource"
+PODSOURCE_COMMAND = b"eventing.podsource"
+WAITS = """
+    SELECT json_extract(bodies.event, '$.time'), min(attempts.at) FROM attempts
+    JOIN events ON events.id = attempts.event AND events.source = attempts.source AND events.destination = ''
+    JOIN bodies ON bodies.seq = events.seq
+    WHERE attempts.at >= ? AND attempts.replay = '' AND attempts.function != 'record'
+    GROUP BY attempts.event, attempts.source, attempts.function
+"""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Counters, from the start of what they count.
+    """What was spent in a while.
 
     Attributes:
         events: by type.
-        requests: of all clients, by verb and resource.
+        requests: of the product, by verb and resource; without watches.
         cpu: seconds, by process.
-        memory: most MiB that a process had resident, by process.
+        memory: most MiB that a process and its children had resident since it was started, by process.
+        waits: seconds between an event and the function's first attempt on it: median, of 99 in 100, the longest.
     """
 
     events: Mapping[str, float] = field(default_factory=dict)
     requests: Mapping[str, float] = field(default_factory=dict)
     cpu: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[str, float] = field(default_factory=dict)
 
-    def since(self, before: Costs) -> Costs:
-        """What came in between; memory is as it is."""
+
+class Meter:
+    """Measures what is spent on a rig from now on."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._since = time.time()
+        self._log = AuditLog(audit_log(rig))
+        self._events, self._cpu = _events(rig.journal), cpu(rig)
+
+    def spent(self) -> Costs:
+        """What was spent until now; requests: since the last time that this was asked."""
         return Costs(
-            _less(self.events, before.events),
-            _less(self.requests, before.requests),
-            _less(self.cpu, before.cpu),
-            self.memory,
+            _less(_events(self._rig.journal), self._events),
+            counted(self._log.read()),
+            _less(cpu(self._rig), self._cpu),
+            {name: memory(pids) for name, pids in families(self._rig.processes).items()},
+            waits(self._rig.journal, self._since),
         )
 
 
-def read(rig: Rig) -> Costs:
-    """The counters of a rig as they are now."""
-    families = {name: list(tree(pid)) for name, pid in rig.processes.items()}
-    return Costs(
-        _events(rig.journal),
-        requests(rig.cluster.run(rig.cluster.api.text("/metrics")).decode()),
-        {name: sum(map(cpu_seconds, pids)) for name, pids in families.items()},
-        {name: sum(map(peak_mebibytes, pids)) for name, pids in families.items()},
-    )
+def audit_log(rig: Rig) -> Path:
+    """The file in which the rig's API server logs who asked for what."""
+    return rig.directory / "servers" / "audit.log"
+
+
+def cpu(rig: Rig) -> dict[str, float]:
+    """CPU seconds by process since each was started."""
+    return {name: sum(map(cpu_seconds, pids)) for name, pids in families(rig.processes).items()}
+
+
+def families(processes: Mapping[str, int]) -> dict[str, list[int]]:
+    """Each process with all its children's children; PodSource by itself, whoever started it."""
+    found: dict[str, list[int]] = {}
+    for name, pid in processes.items():
+        for each in tree(pid):
+            found.setdefault(PODSOURCE if _is_podsource(each) else name, []).append(each)
+    return found
+
+
+def _is_podsource(pid: int) -> bool:
+    with suppress(OSError):
+        return PODSOURCE_COMMAND in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False
 
 
 def _less(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
@@ -62,19 +97,32 @@ def _less(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, fl
 
 
 def _events(journal: Path) -> dict[str, float]:
-    with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as database:
+    with closing(opened(journal)) as database:
         return dict(database.execute("SELECT type, count(*) FROM events WHERE destination = '' GROUP BY type"))
 
 
-def requests(metrics: str) -> dict[str, float]:
-    """Requests by `verb resource/subresource`; watches, which last, are left out."""
-    counts: Counter[str] = Counter()
-    for family in text_string_to_metric_families(metrics):
-        for sample in family.samples:
-            if sample.name == REQUESTS and sample.labels["verb"] not in WATCHES:
-                what = "/".join(filter(None, (sample.labels["resource"], sample.labels["subresource"])))
-                counts[f"{sample.labels['verb']} {what}"] += int(sample.value)
-    return dict(counts)
+def opened(journal: Path) -> sqlite3.Connection:
+    """The journal's database, to read."""
+    return sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
+
+
+def waits(journal: Path, since: float) -> dict[str, float]:
+    """How long events waited for their functions, of those that were begun since then; nothing when there were none."""
+    with closing(opened(journal)) as database:
+        found = sorted(begun - _seconds(emitted) for emitted, begun in database.execute(WAITS, (since,)) if emitted)
+    return spread(found) if found else {}
+
+
+def spread(waits: Sequence[float]) -> dict[str, float]:
+    """Median, the one that 99 in 100 do not exceed, and the longest; in: sorted."""
+    most = waits[min(len(waits) - 1, len(waits) * 99 // 100)]
+    return {"median": round(statistics.median(waits), 3), "99 %": round(most, 3), "longest": round(waits[-1], 3)}
+
+
+def _seconds(moment: str) -> float:
+    """Seconds since 1970. Go writes up to nine digits of a second, of which Python reads six."""
+    whole, _, rest = moment.replace("Z", "").replace("+00:00", "").partition(".")
+    return datetime.fromisoformat(f"{whole}.{rest[:6]:0<6}+00:00").timestamp()
 
 
 def tree(pid: int) -> Iterator[int]:
@@ -91,6 +139,23 @@ def cpu_seconds(pid: int) -> float:
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
+    return 0.0
+
+
+def memory(pids: Sequence[int]) -> float:
+    """MiB of a family: the most of its largest process, and what the others have for themselves now.
+
+    What they share with it, as a child does that was forked, is there once.
+    """
+    largest = max(pids, key=peak_mebibytes)
+    return round(peak_mebibytes(largest) + sum(own_mebibytes(pid) for pid in pids if pid != largest), 1)
+
+
+def own_mebibytes(pid: int) -> float:
+    """What is resident and shared with nobody; 0 when it has ended."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
     return 0.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -16,8 +16,9 @@ from kube.pods import is_ready
 
 DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
 """kwok's: how long a pod takes to end."""
-PATIENCE = 120.0
+PATIENCE, PATIENCE_PER_POD = 120.0, 0.05
 """Seconds for a workload to be ready, or gone."""
+AT_ONCE = 50
 _numbers = itertools.count(1)
 
 
@@ -39,7 +40,7 @@ class Load:
         for number, node in enumerate(self._nodes):
             self._behind_budget(f"web-{number}", node) if self._case.budget else self._bare(node)
         wanted = self._case.pods * len(self._nodes)
-        pods = self._until(self._pods, lambda pods: sum(map(is_ready, pods.values())) >= wanted)
+        pods = self._until(self._pods, lambda ready: len(ready) >= wanted, only=is_ready)
         if self._case.budget:
             self._until(self._budgets, lambda found: all(map(self._is_open, found.values())))
             for number in range(len(self._nodes)):
@@ -60,7 +61,7 @@ class Load:
 
     def _bare(self, node: str) -> None:
         bodies = [self._pod(node, f"{node}-{number}") for number in range(self._case.pods)]
-        self._cluster.together(*(self._cluster.api.create(self._pods, body) for body in bodies))
+        side_by_side(self._cluster, (self._cluster.api.create(self._pods, body) for body in bodies))
 
     def _pod(self, node: str, name: str) -> Object:
         spec = {"nodeName": node, "containers": [{"name": "main", "image": "fake"}]}
@@ -72,20 +73,37 @@ class Load:
 
     def _behind_budget(self, name: str, node: str) -> None:
         """A Deployment whose pods run on the node only, until `_allow` lets them elsewhere, and its budget."""
+        self._deployment(name, node, self._case.pods)
+        budget = {"maxUnavailable": self._case.budget, "selector": {"matchLabels": {"app": name}}}
+        self._cluster.create(self._budgets, {"metadata": {"name": name}, "spec": budget})
+
+    def deploy_tolerant(self, name: str, node: str, replicas: int) -> None:
+        """A Deployment that runs on the node only, whatever taints that has; returns when all its pods are Ready."""
+        self._deployment(name, node, replicas, tolerations=[{"operator": "Exists"}])
+        wanted = len(self._nodes) * self._case.pods + replicas
+        self._until(self._pods, lambda ready: len(ready) >= wanted, only=is_ready)
+
+    def heed_taints(self, name: str, elsewhere: str) -> None:
+        """Take the tolerations off such a Deployment, and let its pods run on another node."""
+        self._allow(elsewhere, name)
+        spec = {"template": {"spec": {"tolerations": None}}}
+        self._cluster.patch(f"{self._deployments}/{name}", {"spec": spec})
+
+    @property
+    def _deployments(self) -> str:
+        return f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
+
+    def _deployment(self, name: str, node: str, replicas: int, **more: Any) -> None:
         self._allow(node, name)
         labels = {"app": name}
+        selector = {self._label(name): "yes"}
+        containers = [{"name": "main", "image": "fake"}]
         template = {
             "metadata": {"labels": labels, "annotations": self._annotations},
-            "spec": {
-                "nodeSelector": {self._label(name): "yes"},
-                "containers": [{"name": "main", "image": "fake"}],
-            },
+            "spec": {"nodeSelector": selector, "containers": containers, **more},
         }
-        spec: dict[str, Any] = {"replicas": self._case.pods, "selector": {"matchLabels": labels}, "template": template}
-        where = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
-        self._cluster.create(where, {"metadata": {"name": name}, "spec": spec})
-        budget = {"maxUnavailable": self._case.budget, "selector": {"matchLabels": labels}}
-        self._cluster.create(self._budgets, {"metadata": {"name": name}, "spec": budget})
+        spec: dict[str, Any] = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+        self._cluster.create(self._deployments, {"metadata": {"name": name}, "spec": spec})
 
     def _label(self, name: str) -> str:
         return f"bench/{self.namespace}-{name}"
@@ -93,21 +111,51 @@ class Load:
     def _allow(self, node: str, name: str) -> None:
         self._cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {self._label(name): "yes"}}})
 
-    def _until(self, path: str, done: Callable[[dict[str, Object]], bool]) -> dict[str, Object]:
-        return self._cluster.run(asyncio.wait_for(_until(self._cluster, path, done), PATIENCE))
+    def _until(
+        self, path: str, done: Callable[[dict[str, Object]], bool], only: Callable[[Object], bool] = bool
+    ) -> dict[str, Object]:
+        patience = PATIENCE + PATIENCE_PER_POD * self._case.pods * self._case.nodes
+        return until(self._cluster, path, done, patience, only=only)
 
 
-async def _until(cluster: Cluster, path: str, done: Callable[[dict[str, Object]], bool]) -> dict[str, Object]:
-    """The objects of a collection by name, once they are as wanted."""
+def side_by_side(cluster: Cluster, calls: Iterable[Awaitable[Object]]) -> None:
+    """Make many calls, some at a time: a request that waits for a connection spends the time that it has."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def gated(call: Awaitable[Object]) -> Object:
+        async with gate:
+            return await call
+
+    cluster.together(*map(gated, calls))
+
+
+def until(
+    cluster: Cluster,
+    path: str,
+    done: Callable[[dict[str, Object]], bool],
+    seconds: float = PATIENCE,
+    *,
+    only: Callable[[Object], bool] = bool,
+) -> dict[str, Object]:
+    """The objects of a collection by name, once they are as wanted. Raises `asyncio.TimeoutError`.
+
+    In: which objects count; `done` is asked at each change, so it must not look at each of thousands.
+    """
+    return cluster.run(asyncio.wait_for(_until(cluster, path, done, only), seconds))
+
+
+async def _until(
+    cluster: Cluster, path: str, done: Callable[[dict[str, Object]], bool], only: Callable[[Object], bool]
+) -> dict[str, Object]:
     known: dict[str, Object] = {}
     synced = False
     async with aclosing(follow(cluster.api, path)) as changes:
         async for change in changes:
             synced = synced or change.kind == "SYNCED"
-            if change.kind == "DELETED":
+            if change.kind != "SYNCED":
                 known.pop(change.object["metadata"]["name"], None)
-            elif change.kind != "SYNCED":
-                known[change.object["metadata"]["name"]] = change.object
+                if change.kind != "DELETED" and only(change.object):
+                    known[change.object["metadata"]["name"]] = change.object
             if synced and done(known):
                 return known
     raise TimeoutError(path)

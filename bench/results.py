@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from bench.cases import CASES, Measured
+from bench.findings import Finding
+from localcluster.deliveries import DELIVERIES
+
+KINDS = ("events", "requests", "cpu", "memory", "waits")
+LARGEST_PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -18,7 +28,7 @@ class Round:
         seconds: from the request until it was said to be done.
         tail: from the end of the last pod until it was said to be done.
         back: from the request to give the nodes back until the last one was.
-        costs: events, requests, CPU seconds, memory; of the product's drains only.
+        costs: events, requests, CPU seconds, memory, waits; of the product's drains only.
     """
 
     engine: str
@@ -30,13 +40,89 @@ class Round:
     back: float
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
+    @property
+    def line(self) -> str:
+        """What is said of it at once."""
+        return f"{self.engine}: {self.case}: {self.way}: {self.seconds:.2f} s"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that was not measured to its end, and why not."""
+
+    engine: str
+    case: str
+    error: str
+
+    @property
+    def line(self) -> str:
+        """What is said of it at once."""
+        return f"{self.engine}: {self.case}: not measured: {self.error}"
+
+
+@dataclass
+class Results:
+    """All that was measured, and on what."""
+
+    about: Mapping[str, Any] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, each: Round | Finding | Failure) -> None:
+        """Keep one."""
+        if isinstance(each, Round):
+            self.rounds.append(each)
+        elif isinstance(each, Finding):
+            self.findings.append(each)
+        else:
+            self.failures.append(each)
+
+    def ordered(self) -> Results:
+        """The same in the order of the engines and cases, whenever each was measured."""
+        engines, cases = [*DELIVERIES], [case.name for case in CASES]
+
+        def place(each: Round | Finding | Failure) -> tuple[int, int]:
+            return engines.index(each.engine), cases.index(each.case) if each.case in cases else len(cases)
+
+        return Results(
+            self.about,
+            sorted(self.rounds, key=place),
+            sorted(self.findings, key=place),
+            sorted(self.failures, key=place),
+        )
+
+    def without(self, engines: Iterable[str], cases: Iterable[Measured]) -> Results:
+        """The same without what is to be measured anew."""
+        anew = {(engine, case.name) for engine in engines for case in cases}
+
+        def kept(each: Round | Finding | Failure) -> bool:
+            return (each.engine, each.case) not in anew
+
+        return Results(
+            self.about,
+            [each for each in self.rounds if kept(each)],
+            [each for each in self.findings if kept(each)],
+            [each for each in self.failures if kept(each)],
+        )
+
+
+def machine() -> dict[str, Any]:
+    """What is measured on, and when."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "memory": f"{memory:.0f} GiB",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+    }
+
 
 def summary(rounds: Iterable[Round]) -> list[list[str]]:
-    """A row for each case and way, as `HEAD` of the command has it; medians (lowest–highest)."""
+    """A row for each case and way, as `tables.TIMES` has it; medians (lowest–highest)."""
     rows = []
-    groups: dict[tuple[str, str, str], list[Round]] = {}
-    for each in rounds:
-        groups.setdefault((each.engine, each.case, each.way), []).append(each)
+    groups = grouped(rounds)
     for (engine, case, way), found in groups.items():
         others = {name: group for (e, c, name), group in groups.items() if (e, c) == (engine, case) and name != way}
         ratios = ", ".join(f"{ratio(found, group):.2f} of {name}" for name, group in others.items())
@@ -46,10 +132,19 @@ def summary(rounds: Iterable[Round]) -> list[list[str]]:
     return rows
 
 
+def grouped(rounds: Iterable[Round]) -> dict[tuple[str, str, str], list[Round]]:
+    """Engine, case and way → its rounds."""
+    groups: dict[tuple[str, str, str], list[Round]] = {}
+    for each in rounds:
+        groups.setdefault((each.engine, each.case, each.way), []).append(each)
+    return groups
+
+
 def ratio(ours: Sequence[Round], theirs: Sequence[Round]) -> float:
-    """Median of the ratios of the rounds of one number, which ran next to each other."""
+    """Median of the ratios of the rounds of one number, which ran next to each other; not a number without a pair."""
     by_number = {each.number: each.seconds for each in theirs}
-    return statistics.median(each.seconds / by_number[each.number] for each in ours if each.number in by_number)
+    ratios = [each.seconds / by_number[each.number] for each in ours if each.number in by_number]
+    return statistics.median(ratios) if ratios else float("nan")
 
 
 def spread(seconds: Sequence[float]) -> str:
@@ -59,19 +154,22 @@ def spread(seconds: Sequence[float]) -> str:
 
 def costs(rounds: Iterable[Round]) -> list[list[str]]:
     """A row for each case of ours: engine, case, and by kind of cost its sum and the largest parts, at the median."""
-    groups: dict[tuple[str, str], list[Round]] = {}
-    for each in rounds:
-        if each.costs:
-            groups.setdefault((each.engine, each.case), []).append(each)
     rows = []
-    for (engine, case), found in groups.items():
-        for kind in ("events", "requests", "cpu", "memory"):
-            names = {name for each in found for name in each.costs[kind]}
-            median = {name: statistics.median(each.costs[kind].get(name, 0) for each in found) for name in names}
-            parts = sorted(median.items(), key=lambda part: -part[1])[:8]
+    for (engine, case, _), found in grouped(each for each in rounds if each.costs).items():
+        for kind in KINDS:
+            median = medians(found, kind)
+            parts = sorted(median.items(), key=lambda part: -part[1])[:LARGEST_PARTS]
             listed = ", ".join(f"{name.removeprefix('dev.')} {count:.4g}" for name, count in parts if count)
-            rows.append([engine, case, kind, f"{sum(median.values()):.4g}", listed])
+            total = "" if kind == "waits" else f"{sum(median.values()):.4g}"
+            rows.append([engine, case, kind, total, listed])
     return rows
+
+
+def medians(rounds: Sequence[Round], kind: str) -> dict[str, float]:
+    """The parts of a kind of cost, each at its median; a round that has none of a part counts as 0."""
+    parts = [each.costs.get(kind, {}) for each in rounds]
+    names = dict.fromkeys(name for each in parts for name in each)
+    return {name: statistics.median(each.get(name, 0) for each in parts) for name in names}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -80,6 +178,21 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def write(file: Path, rounds: Sequence[Round], about: Mapping[str, Any]) -> None:
-    """All rounds as JSON, with what they ran on."""
-    file.write_text(json.dumps({**about, "rounds": [asdict(each) for each in rounds]}, indent=1) + "\n")
+def write(file: Path, results: Results) -> None:
+    """All of it as JSON, a round or a finding a line."""
+    entries = []
+    for name in ("rounds", "findings", "failures"):
+        lines = ",\n".join(json.dumps(asdict(each), ensure_ascii=False) for each in getattr(results, name))
+        entries.append(f'"{name}": [\n{lines}\n]')
+    file.write_text("{\n" + ",\n".join([f'"about": {json.dumps(dict(results.about))}', *entries]) + "\n}\n")
+
+
+def read(file: Path) -> Results:
+    """What `write` wrote."""
+    found = json.loads(file.read_text())
+    return Results(
+        found["about"],
+        [Round(**each) for each in found["rounds"]],
+        [Finding(**each) for each in found["findings"]],
+        [Failure(**each) for each in found["failures"]],
+    )

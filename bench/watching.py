@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds that one drain may take."""
 
 
@@ -21,26 +21,32 @@ class Watching:
     def __init__(self, kubeconfig: Path) -> None:
         command = [sys.executable, "-m", "bench.observer", str(kubeconfig)]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        self._seen: list[dict[str, Any]] = []
+        self._seen: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
         self._changed = threading.Condition()
-        threading.Thread(target=self._read, name="observer", daemon=True).start()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, name="observer", daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Watching:
         self.first("synced")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
+        with self._process:
+            self._process.terminate()
+            self._reader.join()
 
     def first(self, what: str, name: str = "", value: str | None = None, *, since: float = 0.0) -> float:
-        """The moment at which that was first seen; waits for it. Raises `TimeoutError` after `PATIENCE`."""
+        """The moment at which that was first seen; waits for it.
 
-        def fits(line: dict[str, Any]) -> bool:
-            found = (line["what"], line["name"]) == (what, name) and line["at"] >= since
-            return found and value in (None, line["value"])
+        Raises `TimeoutError` after `PATIENCE`, and `RuntimeError` when the observer has ended.
+        """
 
-        return self._await(lambda: next((float(line["at"]) for line in self._seen if fits(line)), 0.0), what, name)
+        def moment() -> float:
+            fitting = (at for at, said in self._seen[what, name] if at >= since and value in (None, said))
+            return next(fitting, 0.0)
+
+        return self._await(moment, what, name)
 
     def in_service(self, nodes: Iterable[str], since: float) -> float:
         """The moment at which the last of these nodes was seen to be back in service, after `since`."""
@@ -50,8 +56,8 @@ class Watching:
         """The moment at which the last of these pods was seen to be gone."""
 
         def last() -> float:
-            gone = {line["name"]: line["at"] for line in self._seen if line["what"] == "pod gone"}
-            return max(gone[name] for name in names) if names <= gone.keys() else 0.0
+            gone = [self._seen["pod gone", name] for name in names]
+            return max(moments[-1][0] for moments in gone) if all(gone) else 0.0
 
         return self._await(last, "pod gone", f"{len(names)} pods")
 
@@ -62,13 +68,20 @@ class Watching:
 
     def _await(self, moment: Callable[[], float], what: str, name: str) -> float:
         with self._changed:
-            found = self._changed.wait_for(moment, PATIENCE)
+            self._changed.wait_for(lambda: self._ended or moment(), PATIENCE)
+            found = moment()
+        if not found and self._ended:
+            raise RuntimeError(f"the observer has ended, and had not seen: {what} {name}")
         if not found:
             raise TimeoutError(f"not seen within {PATIENCE:.0f} s: {what} {name}")
-        return float(found)
+        return found
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
             with self._changed:
-                self._seen.append(json.loads(line))
+                seen = json.loads(line)
+                self._seen[seen["what"], seen["name"]].append((float(seen["at"]), seen["value"]))
                 self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,10 @@ _numbers = itertools.count(1)
 KUBECTL = ("--force", "--ignore-daemonsets", "--delete-emptydir-data")
 
 
+QUOTED = 300
+"""Characters of what a program said last before it failed."""
+
+
 class Way(Protocol):
     """One way to drain nodes."""
 
@@ -32,6 +36,15 @@ class Way(Protocol):
 
     def give_back(self, nodes: Sequence[str]) -> float:
         """Make the nodes schedulable again; gives the moment at which the last one was."""
+
+
+def maintenances(names: Iterable[str], nodes: Iterable[str], reason: str) -> list[Object]:
+    """A NodeMaintenance of each name for each node; nodes without a name are left out."""
+    head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
+    return [
+        {**head, "metadata": {"name": name}, "spec": {"nodeName": node, "reason": reason}}
+        for name, node in zip(names, nodes, strict=False)
+    ]
 
 
 class Ours:
@@ -46,15 +59,7 @@ class Ours:
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
         """See `Way`."""
         self._made = [f"bench-{next(_numbers)}" for _ in nodes]
-        bodies = [
-            {
-                "apiVersion": MEDIK8S.api_version,
-                "kind": "NodeMaintenance",
-                "metadata": {"name": name},
-                "spec": {"nodeName": node, "reason": case.name},
-            }
-            for name, node in zip(self._made, nodes, strict=True)
-        ]
+        bodies = maintenances(self._made, nodes, case.name)
         self._cluster.together(*(self._cluster.api.create(MEDIK8S.path, body) for body in bodies))
         return max(self._watching.first("phase", name, SUCCEEDED) for name in self._made)
 
@@ -79,13 +84,15 @@ class Kubectl:
 
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
         """See `Way`."""
-        quiet = subprocess.DEVNULL
+        quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
         running = [
-            subprocess.Popen([*self._line, "drain", node, *KUBECTL], stdout=quiet, stderr=quiet) for node in nodes
+            subprocess.Popen([*self._line, "drain", node, *KUBECTL], stdout=quiet, stderr=pipe, text=True)
+            for node in nodes
         ]
         for each in running:
-            if each.wait():
-                raise RuntimeError(f"kubectl drain ended with {each.returncode}")
+            _, said = each.communicate()
+            if each.returncode:
+                raise RuntimeError(f"kubectl drain ended with {each.returncode}: {said.strip()[-QUOTED:]}")
         return time.monotonic()
 
     def give_back(self, nodes: Sequence[str]) -> float:

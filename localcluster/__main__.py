@@ -35,7 +35,7 @@ def main() -> None:
 
 @main.command()
 @directory_option
-@click.option("--nodes", type=click.IntRange(1, 500), default=3, show_default=True, help="How many fake nodes.")
+@click.option("--nodes", type=click.IntRange(1, 2000), default=3, show_default=True, help="How many fake nodes.")
 @delivery_option
 def up(directory: Path, nodes: int, delivery: str) -> None:
     """Start a cluster and the product; return when both are ready."""

@@ -24,6 +24,8 @@ from localcluster.cluster import LocalCluster
 
 OURS = "system:serviceaccount:node-maintenance:"
 """Prefix of the user names of the product's accounts."""
+READS = ("get", "list", "watch")
+"""Verbs that write nothing; the audit log has those of ours, too."""
 OVERTAKEN = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 """What the API server answers to a write that rests on an old reading: a stale version, or a JSON patch's `test`."""
 SECONDS = 15.0
@@ -226,7 +228,8 @@ class Audit:
         with self._file.open("rb") as log:
             log.seek(self._start)
             whole, _, _ = log.read().rpartition(b"\n")
-        return [json.loads(line) for line in whole.split(b"\n") if line]
+        found = [json.loads(line) for line in whole.split(b"\n") if line]
+        return [entry for entry in found if entry["verb"] not in READS]
 
     def writes_by(self, prefix: str = OURS) -> list[Object]:
         """Those by users whose name begins with `prefix`."""

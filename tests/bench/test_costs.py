@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from datetime import datetime, timezone
+from pathlib import Path
 
-from bench.costs import Costs, cpu_seconds, peak_mebibytes, requests, tree
+import pytest
+from cloudevents.core.v1.event import CloudEvent
 
-METRICS = """# TYPE apiserver_request_total counter
-apiserver_request_total{code="200",resource="pods",subresource="",verb="LIST"} 3
-apiserver_request_total{code="404",resource="pods",subresource="",verb="LIST"} 2
-apiserver_request_total{code="201",resource="pods",subresource="eviction",verb="POST"} 7
-apiserver_request_total{code="200",resource="pods",subresource="",verb="WATCH"} 9
-"""
-PARENT = (
-    "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'input()']); "
-    "print(child.pid, flush=True); child.wait()"
+from bench.costs import cpu_seconds, families, memory, own_mebibytes, peak_mebibytes, spread, tree, waits
+from eventing.journal.entries import Attempt
+from eventing.journal.store import Journal
+
+CHILD = "import os; print(os.getpid(), flush=True); input()"
+"""Says its id itself: before that its command line may not be there yet."""
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}, {!r}])"
+FORKING = (
+    "import os, signal; held = bytearray(b'x') * (64 << 20); child = os.fork(); "
+    "print(child, flush=True) if child else None; signal.pause()"
 )
 
 
-def test_requests_are_told_apart_by_verb_and_resource_and_watches_are_left_out() -> None:
-    assert requests(METRICS) == {"LIST pods": 5, "POST pods/eviction": 7}
-
-
-def test_costs_are_what_came_in_between() -> None:
-    before = Costs({"a": 1}, {"LIST pods": 5}, {"functions": 1.5}, {"functions": 90.0})
-    after = Costs({"a": 1, "b": 2}, {"LIST pods": 9}, {"functions": 1.75}, {"functions": 95.0})
-
-    assert after.since(before) == Costs({"b": 2}, {"LIST pods": 4}, {"functions": 0.25}, {"functions": 95.0})
-
-
-def test_a_process_counts_with_its_children() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
+@pytest.mark.parametrize(("word", "family"), [("other", "delivery"), ("eventing.podsource", "podsource")])
+def test_a_process_counts_with_its_children_but_podsource_by_itself(word: str, family: str) -> None:
+    """The local delivery starts PodSource as its child."""
+    command = [sys.executable, "-c", PARENT.format(CHILD, word)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         child = int(parent.stdout.readline())
+        found = families({"delivery": parent.pid})
         assert list(tree(parent.pid)) == [parent.pid, child]
         parent.communicate("\n")
 
+    assert parent.pid in found["delivery"]
+    assert child in found[family]
+    assert sum(map(len, found.values())) == 2
     assert cpu_seconds(os.getpid()) > 0
     assert peak_mebibytes(os.getpid()) > 1
 
@@ -49,3 +48,40 @@ def test_a_process_that_has_ended_costs_nothing_more() -> None:
         ended.wait()
 
     assert (cpu_seconds(ended.pid), peak_mebibytes(ended.pid)) == (0.0, 0.0)
+
+
+def test_what_processes_share_counts_once() -> None:
+    """A worker that a server forked has all pages of the server, and few of its own."""
+    with subprocess.Popen([sys.executable, "-c", FORKING], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        both, alone, own = memory([parent.pid, child]), memory([parent.pid]), own_mebibytes(child)
+        os.kill(child, signal.SIGKILL)
+        parent.kill()
+
+    assert 64 < alone <= both < alone + 32
+    assert own < 32
+    assert (own_mebibytes(parent.pid), memory([parent.pid])) == (0.0, 0.0)
+
+
+def test_an_event_waits_until_its_functions_first_attempt(tmp_path: Path) -> None:
+    """A retry, a replay, and what happened before do not count; nor does `record`, for which nobody waits."""
+    emitted = 1_800_000_000.0
+    event = CloudEvent(
+        {"id": "1", "source": "s", "type": "t", "time": datetime.fromtimestamp(emitted, timezone.utc)}, {}
+    )
+    journal = Journal(tmp_path / "journal.db")
+    journal.write(event)
+    begun = [("evict", 0.25, ""), ("evict", 5.0, ""), ("status", 0.75, ""), ("guard", 9.0, "r"), ("record", 8.0, "")]
+    journal.write_attempts(
+        Attempt("s", "1", name, datetime.fromtimestamp(emitted + after, timezone.utc), 0.1, 200, replay=replay)
+        for name, after, replay in begun
+    )
+    journal.close()
+
+    assert waits(tmp_path / "journal.db", emitted) == {"median": 0.5, "99 %": 0.75, "longest": 0.75}
+    assert waits(tmp_path / "journal.db", emitted + 60) == {}
+
+
+def test_of_a_hundred_waits_the_longest_is_told_apart() -> None:
+    assert spread([0.1] * 99 + [0.2] + [7.0]) == {"median": 0.1, "99 %": 0.2, "longest": 7.0}

@@ -1,11 +1,13 @@
-"""Tables of rounds: medians, ranges, and ratios of rounds that ran next to each other."""
+"""Rows of rounds: medians, ranges, and ratios of rounds that ran next to each other; and the file that keeps them."""
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
 
-from bench.results import Round, costs, ratio, spread, summary, table, write
+from bench.cases import REST, Case
+from bench.findings import Finding
+from bench.results import Failure, Results, Round, costs, ratio, read, spread, summary, table, write
 
 
 def rounds(way: str, *seconds: float) -> list[Round]:
@@ -19,6 +21,7 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
 
 def test_a_round_without_its_pair_does_not_count() -> None:
     assert ratio(rounds("ours", 1.0, 9.0), rounds("floor", 2.0)) == 0.5
+    assert math.isnan(ratio(rounds("ours", 1.0), []))
 
 
 def test_a_spread_is_median_and_range() -> None:
@@ -43,21 +46,61 @@ def test_each_case_has_a_row_for_each_way() -> None:
 
 
 def test_costs_are_the_medians_the_largest_parts_first() -> None:
-    spent = [
-        {"events": {"dev.a": each, "dev.b": 9.0}, "requests": {}, "cpu": {}, "memory": {}} for each in (1.0, 3.0, 5.0)
-    ]
+    spent = [{"events": {"dev.a": each, "dev.b": 9.0}, "waits": {"longest": 0.5}} for each in (1.0, 3.0, 5.0)]
     found = [Round("knative", "10 pods", "ours", number, 1, 1, 1, each) for number, each in enumerate(spent)]
 
     assert costs(found)[0] == ["knative", "10 pods", "events", "12", "b 9, a 3"]
+    assert costs(found)[-1] == ["knative", "10 pods", "waits", "", "longest 0.5"]
 
 
 def test_a_table_is_markdown() -> None:
     assert table(("a", "b"), [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
-def test_all_rounds_are_in_the_file(tmp_path: Path) -> None:
-    write(tmp_path / "results.json", rounds("ours", 1.0, 2.0), {"cores": 2})
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    found = Results(
+        {"cores": 2}, rounds("ours", 1.0, 2.0), [Finding("e", "c", "w", 1.0, 2.0)], [Failure("e", "c", "é")]
+    )
+    file = tmp_path / "results.json"
 
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert found["cores"] == 2
-    assert [each["seconds"] for each in found["rounds"]] == [1.0, 2.0]
+    for each in (found, Results()):
+        write(file, each)
+        assert read(file) == each
+
+
+def test_what_is_measured_anew_replaces_that_engine_and_case_alone() -> None:
+    found = Results(
+        {}, rounds("ours", 1.0), [Finding("local", REST.name, "w", 1.0)], [Failure("knative", "10 pods", "e")]
+    )
+
+    assert found.without(["local"], [Case("10 pods"), REST]) == Results(
+        {}, failures=[Failure("knative", "10 pods", "e")]
+    )
+    assert found.without(["local"], [Case("100 pods")]) == found
+
+
+def test_each_kind_is_kept_by_itself_and_told_in_a_line() -> None:
+    (drain,), finding, failure = rounds("ours", 1.0), Finding("e", "c", "w", 1.0), Failure("e", "c", "why")
+    found = Results()
+    for each in (drain, finding, failure):
+        found.add(each)
+
+    assert found == Results({}, [drain], [finding], [failure])
+    assert drain.line == "local: 10 pods: ours: 1.00 s"
+    assert failure.line == "e: c: not measured: why"
+
+
+def test_results_are_ordered_as_the_cases_are_whenever_each_was_measured() -> None:
+    """The rounds of a case stay in their order; one that is no longer a case comes last."""
+    names = [
+        ("knative", "10 pods"),
+        ("local", "gone"),
+        ("local", "100 pods"),
+        ("local", "10 pods"),
+        ("local", "10 pods"),
+    ]
+    found = Results(
+        {}, [Round(engine, case, way, 0, 1, 1, 1) for (engine, case), way in zip(names, "abcde", strict=True)]
+    )
+
+    assert [each.way for each in found.ordered().rounds] == ["d", "e", "c", "b", "a"]

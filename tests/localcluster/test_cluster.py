@@ -147,3 +147,19 @@ def test_writes_are_in_the_audit_log_when_they_are_answered(cluster: LocalCluste
 
     line = next(line for line in cluster.audit_log.read_text().splitlines() if "a-rare-word" in line)
     assert '"username":"admin"' in line
+
+
+def test_a_nodes_annotations_say_how_often_its_heartbeat_is_written(cluster: LocalCluster) -> None:
+    """Below a second there is no next one: Kubernetes writes seconds, and a heartbeat that changes nothing is none."""
+    cluster.add_named("beating")
+    stage = "node-heartbeat.stage.kwok.x-k8s.io"
+    annotations = {f"{stage}/delay": "1100ms", f"{stage}/jitter-delay": "1200ms"}
+    cluster.door().patch("/api/v1/nodes/beating", {"metadata": {"annotations": annotations}})
+
+    seen = set()
+    for change in cluster.watch("/api/v1/nodes", fields="metadata.name=beating"):
+        seen |= {condition["lastHeartbeatTime"] for condition in change.object["status"]["conditions"]}
+        if len(seen) == 3:
+            break
+    assert len(seen) == 3
+    cluster.door().run(cluster.door().api.request("DELETE", "/api/v1/nodes/beating"))

@@ -1,0 +1,147 @@
+"""The plots of docs/performance.md: for each engine how long each way took, and what ours asked of the API server.
+
+The same results make the same file; a digest in it tells what it shows, whatever version of the library drew it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.page.goals import DRAINS, OURS, allowed_requests
+from bench.results import Results, grouped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH, HEIGHT_PER_ROW, MARGIN = 9.0, 0.16, 1.1
+"""Inches."""
+WRAPPED, ROOM_FOR_FIGURES = 34, 0.1
+"""Characters of a case's name in a line; the part of the axis that is left free for the last figure."""
+STYLES = {
+    OURS: ("#0b5cad", "o"),
+    "kubectl drain": ("#c2571a", "s"),
+    "operator": ("#7a3fa0", "^"),
+    "floor": ("#777777", "d"),
+}
+"""Way → its colour and marker, in the order of the legend."""
+NEAR: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
+"""Where a figure stands beside its marker."""
+SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "performance",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.axisbelow": True,
+}
+
+Series = Mapping[str, Mapping[str, Sequence[float]]]
+"""Name in the legend → case → lowest, median, highest."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One picture.
+
+    Attributes:
+        name: of its file.
+        label: of its axis, which is logarithmic.
+    """
+
+    name: str
+    title: str
+    label: str
+    series: Series
+
+    @property
+    def digest(self) -> str:
+        """What tells it from a plot of other results."""
+        return hashlib.sha256(json.dumps([self.title, self.series]).encode()).hexdigest()
+
+    def draw(self, file: Path) -> None:
+        """Write it as SVG."""
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+
+        cases = list(dict.fromkeys(case for shown in self.series.values() for case in shown))
+        rows = len(cases) * (len(self.series) + 1)
+        with mpl.rc_context(SETTINGS):
+            figure = Figure(figsize=(WIDTH, MARGIN + HEIGHT_PER_ROW * rows), layout="constrained")
+            self._fill(figure.add_subplot(), cases)
+            figure.savefig(file, metadata={"Date": None, "Creator": None, "Description": self.digest})
+
+    def _fill(self, axes: Axes, cases: Sequence[str]) -> None:
+        from matplotlib.ticker import LogLocator
+
+        step = len(self.series) + 1
+        for number, (name, shown) in enumerate(self.series.items()):
+            colour, marker = STYLES.get(name, ("#b00020", "|"))
+            places = [cases.index(case) * step + number for case in shown]
+            lowest, median, highest = (list(values) for values in zip(*shown.values(), strict=True))
+            axes.hlines(places, lowest, highest, color=colour, linewidth=2)
+            axes.plot(median, places, marker, color=colour, markersize=7, label=name)
+            for place, value, end in zip(places, median, highest, strict=True):
+                axes.annotate(_short(value), (end, place), **NEAR)
+        axes.set_xscale("log")
+        lowest_shown, highest_shown = axes.get_xlim()
+        axes.set_xlim(lowest_shown, highest_shown * (highest_shown / lowest_shown) ** ROOM_FOR_FIGURES)
+        axes.set_ylim(len(cases) * step - 1, -1)
+        names = [textwrap.fill(case, WRAPPED) for case in cases]
+        axes.set_yticks([number * step + (step - 2) / 2 for number in range(len(cases))], names)
+        for number in range(1, len(cases)):
+            axes.axhline(number * step - 1, color="#dddddd", linewidth=0.8)
+        axes.grid(axis="x", which="both", color="#eeeeee")
+        axes.set_xlabel(self.label)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+        axes.set_title(self.title, loc="left", fontweight="bold", pad=24)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(STYLES), frameon=False, borderaxespad=0.2)
+
+
+def plots(found: Results) -> list[Plot]:
+    """Those of a run: two for each engine on which something was drained."""
+    engines = dict.fromkeys(each.engine for each in found.rounds)
+    return [plot for engine in engines for plot in (_times(found, engine), *_requests(found, engine))]
+
+
+def _short(value: float) -> str:
+    """Three digits, and more where they are before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _times(found: Results, engine: str) -> Plot:
+    series: dict[str, dict[str, Sequence[float]]] = {}
+    groups = grouped(each for each in found.rounds if each.engine == engine)
+    for way in sorted({way for _, _, way in groups}, key=[*STYLES].index):
+        series[way] = {
+            case: _spread([each.seconds for each in rounds])
+            for (_, case, name), rounds in groups.items()
+            if name == way
+        }
+    label = "seconds until done: median and range, logarithmic"
+    return Plot(f"times-{engine}.svg", f"{engine}: how long a drain takes", label, series)
+
+
+def _requests(found: Results, engine: str) -> Iterator[Plot]:
+    rounds = grouped(each for each in found.rounds if each.engine == engine and each.costs)
+    ours = {case: _spread([sum(each.costs["requests"].values()) for each in of]) for (_, case, _), of in rounds.items()}
+    allowed = {case: [allowed_requests(DRAINS[case])] * 3 for case in ours if case in DRAINS}
+    if ours:
+        label = "requests of ours, from the object until done: median and range, logarithmic"
+        title = f"{engine}: what a drain asks of the API server"
+        yield Plot(f"requests-{engine}.svg", title, label, {OURS: ours, "at most": allowed})
+
+
+def _spread(values: Sequence[float]) -> Sequence[float]:
+    return [min(values), statistics.median(values), max(values)]
+
+
+def is_in(text: str, plot: Plot) -> bool:
+    """Whether an SVG shows what the plot shows."""
+    return plot.digest in text

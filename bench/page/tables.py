@@ -1,0 +1,47 @@
+"""The tables of a run, in Markdown, for a terminal and for docs/performance.md. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bench.page.goals import judged
+from bench.results import Results, Round, costs, summary, table
+
+TIMES = ("engine", "case", "way", "seconds", "ratio", "last pod gone to done", "back")
+COSTS = ("engine", "case", "cost", "sum", "of that")
+FOUND = ("engine", "case", "what", "measured", "at most")
+
+
+def everything(results: Results) -> str:
+    """All tables that have a row, an empty line between."""
+    parts = (times(results.rounds), limits(results), figures(results), spent(results.rounds), failures(results))
+    return "\n\n".join(filter(None, parts))
+
+
+def times(rounds: Iterable[Round]) -> str:
+    """How long each way took."""
+    rows = summary(rounds)
+    return table(TIMES, rows) if rows else ""
+
+
+def limits(results: Results) -> str:
+    """What must hold, beside what was measured; what does not hold is bold."""
+    rows = [finding.row for finding in judged(results)]
+    return table(FOUND, rows) if rows else ""
+
+
+def figures(results: Results) -> str:
+    """What the observations found and nothing limits."""
+    rows = [finding.row[:-1] for finding in results.findings if finding.limit is None]
+    return table(FOUND[:-1], rows) if rows else ""
+
+
+def spent(rounds: Iterable[Round]) -> str:
+    """What our drains cost."""
+    rows = costs(rounds)
+    return table(COSTS, rows) if rows else ""
+
+
+def failures(results: Results) -> str:
+    """The cases that were not measured, a line each."""
+    return "\n".join(failure.line for failure in results.failures)

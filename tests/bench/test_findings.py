@@ -1,0 +1,64 @@
+"""What counts as quiet, and what a figure says of its limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.audit import Request
+from bench.findings import Finding, Quiet, Tick
+
+
+def asked(at: float, what: str, namespace: str = "") -> Request:
+    verb, resource = what.split()
+    return Request(at, "resync", verb, resource, namespace)
+
+
+def test_requests_of_a_tick_are_told_from_those_between_ticks() -> None:
+    ticks = [Tick(100.0, 0.5), Tick(115.0, 0.3)]
+    requests = [
+        *(asked(100.2, "list pods"), asked(100.3, "list pods"), asked(100.1, "list nodes")),
+        *(asked(107.0, "get nodes"), asked(115.1, "list nodes")),
+    ]
+    quiet = Quiet(ticks, requests, events=0, rows=0)
+
+    figures = {what: value for what, value, _ in quiet.figures()}
+
+    assert figures["requests between ticks"] == 1
+    assert figures["requests of a tick, median"] == 2
+    assert figures["lists of pods in a tick, the most"] == 2
+    assert figures["seconds of a tick, median"] == 0.4
+    assert figures["of these, get nodes"] == 1
+
+
+def test_renewals_and_watches_are_told_apart() -> None:
+    """They are no requests between ticks."""
+    ours = "node-maintenance"
+    requests = [
+        *(asked(7.0, "patch leases", ours), asked(8.0, "watch pods"), asked(9.0, "get leases", "kube-node-lease")),
+        asked(100.1, "list leases", ours),
+    ]
+
+    figures = {what: value for what, value, _ in Quiet([Tick(100.0, 0.5)], requests, 0, 0).figures()}
+
+    assert figures["requests for leases, meanwhile"] == 1
+    assert figures["watches begun or renewed, meanwhile"] == 1
+    assert figures["requests between ticks"] == 1
+    assert figures["requests of a tick, median"] == 1
+
+
+def test_without_a_tick_there_is_none_to_tell_of() -> None:
+    assert not any("of a tick" in what for what, _, _ in Quiet([], [], 0, 0).figures())
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "row", "line"),
+    [
+        (2.0, None, ["2", ""], "e: c: w: 2"),
+        (2.0, 2.0, ["2", "2"], "e: c: w: 2 (at most 2)"),
+        (2.5, 0, ["**2.5**", "0"], "e: c: w: 2.5 (at most 0: does not hold)"),
+    ],
+)
+def test_a_figure_above_its_limit_stands_out(value: float, limit: float | None, row: list[str], line: str) -> None:
+    found = Finding("e", "c", "w", value, limit)
+
+    assert (found.row, found.line) == (["e", "c", "w", *row], line)

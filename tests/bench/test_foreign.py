@@ -1,0 +1,39 @@
+"""Somebody else who writes, beside what is measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.foreign import MAPS, PATH, writing
+from bench.load import until
+from localcluster.cluster import LocalCluster
+
+RATE = 20
+
+
+def test_configmaps_are_written_while_the_block_runs_and_are_gone_after_it(quiet: LocalCluster) -> None:
+    """All of them, in turn."""
+    with writing(quiet.kubeconfig, RATE):
+        maps = until(quiet.door(), PATH, lambda found: len(written(found)) == MAPS, 30)
+        assert len(written(maps)) == MAPS
+
+    assert not any(name.startswith("foreign") for name in names(quiet))
+
+
+def written(found: dict[str, dict[str, object]]) -> list[str]:
+    return [name for name, item in found.items() if name.startswith("foreign") and item.get("data")]
+
+
+def names(cluster: LocalCluster) -> list[str]:
+    return [item["metadata"]["name"] for item in cluster.door().list(PATH)["items"]]
+
+
+def test_without_a_rate_nobody_writes(quiet: LocalCluster) -> None:
+    with writing(quiet.kubeconfig, 0):
+        assert not any(name.startswith("foreign") for name in names(quiet))
+
+
+def test_a_rate_that_is_not_kept_is_an_error(quiet: LocalCluster) -> None:
+    """What was measured meanwhile is no such case; here nobody can write that much."""
+    with pytest.raises(RuntimeError, match="1000000 a second were wanted"), writing(quiet.kubeconfig, 1_000_000):
+        until(quiet.door(), PATH, lambda found: len(written(found)) > 0, 30)
