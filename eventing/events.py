@@ -44,9 +44,10 @@ NODE_RESTORED = "dev.nodemaintenance.node.restored"
 MEANINGS = {
     MAINTENANCE_FOUND: "a NodeMaintenance waits to begin (seen by resync, or its turn came when another one ended)",
     MAINTENANCE_BEGUN: "finalizer, lease and pod snapshot are in place; data: totalpods, evictionPods",
-    NODE_DRIFTED: "a node under maintenance is not cordoned, not tainted or not labelled; data: message",
-    NODE_CORDONED: "the node takes no new pods",
-    NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now",
+    NODE_DRIFTED: "a node under maintenance is not cordoned, not tainted or not labelled; data: message, again when it "
+    "is done again for `evict`",
+    NODE_CORDONED: "the node takes no new pods; data: again as before",
+    NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now; data: again as before",
     PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
     "reason, budget, healthy, needed, allowsNone, message}], error, podsVersion; "
     "flagged `more` when others may go at once",
@@ -55,7 +56,8 @@ MEANINGS = {
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true",
     MAINTENANCE_FAILED: "a step could not be done; data: step, error",
-    MAINTENANCE_ENDED: "deletion of a NodeMaintenance was requested and its node is not restored yet (seen by resync)",
+    MAINTENANCE_ENDED: "a NodeMaintenance is deleted, or gone, and its node is not restored yet (seen by resync; by "
+    "cordon or taint after their write)",
     NODE_RESTORED: "cordon, taints, lease and finalizer are off",
 }
 """Type → its meaning. Everything we emit is here."""
@@ -97,6 +99,11 @@ class Reference:
     def as_data(self) -> dict[str, str]:
         """The form that travels in event data."""
         return {"apiVersion": self.api_version, "name": self.name, "uid": self.uid}
+
+    def as_object(self, node: str) -> dict[str, Any]:
+        """What is left of the object when it is gone: whose it was, and that it was about `node`."""
+        kind = {"apiVersion": self.api_version, "kind": "NodeMaintenance"}
+        return {**kind, "metadata": {"name": self.name, "uid": self.uid}, "spec": {"nodeName": node}}
 
 
 def event(

@@ -41,6 +41,11 @@ def is_closed(node: Node, drain_taint: str) -> bool:
     return is_cordoned(node) and not missing_taints(node, drain_taint)
 
 
+def labelled_for(node: Node) -> str | None:
+    """The uid of the maintenance for which the node was labelled; None when our label is not on it."""
+    return _labels(node).get(LABEL)
+
+
 def is_labelled(node: Node) -> bool:
     """Our label is on the node. Whose uid it names decides nothing: two that each want theirs would write for ever."""
     return LABEL in _labels(node)
@@ -64,13 +69,20 @@ def cordon_patch(node: Node, holder: str = "") -> list[Object]:
     patch = _label_patch(node, holder) if holder else []
     if not is_cordoned(node):
         patch.append({"op": "add", "path": "/spec/unschedulable", "value": True})
-    return [_same_node(node), *patch] if patch else []
+    as_read = _as_read(node) if holder else [_same_node(node)]
+    return [*as_read, *patch] if patch else []
 
 
-def taint_patch(node: Node, drain_taint: str) -> list[Object]:
-    """JSON patch that adds the missing maintenance taints, others left in place; empty when none is missing."""
+def taint_patch(node: Node, drain_taint: str, holder: str) -> list[Object]:
+    """JSON patch that adds the missing maintenance taints, others left in place; empty when none is missing.
+
+    A node that lost its label gets it again with them, for `holder`: without, nobody would find what a late write left.
+    """
     missing = missing_taints(node, drain_taint)
-    return _taints_patch(node, [*(node["spec"].get("taints") or []), *missing]) if missing else []
+    if not missing:
+        return []
+    label = [] if is_labelled(node) else _label_patch(node, holder)
+    return [*_as_read(node), *label, *_taints_patch(node, [*(node["spec"].get("taints") or []), *missing])]
 
 
 def restore_patch(node: Node, drain_taints: Iterable[str], *, heir: str = "") -> list[Object]:
@@ -81,12 +93,22 @@ def restore_patch(node: Node, drain_taints: Iterable[str], *, heir: str = "") ->
     keys: Collection[str] = {*drain_taints, *([] if heir else [UNSCHEDULABLE])}
     taints = node["spec"].get("taints") or []
     kept = [taint for taint in taints if not (taint["key"] in keys and taint.get("effect") == NO_SCHEDULE)]
-    patch = _taints_patch(node, kept)[1:] if len(kept) < len(taints) else []
+    patch = _taints_patch(node, kept) if len(kept) < len(taints) else []
     if not heir and is_cordoned(node):
         patch.append({"op": "remove", "path": "/spec/unschedulable"})
     if is_labelled(node):
         patch += _label_patch(node, heir) if heir else [{"op": "remove", "path": _LABEL_PATH}]
-    return [_same_node(node), *patch] if patch else []
+    return [*_as_read(node), *patch] if patch else []
+
+
+def _as_read(node: Node) -> list[Object]:
+    """Tests that it is the same node, and labelled as it was read.
+
+    Whoever closes a node or gives it back changes its label: what was decided before that is refused (design rule 12).
+    """
+    if _labels(node):
+        return [_same_node(node), {"op": "test", "path": _LABEL_PATH, "value": _labels(node).get(LABEL)}]
+    return [_same_node(node), {"op": "test", "path": "/metadata/labels", "value": node["metadata"].get("labels")}]
 
 
 def _same_node(node: Node) -> Object:
@@ -98,19 +120,17 @@ def _labels(node: Node) -> Mapping[str, str]:
 
 
 def _label_patch(node: Node, holder: str) -> list[Object]:
-    """Operations that label the node for `holder`; none when it is. Where it has no labels yet, nor must it by then."""
+    """The operation that labels the node for `holder`; none when it is."""
     if _labels(node).get(LABEL) == holder:
         return []
     if _labels(node):
         return [{"op": "add", "path": _LABEL_PATH, "value": holder}]
-    none = {"op": "test", "path": "/metadata/labels", "value": node["metadata"].get("labels")}
-    return [none, {"op": "add", "path": "/metadata/labels", "value": {LABEL: holder}}]
+    return [{"op": "add", "path": "/metadata/labels", "value": {LABEL: holder}}]
 
 
 def _taints_patch(node: Node, taints: list[Object]) -> list[Object]:
     """The guarded list write: fails when somebody changed the taints since they were read (NMO-4)."""
     return [
-        _same_node(node),
         {"op": "test", "path": "/spec/taints", "value": node["spec"].get("taints")},
         {"op": "add", "path": "/spec/taints", "value": taints},
     ]

@@ -44,6 +44,16 @@ def announce_on_node(
     _write([announcements.node_event(node, reason, message, maintenance, now, kind=kind)], maintenance, cluster)
 
 
+def announced(node: str, reason: str, maintenance: Maintenance, cluster: Cluster) -> Object | None:
+    """The Event about the node that this maintenance announced with this reason; None when there is none to read."""
+    try:
+        found = cluster.list(announcements.EVENTS, fields=announcements.this_one(node, reason, maintenance))["items"]
+    except ApiError as error:
+        _log(reason, error, maintenance)
+        return None
+    return found[0] if found else None
+
+
 def _write(events: list[Object], maintenance: Maintenance, cluster: Cluster) -> None:
     """Write them side by side."""
 

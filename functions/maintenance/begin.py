@@ -30,7 +30,10 @@ EMITS = (events.MAINTENANCE_BEGUN,)
 
 
 def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22). Raises `Failed` when it cannot be."""
+    """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22). Raises `Failed` when it cannot be.
+
+    What somebody took off the object meanwhile is put back, with the counts that the status has kept.
+    """
     maintenance = read_maintenance(event, cluster)
     if maintenance is None or m.is_deleting(maintenance):
         return []
@@ -38,13 +41,15 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     name = m.node_name(maintenance)
     if not name:
         raise Failed("spec.nodeName is missing: name the node to maintain")
-    counts = m.snapshot(maintenance) if m.has_begun(maintenance) else None
-    node, lease, pods = _read(name, cluster, count=counts is None)
+    known = m.counted(maintenance)
+    node, lease, pods = _read(name, cluster, count=known is None)
     if node is None:
         raise Failed(f'nodes "{name}" not found')
     acquire_lease(lease, maintenance, name, cluster)
-    if counts is None:
-        counts = _write(maintenance, node, pods, cluster)
+    counts = known or _count(maintenance, node, pods, cluster)
+    patch = m.begin_patch(maintenance, node, counts)
+    if patch:
+        cluster.patch(m.path(maintenance), patch)
     elif m.phase(maintenance) == m.SUCCEEDED:
         return []
     reference = events.Reference.of(maintenance)
@@ -60,8 +65,8 @@ def _read(name: str, cluster: Cluster, *, count: bool) -> tuple[Node | None, Obj
     return node, lease, pods[0]["items"] if pods else []
 
 
-def _write(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> Object:
-    """Count the pods and write finalizer, owner and counts; returns the counts."""
+def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> Object:
+    """All pods of the node, and those that are to leave."""
     reason = (maintenance.get("spec") or {}).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
@@ -69,9 +74,7 @@ def _write(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Clu
     found = sort(pods, orphans=cluster.run(orphans(cluster.api, pods)))
     for warning in warnings(found):
         log_about(f"WARNING: {warning}", maintenance)
-    counts = {"totalpods": len(pods), "evictionPods": len(found.leaving)}
-    cluster.patch(m.path(maintenance), m.begin_patch(maintenance, node, counts))
-    return counts
+    return {"totalpods": len(pods), "evictionPods": len(found.leaving)}
 
 
 def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:

@@ -1,6 +1,6 @@
 """Cordon the node, which takes no new pods then, and label it as under maintenance (NMO-3, design rule 10).
 
-In: `maintenance.begun`, `node.drifted`. Out: `node.cordoned`.
+In: `maintenance.begun`, `node.drifted`. Out: `node.cordoned`, or `maintenance.ended` when it ended meanwhile.
 Touches: nodemaintenances get; nodes get, patch.
 """
 
@@ -9,23 +9,21 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.maintenance.subject import log_about, read_active, reference_of
-from functions.patching import patch_node
+from functions.maintenance.closing import again, close, given_up
+from functions.maintenance.subject import log_about, reference_of
 from kube.door.cluster import Cluster
 from kube.nodes import cordon_patch, is_cordoned
 
 CONSUMES = (events.MAINTENANCE_BEGUN, events.NODE_DRIFTED)
-EMITS = (events.NODE_CORDONED,)
+EMITS = (events.NODE_CORDONED, events.MAINTENANCE_ENDED)
 
 
 def cordon(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Set `spec.unschedulable` and the label where they are not set. Raises `Failed` when the node is gone."""
-    found = read_active(event, cluster)
-    if found is None:
-        return []
-    maintenance, node = found
-    name, reference = node["metadata"]["name"], reference_of(event)
-    holder, cordoned = reference.uid, is_cordoned(node)
-    if patch_node(name, node, lambda fresh: cordon_patch(fresh, holder), cluster) and not cordoned:
-        log_about(f"cordon Node: {name}", maintenance)
-    return [events.event(events.NODE_CORDONED, "cordon", reference, name, cause=event)]
+    closed = close(event, cluster, lambda maintenance, node: cordon_patch(node, maintenance["metadata"]["uid"]))
+    if closed is None:
+        return given_up("cordon", event, cluster)
+    name, reference = closed.node["metadata"]["name"], reference_of(event)
+    if closed.changed and not is_cordoned(closed.node):
+        log_about(f"cordon Node: {name}", closed.maintenance)
+    return [events.event(events.NODE_CORDONED, "cordon", reference, name, cause=event, data=again(event))]

@@ -10,8 +10,9 @@ from enum import Enum
 from eventing import events
 from kube.maintenance import leases
 from kube.maintenance import objects as m
+from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.patience import parted
-from kube.nodes import Node, in_maintenance
+from kube.nodes import Node, in_maintenance, labelled_for
 from kube.paths import Object
 from kube.pods import Pod, is_terminating, sort
 
@@ -37,6 +38,7 @@ class Known:
 
     Attributes:
         items: all maintenances.
+        whole: whether those are all; no, when one group could not be listed.
         nodes: the nodes that carry our label, by name; None when they could not be listed.
         leases: the leases of nodes, by name; None when they could not be listed.
     """
@@ -44,6 +46,28 @@ class Known:
     items: list[Object]
     nodes: Mapping[str, Node] | None
     leases: Mapping[str, leases.Lease] | None
+    whole: bool = True
+
+
+def strays(known: Known) -> list[tuple[events.Reference, str]]:
+    """The nodes, by name, that a maintenance left closed or leased which is gone, each with what is known of it.
+
+    A late write, or an object whose finalizer somebody took off, leaves them. A node whose next maintenance waits to
+    begin, or whose last one is about to give it back, is none.
+    """
+    if not known.whole or known.nodes is None or known.leases is None:
+        return []
+    answered = {m.node_name(item) for item in known.items if not m.is_over(item)}
+    held = {name: holder for name, lease in known.leases.items() if (holder := leases.holder_of(lease))}
+    left = {name: _unknown(node) for name, node in known.nodes.items()}
+    left |= {name: events.Reference(*holder) for name, holder in held.items() if holder.api_version in GROUPS}
+    return [(reference, name) for name, reference in sorted(left.items()) if name not in answered]
+
+
+def _unknown(node: Node) -> events.Reference:
+    """The maintenance that a node is labelled for: of what is gone, its uid is all that there is to know."""
+    uid = labelled_for(node) or "-"
+    return events.Reference(MEDIK8S.api_version, uid, uid)
 
 
 def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
@@ -57,7 +81,7 @@ def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
     if known.nodes is None or known.leases is None:
         return Look.LATER
     lease = known.leases.get(m.node_name(item))
-    if not m.has_begun(item) and not is_free(lease, known.items, now):
+    if not m.has_begun(item) and not is_free(item, lease, known.items, now):
         return ""
     node = known.nodes.get(m.node_name(item))
     return Look.NODE if node is None else due_on(item, node, lease, now)
@@ -71,7 +95,7 @@ def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, n
         return events.MAINTENANCE_FOUND
     if not m.began_on(item, node):
         return ""  # its own node is gone: the garbage collector ends it
-    if lease is None or leases.is_due(lease, now):
+    if lease is None or leases.is_due(lease, now) or not m.is_owned(item):
         return events.MAINTENANCE_FOUND
     return Look.PODS if in_maintenance(node, m.group(item).drain_taint) else events.NODE_DRIFTED
 
@@ -98,9 +122,12 @@ def is_under_way(item: m.Maintenance, now: datetime) -> bool:
     return 0 <= (now - m.moment(written)).total_seconds() < UNDER_WAY_SECONDS
 
 
-def is_free(lease: leases.Lease | None, items: Iterable[Object], now: datetime) -> bool:
-    """Whether what was in the way of one that could not begin is gone: nobody is the holder of the lease any more."""
-    if lease is None:
+def is_free(item: m.Maintenance, lease: leases.Lease | None, items: Iterable[Object], now: datetime) -> bool:
+    """Whether what was in the way of one that has not begun is gone: nobody else is the holder of the lease any more.
+
+    It may be the holder itself: what came after the lease failed, or somebody took the finalizer off.
+    """
+    if lease is None or leases.is_holder(lease, item):
         return True
     holder = leases.holder_of(lease)
     if holder is None:  # another tool's

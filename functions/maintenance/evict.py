@@ -15,6 +15,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
 from functions.data import data_of
+from functions.failures import Failed
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.fleet import EVICTIONS
 from functions.maintenance.subject import active, log_about, node_of, reference_of
@@ -40,7 +41,7 @@ NO_TIME = "its turn did not come: the API server is slow, or asked for a pause"
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Evict what may go now from a cordoned and tainted node, and name what is left; `node.drained` when nothing is.
 
-    Raises `Failed` when the node is gone.
+    Raises `Failed` when the node is gone, or opened again whenever it is closed: the tick closes it next (rule 9).
     """
     found = cluster.run(_read(cluster.api, event))
     if found is None:
@@ -48,7 +49,9 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     maintenance, node, listed = found
     reference, name = reference_of(event), node["metadata"]["name"]
     if not is_closed(node, group(maintenance).drain_taint):
-        data = {"message": f"node {name} is not cordoned and tainted any more"}
+        if data_of(event).get("again"):
+            raise Failed(f"node {name} was cordoned and tainted twice, and is not: somebody undoes it at once")
+        data = {"message": f"node {name} is not cordoned and tainted any more", "again": True}
         return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=data)]
     pods, budgets, version = cluster.run(_waiting(cluster.api, name, event, listed))
     if not pods:

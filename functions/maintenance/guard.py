@@ -9,13 +9,15 @@ Touches: nodemaintenances list, delete; nodes get; events list, create, patch in
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.wire import BadEvent
 from functions.data import data_of, metadata_of
 from functions.looking import LookingAtState
-from functions.maintenance.announcing import announce_on_node
+from functions.maintenance.announcing import announce_on_node, announced
 from functions.maintenance.subject import is_active, log_about
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
@@ -23,11 +25,13 @@ from kube.door.errors import Conflict, NotFound
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import maintenances, of_holder
+from kube.maintenance.patience import is_resting
 from kube.nodes import Node, holder_of, in_maintenance, is_closed, node_path
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
 EMITS = (events.NODE_DRIFTED,)
+AGAIN = "NodeCordonedAgain"
 
 
 def _name_in(event: BaseCloudEvent) -> str:
@@ -72,15 +76,21 @@ def _end(begun: list[Object], cluster: Cluster) -> None:
 
 
 def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cluster) -> list[BaseCloudEvent]:
-    """One `node.drifted` for each maintenance whose cordon, taint or label was there and is gone."""
-    name = node["metadata"]["name"]
+    """One `node.drifted` for each maintenance whose cordon, taint or label was there and is gone.
+
+    None where that was so a moment ago: whatever undoes it at once would be answered without end (rule 9). The tick
+    does it again.
+    """
+    name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     answers: list[BaseCloudEvent] = []
     for item in begun:
         if not _was_cordoned(item) or in_maintenance(node, m.group(item).drain_taint):
             continue
+        if is_resting(announced(name, AGAIN, item, cluster), now):
+            continue
         message = f"node {name} was {_undone(item, node)} during maintenance {item['metadata']['name']}; cordoned again"
         log_about(message, item)
-        announce_on_node(name, "NodeCordonedAgain", message, item, cluster, kind="Warning")
+        announce_on_node(name, AGAIN, message, item, cluster, kind="Warning")
         reference = events.Reference.of(item)
         answers.append(
             events.event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})

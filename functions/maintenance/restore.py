@@ -1,5 +1,8 @@
 """Give the node back when its NodeMaintenance is deleted: taints, cordon, label off, lease released, finalizer last.
 
+So it does for a maintenance that is gone already, when a late write closed its node again, or somebody took the
+finalizer off it (design rule 12).
+
 In: an updated NodeMaintenance, `maintenance.ended`. Out: `node.restored`, or `maintenance.found` for the next one.
 Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in node-maintenance;
 events list, create, patch in default.
@@ -13,16 +16,17 @@ from eventing import events
 from functions.data import metadata_of
 from functions.failures import Retry
 from functions.maintenance.announcing import announce_on_node, announce_progress, announce_scheduling
-from functions.maintenance.subject import log_about, read_maintenance
-from functions.patching import patch_node
+from functions.maintenance.subject import log_about, node_of, read_maintenance, reference_of
+from functions.patching import ATTEMPTS, patch_node
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
-from kube.door.errors import Conflict, NotFound
+from kube.door.errors import Conflict, NotFound, Rejected
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import REMOVE, TEXTS, UNCORDON
-from kube.maintenance.lookup import undeleted
-from kube.nodes import Node, node_path, restore_patch
+from kube.maintenance.groups import DRAIN_TAINTS
+from kube.maintenance.lookup import maintenances, undeleted
+from kube.nodes import Node, is_labelled, node_path, restore_patch
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_UPDATED, events.MAINTENANCE_ENDED)
@@ -34,14 +38,15 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if event.get_type() == events.RESOURCE_UPDATED and not metadata_of(event).get("deletionTimestamp"):
         return []  # the hint suffices: every status write comes by here
     maintenance = read_maintenance(event, cluster)
-    if maintenance is None or not m.is_deleting(maintenance) or not m.has_finalizer(maintenance):
+    if maintenance is None or m.is_over(maintenance):
+        return _restore_stray(event, cluster) if event.get_type() == events.MAINTENANCE_ENDED else []
+    if not m.is_deleting(maintenance):
         return []
     name = m.node_name(maintenance)
-    others = cluster.run(undeleted(cluster.api, name))
-    node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
-    if node is not None and m.began_on(maintenance, node):
-        _give_back(maintenance, node, others, cluster)
-    _release(maintenance, name, cluster)
+    others = _give_back(maintenance, name, cluster)
+    lease = _lease(name, cluster)
+    if lease is not None and leases.is_holder(lease, maintenance):
+        _release(lease, cluster)
     try:
         cluster.patch(m.path(maintenance), m.release_patch(maintenance))
     except NotFound:
@@ -53,34 +58,93 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     return [_next(event, maintenance, others)]
 
 
-def _give_back(maintenance: m.Maintenance, node: Node, others: list[Object], cluster: Cluster) -> None:
-    """Take off the taints nobody else needs; cordon and label only when no other maintenance names the node."""
-    name = node["metadata"]["name"]
+def _give_back(maintenance: m.Maintenance, name: str, cluster: Cluster) -> list[Object]:
+    """Take off the taints nobody else needs; cordon and label only when no other maintenance names the node.
+
+    Returns those others.
+    """
     key = m.group(maintenance).drain_taint
-    needed = {m.group(other).drain_taint for other in others}
-    heir = others[0]["metadata"]["uid"] if others else ""
-    log_about(f"Maintenance taints will be removed from node {name}", maintenance)
-    log_about(f"Applying {key} taint remove on Node: {name}", maintenance)
 
-    def decide(fresh: Node) -> list[Object]:
-        return restore_patch(fresh, {key} - needed, heir=heir)
+    def look() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
+        node = _node(name, cluster)
+        others = _heirs(name, cluster)  # after the node: whoever closed it is among them, or the label changes again
+        if node is None or not m.began_on(maintenance, node):
+            return (None, others), []
+        needed = {m.group(other).drain_taint for other in others}
+        heir = others[0]["metadata"]["uid"] if others else ""
+        return (node, others), restore_patch(node, {key} - needed, heir=heir)
 
-    changed = patch_node(name, node, decide, cluster)
+    (node, others), changed = patch_node(name, look, cluster)
+    if node is not None:
+        log_about(f"Maintenance taints will be removed from node {name}", maintenance)
+        log_about(f"Applying {key} taint remove on Node: {name}", maintenance)
     if changed and not others:
-        log_about(f"uncordon Node: {name}", maintenance)
-        announce_scheduling(name, "NodeSchedulable", maintenance, cluster)
-        announce_on_node(name, UNCORDON, TEXTS[UNCORDON], maintenance, cluster, kind="Normal")
+        _announce(name, maintenance, cluster)
+    return others
 
 
-def _release(maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:
-    """Delete the node's lease if this object is its holder."""
-    lease = cluster.run(absent_ok(cluster.api.get(leases.lease_path(node))))
-    if lease is None or not leases.is_holder(lease, maintenance):
-        return
+def _heirs(name: str, cluster: Cluster) -> list[Object]:
+    """The other maintenances of the node, the first one with our finalizer: deleted from now on, it waits for us, too.
+
+    One that does not take it is being deleted, or was written. Raises `Retry` when that goes on.
+    """
+    for _ in range(ATTEMPTS):
+        others = cluster.run(undeleted(cluster.api, name))
+        if not others or m.has_finalizer(others[0]):
+            return others
+        try:
+            cluster.patch(m.path(others[0]), m.keep_patch(others[0]))
+            return others
+        except (NotFound, Conflict, Rejected):
+            continue
+    raise Retry(f"the next maintenance of node {name} changed {ATTEMPTS} times")
+
+
+def _announce(name: str, maintenance: m.Maintenance, cluster: Cluster) -> None:
+    log_about(f"uncordon Node: {name}", maintenance)
+    announce_scheduling(name, "NodeSchedulable", maintenance, cluster)
+    announce_on_node(name, UNCORDON, TEXTS[UNCORDON], maintenance, cluster, kind="Normal")
+
+
+def _restore_stray(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """Give back a node that was left closed or leased by a maintenance that is gone, if no other one answers for it.
+
+    Which drain taint it set nobody knows any more: all of ours go.
+    """
+    name, reference = node_of(event), reference_of(event)
+    lease = _lease(name, cluster)
+
+    def look() -> tuple[bool, list[Object]]:
+        node = _node(name, cluster)
+        answered = any(not m.is_over(item) for item in cluster.run(maintenances(cluster.api, name)))
+        stray = node is not None and is_labelled(node) and not answered
+        return answered, restore_patch(node, DRAIN_TAINTS) if node and stray else []
+
+    answered, changed = patch_node(name, look, cluster)
+    if answered:
+        return []
+    if changed:
+        _announce(name, reference.as_object(name), cluster)
+    released = lease is not None and leases.holder_of(lease) is not None and _release(lease, cluster)
+    return [events.event(events.NODE_RESTORED, "restore", reference, name, cause=event)] if changed or released else []
+
+
+def _node(name: str, cluster: Cluster) -> Node | None:
+    return cluster.run(absent_ok(cluster.api.get(node_path(name))))
+
+
+def _lease(node: str, cluster: Cluster) -> Object | None:
+    return cluster.run(absent_ok(cluster.api.get(leases.lease_path(node))))
+
+
+def _release(lease: Object, cluster: Cluster) -> bool:
+    """Delete the lease as it was read; whether it was this that deleted it."""
+    metadata = lease["metadata"]
     try:
-        cluster.delete(leases.lease_path(node), uid=lease["metadata"]["uid"])
+        cluster.delete(leases.lease_path(metadata["name"]), uid=metadata["uid"], version=metadata["resourceVersion"])
     except (NotFound, Conflict):
-        return  # released by a duplicate of this event
+        return False  # released by a duplicate of this event, or acquired by the next one
+    return True
 
 
 def _next(event: BaseCloudEvent, maintenance: m.Maintenance, others: list[Object]) -> BaseCloudEvent:

@@ -18,7 +18,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
 from functions.looking import LookingAtState
-from functions.maintenance.due import Due, Known, Look, due, due_by, due_on
+from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, strays
 from functions.maintenance.fleet import FLEET, RESYNCED
 from functions.maintenance.subject import log_about
 from functions.maintenance.turns import Turns
@@ -29,7 +29,7 @@ from kube.door.paging import all_items
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import by_age, of_group
+from kube.maintenance.lookup import answered, by_age, of_group
 from kube.nodes import LABEL, NODES, node_path
 from kube.paths import Object, pods_on
 from kube.trimming import trimmed_node
@@ -57,20 +57,21 @@ ROUNDS = Rounds()
 def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """The events that would have come if none had been lost, one for each maintenance that waits for one.
 
+    And one for each node that was left closed, or leased, by a maintenance that is gone.
+
     What there is no time for is left for the next tick. Raises `ApiError` when no maintenance could be listed.
     """
     known = cluster.run(_read(cluster.api))
     replay = marks.is_replay(event)
     rounds = Rounds() if replay else ROUNDS
     waiting = cluster.run(_waiting(cluster.api, known, rounds, datetime.now(timezone.utc)))
+    found = [(events.Reference.of(item), m.node_name(item), kind) for item, kind in waiting]
+    found += [(reference, node, events.MAINTENANCE_ENDED) for reference, node in strays(known)]
     if not replay:
         FLEET.update(known.items)
-        for _, kind in waiting:
+        for *_, kind in found:
             RESYNCED.labels(kind).inc()
-    return [
-        events.event(kind, "resync", events.Reference.of(item), m.node_name(item), cause=event)
-        for item, kind in waiting
-    ]
+    return [events.event(kind, "resync", reference, node, cause=event) for reference, node, kind in found]
 
 
 async def _read(api: Api) -> Known:
@@ -87,25 +88,19 @@ async def _read(api: Api) -> Known:
     unanswered = next((answer for answer in (*groups, nodes, held) if isinstance(answer, Unavailable)), None)
     if unanswered:
         raise unanswered
-    found = [_listed(items) for items in groups]
-    if all(items is None for items in found):
-        raise next(error for error in groups if isinstance(error, ApiError))
-    return Known(by_age(item for items in found for item in items or []), _by_name(nodes), _by_name(held))
+    found = answered(groups)
+    items = by_age(item for items in found for item in items or [])
+    return Known(items, _by_name(nodes), _by_name(held), whole=all(items is not None for items in found))
 
 
-def _listed(answer: list[Object] | BaseException) -> list[Object] | None:
-    """A list, or None, with a line in the log, where an API error came in its place."""
+def _by_name(answer: list[Object] | BaseException) -> dict[str, Object] | None:
+    """A list by name, or None, with a line in the log, where an API error came in its place."""
     if isinstance(answer, ApiError):
         log.warning("resync could not list all: %s", answer.message)
         return None
     if isinstance(answer, BaseException):
         raise answer
-    return answer
-
-
-def _by_name(answer: list[Object] | BaseException) -> dict[str, Object] | None:
-    items = _listed(answer)
-    return None if items is None else {item["metadata"]["name"]: item for item in items}
+    return {item["metadata"]["name"]: item for item in answer}
 
 
 async def _waiting(api: Api, known: Known, rounds: Rounds, now: datetime) -> list[tuple[Object, str]]:

@@ -1,6 +1,6 @@
 """Taint the node with the group's drain taint and the unschedulable taint, others untouched (NMO-4, KNM-4, DRN-13).
 
-In: `node.cordoned`. Out: `node.tainted`.
+In: `node.cordoned`. Out: `node.tainted`, or `maintenance.ended` when it ended meanwhile.
 Touches: nodemaintenances get; nodes get, patch.
 """
 
@@ -9,29 +9,36 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.maintenance.subject import log_about, read_active, reference_of
-from functions.patching import patch_node
+from functions.maintenance.closing import again, close, given_up
+from functions.maintenance.subject import log_about, reference_of
 from kube.door.cluster import Cluster
-from kube.maintenance.objects import group
-from kube.nodes import missing_taints, taint_patch
+from kube.maintenance.objects import Maintenance, group
+from kube.nodes import Node, missing_taints, taint_patch
+from kube.paths import Object
 
 CONSUMES = (events.NODE_CORDONED,)
-EMITS = (events.NODE_TAINTED,)
+EMITS = (events.NODE_TAINTED, events.MAINTENANCE_ENDED)
 
 
 def taint(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Add the maintenance taints that are missing. Raises `Failed` when the node is gone."""
-    found = read_active(event, cluster)
-    if found is None:
-        return []
-    maintenance, node = found
-    name, reference = node["metadata"]["name"], reference_of(event)
-    key = group(maintenance).drain_taint
-    missing = missing_taints(node, key)
-    if missing:
-        log_about(f"Maintenance taints will be added to node {name}", maintenance)
-        log_about(f"Taints: {missing} will be added to node {name}", maintenance)
-        log_about(f"Applying {key} taint add on Node: {name}", maintenance)
-        log_about(f"Patching taints on Node: {name}", maintenance)
-        patch_node(name, node, lambda fresh: taint_patch(fresh, key), cluster)
-    return [events.event(events.NODE_TAINTED, "taint", reference, name, cause=event)]
+    closed = close(event, cluster, _decide)
+    if closed is None:
+        return given_up("taint", event, cluster)
+    if closed.changed:
+        _log(closed.maintenance, closed.node)
+    name, reference = closed.node["metadata"]["name"], reference_of(event)
+    return [events.event(events.NODE_TAINTED, "taint", reference, name, cause=event, data=again(event))]
+
+
+def _decide(maintenance: Maintenance, node: Node) -> list[Object]:
+    return taint_patch(node, group(maintenance).drain_taint, maintenance["metadata"]["uid"])
+
+
+def _log(maintenance: Maintenance, node: Node) -> None:
+    """What was added to the node, which is as it was before."""
+    name, key = node["metadata"]["name"], group(maintenance).drain_taint
+    log_about(f"Maintenance taints will be added to node {name}", maintenance)
+    log_about(f"Taints: {missing_taints(node, key)} will be added to node {name}", maintenance)
+    log_about(f"Applying {key} taint add on Node: {name}", maintenance)
+    log_about(f"Patching taints on Node: {name}", maintenance)

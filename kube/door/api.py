@@ -185,9 +185,13 @@ class Api:
         """PATCH by merge, or with `content_type=JSON_PATCH` by a list of operations."""
         return await self.request("PATCH", path, body=body, content_type=content_type)
 
-    async def delete(self, path: str, *, uid: str) -> Object:
-        """DELETE the object at `path` if it is still the one with `uid`; `Conflict` when it is another."""
-        return await self.request("DELETE", path, body={"preconditions": {"uid": uid}})
+    async def delete(self, path: str, *, uid: str, version: str = "") -> Object:
+        """DELETE the object at `path` if it is still the one with `uid`; `Conflict` when it is another.
+
+        With `version` also when somebody has written it since.
+        """
+        preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        return await self.request("DELETE", path, body={"preconditions": preconditions})
 
     async def watch(
         self, path: str, *, version: str, fields: str = "", labels: str = ""

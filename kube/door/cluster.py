@@ -78,6 +78,6 @@ class Cluster:
         """See `Api.patch`."""
         return self.run(self.api.patch(path, body, content_type))
 
-    def delete(self, path: str, *, uid: str) -> Object:
+    def delete(self, path: str, *, uid: str, version: str = "") -> Object:
         """See `Api.delete`."""
-        return self.run(self.api.delete(path, uid=uid))
+        return self.run(self.api.delete(path, uid=uid, version=version))

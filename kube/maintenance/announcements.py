@@ -58,12 +58,10 @@ def _event(
 ) -> Object:
     """An Event named by maintenance, object and reason: announced again, it is counted, and there is one."""
     moment = timestamp(now)
-    identity = f"{maintenance['metadata']['uid']}|{involved['kind']}|{reason}"
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{involved['name']}.{digest}", "namespace": NAMESPACE},
+        "metadata": {"name": _name(involved, reason, maintenance), "namespace": NAMESPACE},
         "involvedObject": dict(involved),
         "type": kind,
         "reason": reason,
@@ -73,6 +71,16 @@ def _event(
         "lastTimestamp": moment,
         "count": 1,
     }
+
+
+def _name(involved: Mapping[str, str], reason: str, maintenance: Maintenance) -> str:
+    identity = f"{maintenance['metadata']['uid']}|{involved['kind']}|{reason}"
+    return f"{involved['name']}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+
+
+def this_one(node: str, reason: str, maintenance: Maintenance) -> str:
+    """Field selector for the Event about a node that this maintenance announced with this reason."""
+    return f"metadata.name={_name({'kind': 'Node', 'name': node}, reason, maintenance)}"
 
 
 def counted_again(known: Mapping[str, Any], event: Mapping[str, Any]) -> Object:

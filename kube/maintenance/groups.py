@@ -29,3 +29,5 @@ KUBEVIRT_ALPHA = Group("kubevirt.io/v1alpha1", "kubevirt.io/drain")
 """Opt-in: with its CRD installed, the bare name `nodemaintenance` resolves to this group (C7)."""
 
 GROUPS = {group.api_version: group for group in (MEDIK8S, KUBEVIRT, KUBEVIRT_ALPHA)}
+DRAIN_TAINTS = frozenset(group.drain_taint for group in GROUPS.values())
+"""The keys of all of them."""

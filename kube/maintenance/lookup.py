@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
+from http import HTTPStatus
 
 from kube.door.api import Api
-from kube.door.errors import NotFound
+from kube.door.errors import ApiError, NotFound, Rejected, Unavailable
 from kube.door.paging import all_items
 from kube.maintenance.groups import GROUPS, Group
-from kube.maintenance.objects import is_deleting
+from kube.maintenance.objects import is_deleting, node_name
 from kube.paths import Object, on_node
+
+log = logging.getLogger("functions")
 
 
 async def maintenances(api: Api, node: str = "", version: str | None = None) -> list[Object]:
@@ -23,8 +27,30 @@ async def maintenances(api: Api, node: str = "", version: str | None = None) -> 
 
 
 async def undeleted(api: Api, node: str, version: str | None = None) -> list[Object]:
-    """Those that name `node` and are not being deleted, oldest first."""
-    return [item for item in await maintenances(api, node, version) if not is_deleting(item)]
+    """Those that name `node` and are not being deleted, oldest first. A group that is refused stops no other.
+
+    Raises as `answered` does.
+    """
+    asked = (of_group(api, group, node, version) for group in GROUPS.values())
+    lists = answered(await asyncio.gather(*asked, return_exceptions=True))
+    return by_age(item for items in lists for item in items or [] if not is_deleting(item))
+
+
+def answered(answers: Iterable[list[Object] | BaseException]) -> list[list[Object] | None]:
+    """The lists of the groups, None and a line in the log for one that was refused.
+
+    Raises `Unavailable` when one did not answer: nobody may take a part for all. Raises what the first one raised when
+    all were refused.
+    """
+    answers = list(answers)
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    for error in errors:
+        if isinstance(error, Unavailable) or not isinstance(error, ApiError):
+            raise error
+        log.warning("the maintenances of a group could not be listed: %s", error.message)
+    if len(errors) == len(answers):
+        raise errors[0]
+    return [None if isinstance(answer, BaseException) else answer for answer in answers]
 
 
 async def of_holder(api: Api, node: str, holder: str, version: str | None = None) -> list[Object]:
@@ -42,11 +68,18 @@ async def of_holder(api: Api, node: str, holder: str, version: str | None = None
 
 
 async def of_group(api: Api, group: Group, node: str = "", version: str | None = None) -> list[Object]:
-    """Those of one group, in no order; none where its CRD is not installed."""
+    """Those of one group, in no order; none where its CRD is not installed.
+
+    A CRD that somebody else left there may not know our field selector: then the whole list tells.
+    """
     try:
         items = await all_items(api, group.path, fields=on_node(node) if node else "", version=version)
     except NotFound:
         return []
+    except Rejected as error:
+        if not node or error.status != HTTPStatus.BAD_REQUEST:
+            raise
+        items = [item for item in await all_items(api, group.path, version=version) if node_name(item) == node]
     return [{**item, "apiVersion": group.api_version, "kind": "NodeMaintenance"} for item in items]
 
 

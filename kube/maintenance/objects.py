@@ -66,6 +66,11 @@ def has_finalizer(maintenance: Maintenance) -> bool:
     return bool(set(OURS) & set(finalizers(maintenance)))
 
 
+def is_over(maintenance: Maintenance) -> bool:
+    """Deleted and released: if it is still there, then for somebody else's finalizer, and its node is none of its."""
+    return is_deleting(maintenance) and not has_finalizer(maintenance)
+
+
 def has_begun(maintenance: Maintenance) -> bool:
     """Finalizer and snapshot are in place: the node is ours to change, and ours to give back."""
     return FINALIZER in finalizers(maintenance) and snapshot(maintenance) is not None
@@ -88,25 +93,57 @@ def snapshot(maintenance: Maintenance) -> Object | None:
     """`{totalpods, evictionPods}` as counted when the maintenance began; None before."""
     annotations = maintenance["metadata"].get("annotations") or {}
     try:
-        counts = json.loads(annotations.get(SNAPSHOT, "null"))
-        return {"totalpods": int(counts["totalpods"]), "evictionPods": int(counts["evictionPods"])}
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # anybody may write it
+        return _counts(json.loads(annotations.get(SNAPSHOT, "null")))
+    except (ValueError, RecursionError):  # anybody may write it
+        return None
+
+
+def counted(maintenance: Maintenance) -> Object | None:
+    """The counts of when it began, as the status or the snapshot has them; None of one that has not begun.
+
+    Whoever replaces the object by a file of his own loses the snapshot, but not the status.
+    """
+    return _counts(maintenance.get("status")) or (snapshot(maintenance) if has_begun(maintenance) else None)
+
+
+def _counts(known: Any) -> Object | None:
+    try:
+        return {name: int(known[name]) for name in ("totalpods", "evictionPods")}
+    except (ValueError, TypeError, KeyError, OverflowError):
         return None
 
 
 def begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:
-    """Merge patch that begins: finalizer, owner reference (NMO-20) and snapshot, if nobody wrote meanwhile."""
+    """Merge patch that begins: finalizer, owner reference (NMO-20) and snapshot, if nobody wrote meanwhile.
+
+    Empty where all of it is there.
+    """
     metadata = maintenance["metadata"]
+    if has_begun(maintenance) and is_owned(maintenance):
+        return {}
     owner = {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
     others = [item for item in metadata.get("ownerReferences") or [] if item["uid"] != owner["uid"]]
-    return {
-        "metadata": {
-            "resourceVersion": metadata["resourceVersion"],
-            "finalizers": [*(f for f in finalizers(maintenance) if f != FINALIZER), FINALIZER],
-            "ownerReferences": [*others, owner],
-            "annotations": {SNAPSHOT: json.dumps(dict(counts), sort_keys=True)},
-        }
+    begun = {
+        "ownerReferences": [*others, owner],
+        "annotations": {SNAPSHOT: json.dumps(dict(counts), sort_keys=True)},
     }
+    return {"metadata": {**_with_finalizer(maintenance), **begun}}
+
+
+def keep_patch(maintenance: Maintenance) -> Object:
+    """Merge patch that sets our finalizer: deleted from then on, it waits for us; refused when it is being deleted."""
+    return {"metadata": _with_finalizer(maintenance)}
+
+
+def _with_finalizer(maintenance: Maintenance) -> Object:
+    version = maintenance["metadata"]["resourceVersion"]
+    kept = [name for name in finalizers(maintenance) if name != FINALIZER]
+    return {"resourceVersion": version, "finalizers": [*kept, FINALIZER]}
+
+
+def is_owned(maintenance: Maintenance) -> bool:
+    """An owner reference says on which node it began."""
+    return any(owner.get("kind") == "Node" for owner in maintenance["metadata"].get("ownerReferences") or [])
 
 
 def began_on(maintenance: Maintenance, node: Node) -> bool:

@@ -29,6 +29,14 @@ def pause(elapsed: timedelta) -> timedelta:
     return min(max(elapsed, SHORTEST), LONGEST)
 
 
+def is_resting(announced: Mapping[str, Any] | None, now: datetime) -> bool:
+    """Whether what was undone, and done again, so often as this Event has counted, is left to the next tick for now."""
+    if announced is None:
+        return False
+    first, last = (moment(announced[name]) for name in ("firstTimestamp", "lastTimestamp"))
+    return now < last + pause(last - first)
+
+
 def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[Blocked]]:
     """The pods to evict, and those that are left alone for now, with the reason."""
     due: list[Pod] = []

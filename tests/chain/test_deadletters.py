@@ -43,7 +43,7 @@ def refused(scene: Scene, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
         "RECORD": scene.product.function_url("record"),
         "K_SINK": scene.product.broker_url,
     }
-    whole = "found = read_active(event, cluster)"
+    whole = "closed = close(event, cluster, _decide)"
     broken = f'from eventing.wire import BadEvent\n    raise BadEvent("by hand")\n    {whole}'
     node = scene.node()
     scene.pods(node, 2)

@@ -181,8 +181,8 @@ def test_a_real_replay_of_a_finished_maintenance_changes_nothing(scene: Scene) -
 EDITS = {
     "cordon says more": (
         "functions/maintenance/cordon.py",
-        "name, cause=event)]",
-        'name, cause=event, data={"by": "hand"})]',
+        "data=again(event))]",
+        'data={"by": "hand"})]',
         events.MAINTENANCE_BEGUN,
         ["data.by", "- nothing", "+ hand"],
     ),

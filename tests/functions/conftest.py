@@ -13,8 +13,10 @@ from functions.app import FUNCTIONS, create_app
 from functions.record import journal
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
+from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import path
+from kube.nodes import LABEL, NODES, node_path
 from kube.paths import Object
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
@@ -100,12 +102,22 @@ def functions(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def work(quiet: LocalCluster, admin: Cluster) -> Iterator[Workload]:
-    """Give a namespace of the test's own; its maintenances go after it, since a tick looks at each that there is."""
+    """Give a namespace of the test's own; what it leaves of maintenances goes after it, since a tick looks at all."""
     yield Workload(quiet, admin)
+    forget(admin)
+
+
+def forget(admin: Cluster) -> None:
+    """Delete all maintenances and leases, and take our label off all nodes."""
     for item in (item for group in GROUPS.values() for item in admin.list(group.path)["items"]):
         if item["metadata"].get("finalizers"):
             admin.run(absent_ok(admin.api.patch(path(item), {"metadata": {"finalizers": None}})))
         admin.run(absent_ok(admin.api.request("DELETE", path(item))))
+    for node in admin.list(NODES, labels=LABEL)["items"]:
+        unlabelled = {"metadata": {"labels": {LABEL: None}}}
+        admin.run(absent_ok(admin.api.patch(node_path(node["metadata"]["name"]), unlabelled)))
+    for lease in admin.list(leases.LEASES)["items"]:
+        admin.run(absent_ok(admin.api.request("DELETE", leases.lease_path(lease["metadata"]["name"]))))
 
 
 @pytest.fixture

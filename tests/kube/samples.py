@@ -83,7 +83,8 @@ def maintenance(status: Object | None = None, *, counts: str = '{"totalpods": 9,
     """A NodeMaintenance that has begun with these counts; "" for one that has not."""
     metadata: Object = {"name": "nm", "uid": "nm-uid", "resourceVersion": "7", "generation": 1}
     if counts:
-        metadata |= {"finalizers": [FINALIZER], "annotations": {SNAPSHOT: counts}}
+        owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}
+        metadata |= {"finalizers": [FINALIZER], "annotations": {SNAPSHOT: counts}, "ownerReferences": [owner]}
     item: Object = {
         "apiVersion": MEDIK8S.api_version,
         "kind": "NodeMaintenance",

@@ -30,6 +30,7 @@ from tests.kube.samples import IN_MAINTENANCE, node
 from tests.workload import Workload
 
 DRAIN = "medik8s.io/drain"
+LABEL_PATH = f"/metadata/labels/{LABEL.replace('/', '~1')}"
 OURS = ((DRAIN, "", NO_SCHEDULE), (UNSCHEDULABLE, "", NO_SCHEDULE))
 THEIRS = ("example.com/theirs", "1", "NoExecute")
 
@@ -42,7 +43,7 @@ def test_nothing_is_sent_when_nothing_would_change() -> None:
     """X-2, NMO-3, NMO-4, NMO-14: each patch of a node that is as wanted is empty."""
     assert cordon_patch(IN_MAINTENANCE, "nm-uid") == []
     assert cordon_patch(IN_MAINTENANCE) == []
-    assert taint_patch(IN_MAINTENANCE, DRAIN) == []
+    assert taint_patch(IN_MAINTENANCE, DRAIN, "nm-uid") == []
     assert restore_patch(node(THEIRS), [DRAIN]) == []
     assert restore_patch(IN_MAINTENANCE, [], heir="nm-uid") == []
 
@@ -65,10 +66,11 @@ def test_key_and_effect_decide_what_is_missing(before: Object, missing: list[str
 
 def test_the_taints_of_others_keep_their_place() -> None:
     """NMO-4: the patch tests what was read, and adds ours after the others."""
-    before = node(THEIRS, (DRAIN, "value", NO_SCHEDULE), ("example.com/last", "", NO_SCHEDULE))
+    before = node(THEIRS, (DRAIN, "value", NO_SCHEDULE), ("example.com/last", "", NO_SCHEDULE), holder="another")
 
-    test_uid, test_taints, add = taint_patch(before, DRAIN)
+    test_uid, test_label, test_taints, add = taint_patch(before, DRAIN, "nm-uid")
 
+    assert test_label == {"op": "test", "path": LABEL_PATH, "value": "another"}
     assert test_uid == {"op": "test", "path": "/metadata/uid", "value": "node-uid"}
     assert test_taints == {"op": "test", "path": "/spec/taints", "value": before["spec"]["taints"]}
     assert add["value"] == [*before["spec"]["taints"], {"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}]
@@ -98,8 +100,8 @@ def test_a_node_that_others_hold_stays_cordoned() -> None:
     [
         (node(), ["test", "test", "add", "add"]),
         (node(cordoned=True), ["test", "test", "add"]),
-        (node(holder="another"), ["test", "add", "add"]),
-        (node(cordoned=True, holder="another"), ["test", "add"]),
+        (node(holder="another"), ["test", "test", "add", "add"]),
+        (node(cordoned=True, holder="another"), ["test", "test", "add"]),
         (node(cordoned=True, holder="nm-uid"), []),
     ],
     ids=["neither", "cordoned", "labelled for another", "cordoned, too", "both"],
@@ -117,17 +119,32 @@ def test_a_cordon_that_no_maintenance_asked_for_sets_no_label() -> None:
 
 def test_restoring_takes_the_label_of_an_uncordoned_node_too() -> None:
     """Rule 10: uncordoned by hand meanwhile, the node still leaves the sources' selection."""
-    assert restore_patch(node(holder="nm-uid"), [DRAIN])[1:] == [
-        {"op": "remove", "path": f"/metadata/labels/{LABEL.replace('/', '~1')}"}
-    ]
+    assert restore_patch(node(holder="nm-uid"), [DRAIN])[2:] == [{"op": "remove", "path": LABEL_PATH}]
 
 
 def test_a_cordon_without_taints_is_taken_off() -> None:
     """NMO-14: a node that is cordoned and nothing else is uncordoned by a guarded patch."""
-    assert [operation["op"] for operation in restore_patch(node(cordoned=True), [DRAIN])] == [
-        "test",
-        "remove",
-    ]
+    assert [operation["op"] for operation in restore_patch(node(cordoned=True), [DRAIN])] == ["test", "test", "remove"]
+
+
+def test_taints_bring_the_label_where_it_is_missing() -> None:
+    """Rule 12: whatever closes a node a bit says for whom, so that a late write is found; another's label stays."""
+    label, taints = (operation for operation in taint_patch(node(), DRAIN, "nm-uid") if operation["op"] == "add")
+
+    assert label == {"op": "add", "path": "/metadata/labels", "value": {LABEL: "nm-uid"}}
+    assert keys(taints["value"]) == [DRAIN, UNSCHEDULABLE]
+
+
+@pytest.mark.parametrize("before", [node(*OURS, cordoned=True), IN_MAINTENANCE], ids=["no labels", "labelled"])
+def test_what_gives_back_and_what_closes_holds_for_the_label_that_was_read(before: Object) -> None:
+    """Rule 12: who closes the node, or gives it back, changes the label; what was decided before is refused then."""
+    labels = before["metadata"].get("labels")
+    path, value = (LABEL_PATH, labels[LABEL]) if labels else ("/metadata/labels", None)
+
+    untainted = {**before, "spec": {}}
+
+    for patch in (restore_patch(before, [DRAIN]), cordon_patch(before, "x"), taint_patch(untainted, DRAIN, "x")):
+        assert patch[1] == {"op": "test", "path": path, "value": value}
 
 
 @pytest.mark.parametrize(
@@ -162,9 +179,9 @@ def test_the_patches_work_on_a_real_server(installed: LocalCluster, admin: Clust
     before = admin.patch(path, {"spec": {"taints": theirs}})
 
     cordoned = admin.patch(path, cordon_patch(before, "nm-uid"), JSON_PATCH)
-    tainted = patched(admin, path, lambda fresh: taint_patch(fresh, DRAIN))
+    tainted = patched(admin, path, lambda fresh: taint_patch(fresh, DRAIN, "nm-uid"))
     with pytest.raises(Conflict):
-        admin.patch(path, taint_patch(before, DRAIN), JSON_PATCH)
+        admin.patch(path, taint_patch(before, DRAIN, "nm-uid"), JSON_PATCH)
     with pytest.raises(Conflict):
         admin.patch(path, cordon_patch({**before, "metadata": {**before["metadata"], "uid": "other"}}), JSON_PATCH)
     restored = patched(admin, path, lambda fresh: restore_patch(fresh, [DRAIN]))

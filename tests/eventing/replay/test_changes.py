@@ -71,8 +71,8 @@ def test_objects_that_changed_are_found(work: Workload) -> None:
     finished = work.maintenance(node)
     work.delete(path(ending))
     work.admin.patch(f"{path(finished)}/status", {"status": {"phase": "Succeeded"}})
-    patch_node(node, work.read_node(node), lambda fresh: cordon_patch(fresh, "some-uid"), work.admin)
-    patch_node(node, work.read_node(node), lambda fresh: taint_patch(fresh, "medik8s.io/drain"), work.admin)
+    patch_node(node, lambda: (None, cordon_patch(work.read_node(node), "some-uid")), work.admin)
+    patch_node(node, lambda: (None, taint_patch(work.read_node(node), "medik8s.io/drain", "some-uid")), work.admin)
 
     named = objects_in(Entry(n, NOW, said(events.NODE_TAINTED, item)) for n, item in enumerate((ending, finished)))
     changes = work.admin.run(read_changes(work.admin.api, named))

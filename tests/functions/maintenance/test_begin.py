@@ -13,8 +13,8 @@ from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from kube.nodes import node_path
 from kube.paths import PODS
 from tests.functions.conftest import Functions
-from tests.functions.counting import requests_of
 from tests.functions.hints import added, said
+from tests.functions.meanwhile import requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -81,7 +81,7 @@ def test_a_duplicate_writes_nothing_and_says_the_same(functions: Functions, work
     assert len(audit.writes_by()) == writes
 
 
-def test_what_is_read_is_read_once(functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_is_read_once(functions: Functions, work: Workload) -> None:
     """Six requests; a duplicate counts no pods and writes nothing."""
     node = work.node()
     item = work.maintenance(node)
@@ -89,9 +89,9 @@ def test_what_is_read_is_read_once(functions: Functions, work: Workload, monkeyp
     read = {f"GET {path}": 1, f"GET {node_path(node)}": 1, f"GET {leases.lease_path(node)}": 1}
     written = {f"POST {leases.LEASES}": 1, f"PATCH {path}": 1}
 
-    with requests_of(functions.clusters["begin"].api, monkeypatch) as first:
+    with requests_of(functions.clusters["begin"].api) as first:
         functions.answer("begin", event)
-    with requests_of(functions.clusters["begin"].api, monkeypatch) as second:
+    with requests_of(functions.clusters["begin"].api) as second:
         functions.answer("begin", event)
 
     assert first == {**read, f"GET {PODS}": 1, **written}
@@ -220,6 +220,34 @@ def test_a_failed_one_begins_when_its_turn_comes(functions: Functions, work: Wor
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
+
+
+@proves("NMO-11", "X-3")
+@pytest.mark.parametrize("lost", ["finalizers", "annotations", "ownerReferences", ""], ids=lambda name: name or "all")
+def test_what_somebody_took_off_is_put_back(functions: Functions, work: Workload, audit: Audit, lost: str) -> None:
+    """NMO-11, X-3: part of the metadata is gone, or all of it by `kubectl replace` with the user's file: it comes back,
+    with the counts of the begin, which the status has kept.
+    """
+    node = work.node()
+    work.pods(node, "goes", "stays")
+    item = work.maintenance(node)
+    functions.answer("status", functions.begin(item))
+    before = work.again(item)["metadata"]
+    work.delete(f"/api/v1/namespaces/{work.namespace}/pods/goes?gracePeriodSeconds=0")
+    names = [lost] if lost else ["finalizers", "annotations", "ownerReferences"]
+    work.admin.patch(m.path(item), {"metadata": dict.fromkeys(names)})
+    writes = len(audit.writes_by())
+
+    reply = functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+
+    after = work.again(item)["metadata"]
+    assert {name: after[name] for name in ("finalizers", "annotations", "ownerReferences")} == {
+        name: before[name] for name in ("finalizers", "annotations", "ownerReferences")
+    }
+    assert m.snapshot(work.again(item)) == {"totalpods": 2, "evictionPods": 2}
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_BEGUN
+    assert written(audit.writes_by()[writes:]) == [("patch", "nodemaintenances", item["metadata"]["name"])]
 
 
 def test_one_that_is_being_deleted_does_not_begin(functions: Functions, work: Workload, audit: Audit) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from eventing import events
-from functions.maintenance.due import Due, Known, Look, due, due_by, due_on
+from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, strays
 from kube.maintenance import leases
 from kube.paths import Object
 from tests.kube.samples import IN_MAINTENANCE, TAINTED, maintenance, node, pod
@@ -17,6 +17,11 @@ REFUSED = {"phase": "Failed", "lastUpdate": "2026-01-02T03:00:00Z"}
 DRAINED = {"phase": "Succeeded", "lastUpdate": "2026-01-02T03:00:00Z"}
 BEGUN, NEW = maintenance(DRAINED), maintenance(counts="")
 FAILED = maintenance(REFUSED, counts="")
+STRIPPED = maintenance(DRAINED, counts="")
+OTHER = {**BEGUN, "metadata": {**BEGUN["metadata"], "name": "other", "uid": "other-uid"}}
+ENDING = {**OTHER, "metadata": {**OTHER["metadata"], "deletionTimestamp": "2026-01-02T03:04:05Z"}}
+OVER = {**ENDING, "metadata": {**ENDING["metadata"], "finalizers": ["example.com/hold"]}}
+ELSEWHERE = {**OTHER, "spec": {"nodeName": "node-2"}}
 
 
 def lease(item: Object, age: timedelta = timedelta()) -> Object:
@@ -35,7 +40,11 @@ def known(item: Object, held: Object | None = None, found: Object | None = None)
         pytest.param(BEGUN, Known([BEGUN], {}, None), Look.LATER, id="leases not listed"),
         pytest.param(FAILED, known(FAILED), Look.NODE, id="refused, no lease"),
         pytest.param(FAILED, known(FAILED, found=IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="refused, its turn"),
-        pytest.param(FAILED, Known([BEGUN, FAILED], {}, {"node-1": lease(BEGUN)}), "", id="refused, another holds"),
+        pytest.param(FAILED, Known([OTHER, FAILED], {}, {"node-1": lease(OTHER)}), "", id="refused, another holds"),
+        pytest.param(FAILED, known(FAILED, lease(FAILED)), Look.NODE, id="failed after it took the lease"),
+        pytest.param(
+            STRIPPED, known(STRIPPED, lease(STRIPPED), IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="metadata replaced"
+        ),
         pytest.param(BEGUN, known(BEGUN, lease(BEGUN)), Look.NODE, id="begun, no label"),
         pytest.param(BEGUN, known(BEGUN, lease(BEGUN), IN_MAINTENANCE), Look.PODS, id="as it should be"),
         pytest.param(BEGUN, known(BEGUN, None, IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="no lease"),
@@ -62,6 +71,44 @@ def test_what_the_lists_tell(item: Object, lists: Known, answer: Due) -> None:
 def test_what_the_node_tells(item: Object, found: Object | None, held: Object | None, answer: Due) -> None:
     """X-3, NMO-19: one that never began waits for its node, one that has for what is missing on it."""
     assert due_on(item, found, held, NOW) == answer
+
+
+def test_one_without_its_owner_reference_is_begun_again() -> None:
+    """X-3, NMO-20: somebody took it off: the garbage collector would not know the node's maintenance any more."""
+    stripped = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": []}}
+
+    assert due(stripped, known(stripped, lease(stripped), IN_MAINTENANCE), NOW) == events.MAINTENANCE_FOUND
+
+
+LEASED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
+LABELLED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm-uid", "nm-uid")
+
+
+@pytest.mark.parametrize(
+    ("lists", "left"),
+    [
+        (Known([], {"node-1": IN_MAINTENANCE}, {}), [(LABELLED, "node-1")]),
+        (Known([], {}, {"node-1": lease(BEGUN)}), [(LEASED, "node-1")]),
+        (Known([], {"node-1": IN_MAINTENANCE}, {"node-1": lease(BEGUN)}), [(LEASED, "node-1")]),
+        (Known([OVER], {"node-1": IN_MAINTENANCE}, {}), [(LABELLED, "node-1")]),
+        (Known([ELSEWHERE], {"node-1": IN_MAINTENANCE}, {}), [(LABELLED, "node-1")]),
+        (Known([OTHER], {"node-1": IN_MAINTENANCE}, {"node-1": lease(BEGUN)}), []),
+        (Known([ENDING], {"node-1": IN_MAINTENANCE}, {}), []),
+        (Known([NEW], {"node-1": IN_MAINTENANCE}, {}), []),
+        (Known([], {}, {"node-1": {"metadata": {}, "spec": {"holderIdentity": "another"}}}), []),
+        (Known([], {"node-1": IN_MAINTENANCE}, {}, whole=False), []),
+        (Known([], None, {"node-1": lease(BEGUN)}), []),
+        (Known([], {"node-1": IN_MAINTENANCE}, None), []),
+    ],
+    ids=[
+        *("labelled", "leased", "both", "kept by others", "of another node"),
+        *("another's", "being given back", "another waits", "another tool's lease"),
+        *("a group not listed", "nodes not listed", "leases not listed"),
+    ],
+)
+def test_what_nobody_answers_for_is_a_stray(lists: Known, left: list[tuple[events.Reference, str]]) -> None:
+    """Rule 12: closed or leased by a maintenance that is gone; none where it cannot be known."""
+    assert strays(lists) == left
 
 
 def test_another_node_of_the_name_is_none_of_its() -> None:

@@ -103,6 +103,32 @@ def test_a_node_that_is_not_ready_for_it_is_not_drained(
     assert audit.evictions() == []
 
 
+def test_a_node_that_is_opened_whenever_it_is_closed_is_a_failure(
+    functions: Functions, work: Workload, audit: Audit
+) -> None:
+    """Rule 9: a webhook takes the cordon off again at once: closed twice, then told, and the chain ends there."""
+    node = work.node()
+    item = work.maintenance(node)
+    tainted = functions.prepare(item)
+
+    work.local.kubectl("uncordon", node)
+    drifted = functions.answer("evict", tainted)
+    assert drifted is not None
+    cordoned = functions.answer("cordon", drifted)
+    assert cordoned is not None
+    tainted_again = functions.answer("taint", cordoned)
+    assert tainted_again is not None
+    work.local.kubectl("uncordon", node)
+    failed = functions.answer("evict", tainted_again)
+
+    assert failed is not None
+    assert (drifted.get_type(), failed.get_type()) == (events.NODE_DRIFTED, events.MAINTENANCE_FAILED)
+    assert data_of(failed)["error"].startswith(f"node {node} was cordoned and tainted twice, and is not")
+    functions.answer("status", failed)
+    assert work.again(item)["status"]["lastError"] == data_of(failed)["error"]
+    assert audit.evictions() == []
+
+
 @proves("NMO-7", "NMO-9")
 def test_daemons_and_static_pods_stay(functions: Functions, work: Workload, audit: Audit) -> None:
     """NMO-7, NMO-9, DRN-3: with only a DaemonSet's pod and a mirror pod there the node is drained at once."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
 from eventing import events
 from functions.data import data_of
+from functions.maintenance.guard import AGAIN
 from kube.maintenance import objects as m
+from kube.maintenance.announcements import EVENTS, about
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from kube.nodes import LABEL
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.counting import requests_of
 from tests.functions.hints import node_deleted, node_updated, said, updated
+from tests.functions.meanwhile import requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -73,15 +77,13 @@ def test_a_drift_is_told_whomever_the_label_names(functions: Functions, work: Wo
     assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
 
 
-def test_between_cordon_and_taint_one_list_suffices(
-    functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_between_cordon_and_taint_one_list_suffices(functions: Functions, work: Workload) -> None:
     """Rule 10: in each drain the update comes by here that adds the cluster's own taint to the cordon."""
     node = work.node()
     functions.chain(work.maintenance(node), "begin", "cordon")
     hint = node_updated(work.read_node(node))
 
-    with requests_of(functions.clusters["guard"].api, monkeypatch) as counted:
+    with requests_of(functions.clusters["guard"].api) as counted:
         assert functions.answer("guard", hint) is None
 
     assert counted == {f"GET {MEDIK8S.path}": 1}
@@ -105,6 +107,40 @@ def test_a_label_taken_off_comes_back(functions: Functions, work: Workload) -> N
     assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
     assert functions.answer("guard", node_updated(work.read_node(node))) is None
     assert not m.is_deleting(work.again(item))
+
+
+def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions, work: Workload, audit: Audit) -> None:
+    """Rule 9: a controller takes the label off whenever it comes back: answered once, and then for a pause not at all;
+    after that once more, and the next pause is as long as it has been so already.
+    """
+    node = work.node()
+    item = maintained(functions, work, node)
+    labelled = work.read_node(node)
+    work.local.kubectl("label", "node", node, f"{LABEL}-")
+    writes = len(audit.writes_by())
+
+    first = functions.answer("guard", node_deleted(labelled))
+    again = [functions.answer("guard", node_deleted(labelled)) for _ in range(5)]
+    quiet = len(audit.writes_by()) - writes
+    aged(work, node, first=80, last=11)
+    later = functions.answer("guard", node_deleted(labelled))
+
+    assert first is not None
+    assert again == [None] * 5
+    assert quiet == 1
+    assert later is None  # undone since 69 seconds: it rests for 60
+    aged(work, node, first=21, last=11)
+    assert functions.answer("guard", node_deleted(labelled)) is not None
+    assert not m.is_deleting(work.again(item))
+
+
+def aged(work: Workload, node: str, *, first: int, last: int) -> None:
+    """The Event that counts what was undone on the node looks as written so many seconds ago, first and last."""
+    (event,) = work.admin.list(EVENTS, fields=about(node, AGAIN))["items"]
+    now = datetime.now(timezone.utc)
+    times = {"firstTimestamp": first, "lastTimestamp": last}
+    patch = {name: m.timestamp(now - timedelta(seconds=seconds)) for name, seconds in times.items()}
+    work.admin.patch(f"{EVENTS}/{event['metadata']['name']}", patch)
 
 
 def test_a_node_that_was_given_back_is_nobodys(functions: Functions, work: Workload, audit: Audit) -> None:

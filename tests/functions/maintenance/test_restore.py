@@ -13,10 +13,12 @@ from functions.maintenance import subject
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
-from kube.nodes import LABEL
+from kube.nodes import LABEL, node_path
+from kube.nodes import in_maintenance as closed_for
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
+from tests.functions.meanwhile import before
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -236,6 +238,120 @@ def test_the_node_stays_in_maintenance_until_both_are_gone(
     assert last is not None
     assert last.get_type() == events.NODE_RESTORED
     assert is_given_back(work.read_node(node))
+
+
+@proves("X-7")
+@pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
+def test_two_that_are_deleted_together_give_the_node_back(
+    functions: Functions, work: Workload, audit: Audit, second_group: Group
+) -> None:
+    """X-7: the second was chosen as heir and never began: deleted before it could, it gives the node back."""
+    node = work.node()
+    first = in_maintenance(functions, work, node)
+    second = work.maintenance(node, second_group)
+    found = functions.answer("restore", updated(deleting(work, first)))
+    assert found is not None
+    writes = len(audit.writes_by())
+
+    last = functions.answer("restore", updated(deleting(work, second)))
+
+    assert last is not None
+    assert last.get_type() == events.NODE_RESTORED
+    assert is_given_back(work.read_node(node))
+    assert LABEL not in work.read_node(node)["metadata"]["labels"]
+    assert is_gone(work, second)
+    assert functions.answer("begin", found) is None
+    assert len(audit.writes_by()) - writes <= 6
+
+
+@pytest.mark.parametrize("when", ["chosen", "kept by others"])
+def test_an_heir_that_goes_before_it_is_told_is_none(functions: Functions, work: Workload, when: str) -> None:
+    """X-7: deleted after it was listed: it takes no finalizer, and the node is given back at once."""
+    node = work.node()
+    first = in_maintenance(functions, work, node)
+    second = work.maintenance(node, finalizers=["example.com/hold"] if when == "kept by others" else [])
+    event, door = updated(deleting(work, first)), functions.clusters["restore"]
+
+    with before(door, "PATCH", m.path(second), lambda: work.delete(m.path(second))):
+        reply = functions.answer("restore", event)
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_RESTORED
+    assert is_given_back(work.read_node(node))
+    assert is_gone(work, first)
+    assert when == "chosen" or work.again(second)["metadata"]["finalizers"] == ["example.com/hold"]
+
+
+def test_an_heir_that_is_written_meanwhile_takes_over_all_the_same(functions: Functions, work: Workload) -> None:
+    """X-7: somebody edits it between its choice and its finalizer: it is looked up again, and takes it."""
+    node = work.node()
+    event = updated(deleting(work, in_maintenance(functions, work, node)))
+    second = work.maintenance(node)
+
+    def act() -> None:
+        work.admin.patch(m.path(second), {"spec": {"reason": "edited"}})
+
+    with before(functions.clusters["restore"], "PATCH", m.path(second), act):
+        reply = functions.answer("restore", event)
+
+    assert reply is not None
+    assert data_of(reply)["maintenance"] == events.Reference.of(second).as_data()
+    assert work.again(second)["metadata"]["finalizers"] == [m.FINALIZER]
+    assert work.read_node(node)["spec"]["unschedulable"] is True
+
+
+@proves("X-2")
+def test_a_duplicate_that_runs_late_strips_no_successor(functions: Functions, work: Workload) -> None:
+    """X-2: two deliveries of one event: while one is at work the other ends, and the next maintenance begins."""
+    node = work.node()
+    event = updated(deleting(work, in_maintenance(functions, work, node)))
+    successors: list[Object] = []
+
+    def act() -> None:
+        assert functions.answer("restore", event) is not None
+        successors.append(in_maintenance(functions, work, node))
+
+    with before(functions.clusters["restore"], "PATCH", node_path(node), act):
+        assert functions.answer("restore", event) is None
+
+    found = work.read_node(node)
+    assert closed_for(found, MEDIK8S.drain_taint)
+    assert found["metadata"]["labels"][LABEL] == successors[0]["metadata"]["uid"]
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), successors[0])
+
+
+@proves("X-2")
+def test_a_late_duplicate_leaves_the_successors_lease(functions: Functions, work: Workload) -> None:
+    """X-2: the lease was taken over between its reading and its deletion: the new holder keeps it."""
+    node = work.node()
+    item = in_maintenance(functions, work, node)
+    event, path = updated(deleting(work, item)), leases.lease_path(node)
+
+    with before(functions.clusters["restore"], "DELETE", path, lambda: renewed(work, path)):
+        functions.answer("restore", event)
+
+    assert work.admin.get(path)["spec"]["holderIdentity"] == "the next one"
+
+
+def renewed(work: Workload, path: str) -> None:
+    """Somebody else becomes the holder of the lease at this path."""
+    work.admin.patch(path, {"spec": {"holderIdentity": "the next one"}})
+
+
+@proves("NMO-20")
+def test_the_cordon_of_a_node_made_anew_is_not_lifted(functions: Functions, work: Workload) -> None:
+    """NMO-20: the node was replaced between the reading and the write: the new one stays as its maker wants it."""
+    node = work.node()
+    event = updated(deleting(work, in_maintenance(functions, work, node)))
+
+    def act() -> None:
+        work.delete(node_path(node))
+        work.admin.create("/api/v1/nodes", {"metadata": {"name": node}, "spec": {"unschedulable": True}})
+
+    with before(functions.clusters["restore"], "PATCH", node_path(node), act):
+        functions.answer("restore", event)
+
+    assert work.read_node(node)["spec"]["unschedulable"] is True
 
 
 def test_a_refused_second_one_takes_nothing_with_it(functions: Functions, work: Workload, audit: Audit) -> None:

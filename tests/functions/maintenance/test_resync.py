@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pytest
 from cloudevents.core.base import BaseCloudEvent
@@ -14,10 +15,10 @@ from functions.maintenance import due
 from kube.door.cluster import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.groups import GROUPS, KUBEVIRT
+from kube.maintenance.groups import KUBEVIRT
 from kube.nodes import LABEL
 from kube.paths import Object
-from tests.functions.conftest import Functions
+from tests.functions.conftest import Functions, forget
 from tests.functions.hints import added, said, tick, updated
 from tests.proofs import proves
 from tests.receiver import Receiver
@@ -47,13 +48,8 @@ def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def alone(admin: Cluster) -> None:
-    """Take away the maintenances that earlier tests left, so that a tick speaks of this test's only."""
-    for group in GROUPS.values():
-        for item in admin.list(group.path)["items"]:
-            path = f"{group.path}/{item['metadata']['name']}"
-            admin.patch(path, {"metadata": {"finalizers": []}})
-            if not item["metadata"].get("deletionTimestamp"):
-                admin.delete(path, uid=item["metadata"]["uid"])
+    """Take away what earlier tests left, so that a tick speaks of this test's only."""
+    forget(admin)
 
 
 def told(functions: Functions, item: Object) -> list[str]:
@@ -216,6 +212,41 @@ def test_a_failed_one_is_found_when_its_node_comes(functions: Functions, work: W
     work.node()
 
     assert (before, told(functions, item)) == ([], [events.MAINTENANCE_FOUND])
+
+
+@proves("X-3")
+@pytest.mark.usefixtures("alone")
+def test_one_that_failed_after_it_took_its_lease_is_found(functions: Functions, work: Workload) -> None:
+    """X-3, X-6: it is the holder itself: what was missing then may be there now."""
+    node = work.node()
+    item = work.maintenance(node)
+    work.admin.create(leases.LEASES, leases.lease_of(node, item, datetime.now(timezone.utc)))
+    functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": "begin", "error": "may not"}))
+
+    found = functions.answer("resync", tick())
+    assert found is not None
+    assert found.get_type() == events.MAINTENANCE_FOUND
+    functions.answer("begin", found)
+
+    assert m.has_begun(work.again(item))
+
+
+@proves("X-3")
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("lost", ["finalizers", "annotations", "ownerReferences"])
+def test_one_whose_metadata_was_replaced_is_found(functions: Functions, work: Workload, lost: str) -> None:
+    """X-3: whatever somebody took off the object amid its drain: one event, and none when it is whole again."""
+    item = work.maintenance(work.node())
+    drained = functions.chain(item, "begin", "cordon", "taint", "evict")
+    functions.answer("status", drained)
+    work.admin.patch(m.path(item), {"metadata": {lost: None}})
+
+    found = functions.answer("resync", tick())
+    assert found is not None
+    assert found.get_type() == events.MAINTENANCE_FOUND
+    functions.answer("begin", found)
+
+    assert told(functions, item) == []
 
 
 @pytest.mark.usefixtures("alone")

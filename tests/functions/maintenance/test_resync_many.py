@@ -23,8 +23,8 @@ from kube.maintenance.groups import MEDIK8S
 from kube.nodes import LABEL
 from kube.paths import PODS, Object
 from tests.functions.conftest import Functions
-from tests.functions.counting import requests_of
 from tests.functions.hints import said, tick
+from tests.functions.meanwhile import requests_of
 from tests.kube.samples import TAINTED, node
 from tests.proofs import proves
 from tests.workload import Workload, pod_on
@@ -62,29 +62,23 @@ def _parts(names: list[str], size: int = 50) -> list[list[str]]:
 async def _rest(api: Api, name: str) -> None:
     """A node under maintenance that is drained since long, its maintenance and its lease."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": name}}
-    metadata = {
-        "name": name,
-        "finalizers": [m.FINALIZER],
-        "annotations": {m.SNAPSHOT: '{"totalpods": 1, "evictionPods": 1}'},
-    }
-    item = await api.create(MEDIK8S.path, {**body, "metadata": metadata})
-    await api.patch(f"{m.path(item)}/status", {"status": {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z"}})
+    item = await api.create(MEDIK8S.path, {**body, "metadata": {"name": name}})
+    metadata = {"name": name, "labels": {LABEL: item["metadata"]["uid"]}}
     spec = node(*TAINTED, cordoned=True)["spec"]
-    await api.create(
-        "/api/v1/nodes", {"metadata": {"name": name, "labels": {LABEL: item["metadata"]["uid"]}}, "spec": spec}
-    )
+    closed = await api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
+    item = {**item, "apiVersion": MEDIK8S.api_version}
+    await api.patch(m.path(item), m.begin_patch(item, closed, {"totalpods": 1, "evictionPods": 1}))
+    await api.patch(f"{m.path(item)}/status", {"status": {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z"}})
     await api.create(leases.LEASES, leases.lease_of(name, item, datetime.now(timezone.utc)))
 
 
-def test_what_a_tick_costs_does_not_grow_with_what_rests(
-    functions: Functions, rests: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_tick_costs_does_not_grow_with_what_rests(functions: Functions, rests: Any) -> None:
     """Rule 10: 50 or 300 that rest: five lists and the looks at pods, and not one event."""
     api = functions.clusters["resync"].api
     costs = []
     for more in (50, 250):
         rests(more)
-        with requests_of(api, monkeypatch) as counted:
+        with requests_of(api) as counted:
             assert functions.answer("resync", tick()) is None
         costs.append(counted)
 

@@ -39,6 +39,66 @@ def test_the_snapshot(annotations: Object | None, counts: tuple[int, int] | None
     assert m.has_begun(item) is (counts is not None)
 
 
+COUNTS = {"totalpods": 4, "evictionPods": 2}
+
+
+@pytest.mark.parametrize(
+    ("item", "counts"),
+    [
+        pytest.param(maintenance(), {"totalpods": 9, "evictionPods": 5}, id="snapshot"),
+        pytest.param(maintenance({"phase": "Running", **COUNTS}), COUNTS, id="the status wins"),
+        pytest.param(maintenance({"phase": "Running", **COUNTS}, counts=""), COUNTS, id="snapshot gone"),
+        pytest.param(maintenance({"phase": "Failed"}, counts=""), None, id="never begun"),
+        pytest.param(maintenance({"totalpods": "many", "evictionPods": 2}, counts=""), None, id="no number"),
+        pytest.param(maintenance({"totalpods": 4}, counts=""), None, id="half"),
+        pytest.param(maintenance(counts=""), None, id="new"),
+    ],
+)
+def test_the_counts_outlive_the_snapshot(item: Object, counts: Object | None) -> None:
+    """NMO-11: they never change, whatever somebody does to the object's metadata."""
+    assert m.counted(item) == counts
+
+
+def test_what_is_whole_is_not_begun_again() -> None:
+    """X-2: nothing is sent where finalizer, owner and counts are there; each of them that is missing is sent."""
+    item = maintenance()
+    assert m.begin_patch(item, node(), COUNTS) == {}
+
+    for name in ("finalizers", "ownerReferences", "annotations"):
+        without = {**item, "metadata": {**item["metadata"], name: None}}
+        metadata = m.begin_patch(without, node(), COUNTS)["metadata"]
+        assert m.has_begun({"metadata": metadata})
+        assert [owner["uid"] for owner in metadata["ownerReferences"]] == ["node-uid"]
+
+
+@pytest.mark.parametrize(
+    ("deletion", "finalizers", "over"),
+    [
+        (None, [m.FINALIZER], False),
+        (None, [], False),
+        ("2026-01-02T03:04:05Z", [m.FINALIZER, "example.com/hold"], False),
+        ("2026-01-02T03:04:05Z", [m.LEGACY_FINALIZERS[0]], False),
+        ("2026-01-02T03:04:05Z", ["example.com/hold"], True),
+    ],
+    ids=["active", "new", "to be restored", "the old operator's", "kept by others"],
+)
+def test_what_is_deleted_and_released_is_over(deletion: str | None, finalizers: list[str], over: bool) -> None:
+    """Rule 12: it does not answer for its node any more."""
+    item = {"metadata": {"deletionTimestamp": deletion, "finalizers": finalizers}}
+
+    assert m.is_over(item) is over
+
+
+def test_an_heir_is_kept_by_our_finalizer_beside_those_of_others() -> None:
+    """X-7: for the version that was read."""
+    item = maintenance(counts="")
+    item["metadata"]["finalizers"] = ["example.com/hold"]
+
+    assert m.keep_patch(item) == {
+        "metadata": {"resourceVersion": "7", "finalizers": ["example.com/hold", m.FINALIZER]},
+    }
+
+
 def test_begin_writes_all_at_once() -> None:
     """NMO-11, NMO-16, NMO-20: finalizer, owner and counts in one patch that holds for the version that was read."""
     item = maintenance(counts="")

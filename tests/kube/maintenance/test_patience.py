@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kube.budgets import Blocked
 from kube.maintenance.objects import timestamp
-from kube.maintenance.patience import LONGEST, SHORTEST, dated, parted, pause
+from kube.maintenance.patience import LONGEST, SHORTEST, dated, is_resting, parted, pause
 from kube.paths import Object
 from kube.pods import tolerates, tolerates_everything
 from tests.kube.samples import maintenance, pod
@@ -172,3 +172,27 @@ def test_tolerations_as_the_scheduler_reads_them(toleration: Object, taint: bool
     one = {"metadata": {}, "spec": {"tolerations": [toleration]}}
 
     assert (tolerates(one, "a", "NoSchedule"), tolerates_everything(one)) == (taint, everything)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "rests"),
+    [
+        (9, 9, True),
+        (10, 10, False),
+        (50, 29, False),
+        (50, 10, True),
+        (100, 41, True),
+        (3600, 59, True),
+        (3600, 60, False),
+    ],
+    ids=["a moment ago", "ten seconds ago", "over", "so long already", "again", "for a minute", "no longer"],
+)
+def test_what_is_undone_again_and_again_rests_ever_longer(first: int, last: int, rests: bool) -> None:
+    """Rule 9: as long as it has been so, ten seconds to a minute; what was never announced does not rest."""
+    announced = {
+        name: timestamp(CORDONED - timedelta(seconds=seconds))
+        for name, seconds in (("firstTimestamp", first), ("lastTimestamp", last))
+    }
+
+    assert is_resting(announced, CORDONED) is rests
+    assert not is_resting(None, CORDONED)

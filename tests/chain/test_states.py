@@ -1,0 +1,205 @@
+"""What people, controllers and missing rights do to a maintenance: whatever it is, a tick brings it back on its way."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from eventing import events
+from kube.door.errors import Rejected
+from kube.maintenance import objects as m
+from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
+from kube.nodes import LABEL, NODES, in_maintenance, node_path
+from kube.paths import Object
+from localcluster.processes import await_ready
+from tests.chain.recordings import recording
+from tests.chain.scene import Scene
+from tests.chain.test_patience import ADMISSION
+from tests.proofs import proves
+
+GROUPS_OF_PAIRS = (MEDIK8S.api_version, KUBEVIRT.api_version)
+UNDER_WAY = 7.0
+"""Seconds after a write of the status in which a tick takes a maintenance for under way."""
+
+
+def is_open(node: Object | None) -> bool:
+    """Schedulable and without anything of ours."""
+    assert node is not None
+    spec, labels = node["spec"], node["metadata"]["labels"]
+    keys = {taint["key"] for taint in spec.get("taints") or []}
+    return not (spec.get("unschedulable") or LABEL in labels or keys & DRAIN_TAINTS)
+
+
+def blocked(item: Object) -> bool:
+    """Its pods wait for a budget."""
+    return bool((item.get("status") or {}).get("blockedPods"))
+
+
+def has_phase(item: Object) -> bool:
+    return bool(m.phase(item))
+
+
+def ours(scene: Scene, item: Object) -> Counter[str]:
+    """How many events of each type of our own there were about a maintenance."""
+    types = (entry.event.get_type() for entry in recording(scene, item["metadata"]["uid"]))
+    return Counter(kind for kind in types if kind in events.MEANINGS)
+
+
+def replace(scene: Scene, path: str) -> None:
+    """What `kubectl replace -f` does with the user's own file."""
+    item = scene.admin.get(path)
+    body = {key: item[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": item["metadata"]["name"]}}
+    scene.cluster.kubectl("replace", "-f", "-", input=json.dumps(body))
+
+
+@proves("X-7", "NMO-14")
+def test_pairs_deleted_with_one_command_give_their_nodes_back(scene: Scene) -> None:
+    """X-7: of each pair one began, and the other waits for it: deleted first, last or while it takes over, all go."""
+    nodes = [scene.node() for _ in range(4)]
+    first = [scene.maintain(node) for node in nodes]
+    for path in first:
+        scene.reaches(path)
+    second = [scene.maintain(node, group=group) for node, group in zip(nodes, 2 * GROUPS_OF_PAIRS, strict=True)]
+    for path in second:
+        scene.reaches(path, has_phase)
+    before = len(scene.our_writes())
+
+    words = [f"nodemaintenances.{path.split('/')[2]}/{path.rsplit('/', 1)[1]}" for path in (*first, *second)]
+    scene.cluster.kubectl("delete", *words, "--timeout=10s")
+
+    for node in nodes:
+        scene.until("/api/v1/nodes", node, is_open, seconds=2)
+    assert len(scene.our_writes()) - before <= 25 * len(nodes)  # some heirs have begun by then
+
+
+@proves("X-6", "X-3")
+def test_a_right_that_is_given_later_is_enough(scene: Scene) -> None:
+    """X-6, X-3: begin had taken the lease, and was refused then: said in the status; later the next tick begins it."""
+    node = scene.node()
+    scene.pods(node, 2)
+    with policy_against_our_writes(scene, name := f"refused-{node}"):
+        path = scene.maintain(node, name=name)
+        status = scene.reaches(path, has_phase)["status"]
+        assert (status["phase"], "not yet" in status["lastError"]) == ("Failed", True)
+
+    done = scene.reaches(path, seconds=2 * UNDER_WAY + 15)
+
+    assert "lastError" not in done["status"]
+    assert ours(scene, done)[events.MAINTENANCE_FOUND] <= 4
+    scene.delete(path)
+    scene.gone(path)
+
+
+@contextmanager
+def policy_against_our_writes(scene: Scene, name: str) -> Iterator[None]:
+    """Refuse, while the block runs, what our accounts write of the maintenance of this name, its status excepted."""
+    rule = {
+        "apiGroups": [MEDIK8S.api_version.split("/")[0]],
+        "apiVersions": ["*"],
+        "operations": ["UPDATE"],
+        "resources": ["nodemaintenances"],
+    }
+    expression = f"object.metadata.name != '{name}'"
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": expression, "message": "not yet"}],
+    }
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec})
+    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
+    body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": "nowhere"}}
+    scene.admin.create(MEDIK8S.path, {**body, "metadata": {"name": name}})
+
+    def in_force() -> bool:
+        try:
+            scene.admin.patch(f"{MEDIK8S.path}/{name}", {"spec": {"reason": "tried"}})
+        except Rejected:
+            return True
+        return False
+
+    await_ready("the policy", in_force, scene.product.servers)
+    scene.delete(f"{MEDIK8S.path}/{name}")
+    scene.gone(f"{MEDIK8S.path}/{name}")
+    yield
+    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        scene.admin.run(scene.admin.api.request("DELETE", f"{ADMISSION}/{kind}/{name}"))
+
+
+@proves("NMO-11", "X-3")
+def test_a_maintenance_replaced_amid_its_drain_goes_on(scene: Scene) -> None:
+    """X-3, NMO-11: `kubectl replace` took finalizer, owner and counts: they come back, and the drain goes on."""
+    node, namespace = scene.node(), scene.namespace()
+    scene.pods(node, 3, namespace=namespace, labels={"app": "x"})
+    scene.budget(namespace, {"app": "x"}, allowed=1, minAvailable=2)
+    path = scene.maintain(node)
+    scene.reaches(path, blocked)
+
+    replace(scene, path)
+    replaced = scene.admin.get(path)
+    healed = scene.reaches(path, m.has_begun, seconds=UNDER_WAY + 15)
+    scene.admin.run(
+        scene.admin.api.request("DELETE", f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget")
+    )
+    done = scene.reaches(path, seconds=UNDER_WAY + 15)["status"]
+
+    assert not m.has_begun(replaced)
+    assert m.is_owned(healed)
+    assert (done["evictionPods"], done["totalpods"], done["drainProgress"]) == (3, 3, 100)
+    assert ours(scene, healed)[events.MAINTENANCE_FOUND] <= 2
+    scene.delete(path)
+    scene.gone(path)
+    assert is_open(scene.admin.get(node_path(node)))
+
+
+@proves("X-5", "X-3")
+def test_one_replaced_and_deleted_at_once_leaves_nothing_behind(scene: Scene) -> None:
+    """X-5, X-3: without its finalizer it is gone before anybody heard of it: one tick gives node and lease back."""
+    node = scene.node()
+    path = scene.maintain(node)
+    scene.reaches(path)
+
+    replace(scene, path)
+    scene.cluster.kubectl("delete", "nm", path.rsplit("/", 1)[1])
+    scene.tick()
+
+    assert is_open(scene.admin.get(node_path(node)))
+    before = len(scene.our_writes())
+    scene.tick()
+    assert len(scene.our_writes()) == before
+
+
+def test_a_controller_that_takes_the_label_off_is_no_endless_quarrel(scene: Scene) -> None:
+    """Rule 9: it does so at once whenever the label comes back: a few writes of ours, and then a pause."""
+    node = scene.node()
+    path = scene.maintain(node)
+    item = scene.reaches(path)
+    stripped: list[str] = []
+    done = threading.Event()
+
+    with scene.aside(lambda: strip(scene, node, stripped, done)):
+        before = len(scene.our_writes())
+        for _ in range(2):
+            scene.tick()  # returns when there is nothing left to deliver: in a quarrel there always is
+        writes = [entry for entry in scene.our_writes()[before:] if entry["objectRef"].get("name") == node]
+        done.set()
+        scene.until("/api/v1/nodes", node, lambda found: in_maintenance(found, MEDIK8S.drain_taint), seconds=20)
+
+    assert len(stripped) >= 2
+    assert len(writes) <= 6
+    assert ours(scene, item)[events.NODE_DRIFTED] <= 6
+    scene.delete(path)
+    scene.gone(path)
+
+
+def strip(scene: Scene, node: str, stripped: list[str], done: threading.Event) -> None:
+    """Take our label off the node whenever it is there, until `done`."""
+    for change in scene.cluster.watch(NODES, fields=f"metadata.name={node}", seconds=30):
+        if done.is_set():
+            return
+        label = change.object["metadata"]["labels"].get(LABEL)
+        if label:
+            scene.admin.patch(node_path(node), {"metadata": {"labels": {LABEL: None}}})
+            stripped.append(label)

@@ -1,0 +1,226 @@
+"""Writes on a node that come too late: the maintenance they were made for is gone by then, on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.data import data_of
+from functions.maintenance import due
+from kube.door.api import JSON_PATCH
+from kube.maintenance import leases
+from kube.maintenance import objects as m
+from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S, Group
+from kube.nodes import LABEL, cordon_patch, in_maintenance, node_path
+from kube.paths import Object
+from tests.functions.conftest import Functions
+from tests.functions.hints import said, tick, updated
+from tests.functions.meanwhile import before
+from tests.proofs import proves
+from tests.workload import Audit, Workload, written
+
+COMES_TO = {"cordon": ("begin",), "taint": ("begin", "cordon")}
+"""The steps before the one whose write is late."""
+
+
+@pytest.fixture(autouse=True)
+def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have resync take everything for at rest, however young it is."""
+    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
+
+
+def is_open(node: Object) -> bool:
+    """Schedulable, without our label and without any drain taint; the controller manager's taint goes by itself."""
+    keys = {taint["key"] for taint in node["spec"].get("taints") or []}
+    return not (node["spec"].get("unschedulable") or LABEL in node["metadata"]["labels"] or keys & DRAIN_TAINTS)
+
+
+def given_back(functions: Functions, work: Workload, item: Object) -> Callable[[], None]:
+    """Deletes the maintenance, and has its node given back, while another step is at work."""
+
+    def act() -> None:
+        work.delete(m.path(item))
+        reply = functions.answer("restore", updated(work.again(item)))
+        assert reply is not None
+        assert reply.get_type() == events.NODE_RESTORED
+
+    return act
+
+
+def late(functions: Functions, work: Workload, item: Object, step: str) -> BaseCloudEvent | None:
+    """The answer of a step whose patch of the node arrives after the node was given back."""
+    node = item["spec"]["nodeName"]
+    event = functions.chain(item, *COMES_TO[step])
+    with before(functions.clusters[step], "PATCH", node_path(node), given_back(functions, work, item)):
+        return functions.answer(step, event)
+
+
+def test_a_cordon_that_comes_after_the_end_is_undone(functions: Functions, work: Workload, audit: Audit) -> None:
+    """Rule 12: deleted while `cordon` was at work: its second look finds nobody, and the node is given back."""
+    node = work.node()
+    item = work.maintenance(node)
+
+    reply = late(functions, work, item, "cordon")
+
+    assert reply is not None
+    assert (reply.get_type(), data_of(reply)["maintenance"]) == (
+        events.MAINTENANCE_ENDED,
+        events.Reference.of(item).as_data(),
+    )
+    assert not is_open(work.read_node(node))
+    restored = functions.answer("restore", reply)
+    assert restored is not None
+    assert restored.get_type() == events.NODE_RESTORED
+    assert is_open(work.read_node(node))
+    assert functions.answer("restore", reply) is None
+    assert functions.answer("resync", tick()) is None
+    assert len([entry for entry in written(audit.writes_by()) if entry[:2] == ("patch", "nodes")]) == 2
+
+
+def test_a_cordon_that_timed_out_and_was_done_afterwards_is_undone(functions: Functions, work: Workload) -> None:
+    """Rule 12: the server did it when nobody waited any more: the broker's next try finds it, without a tick."""
+    node = work.node()
+    item = work.maintenance(node)
+    begun = functions.begin(item)
+    patch = cordon_patch(work.read_node(node), item["metadata"]["uid"])
+    given_back(functions, work, item)()
+    work.admin.patch(node_path(node), patch, JSON_PATCH)
+
+    reply = functions.answer("cordon", begun)
+
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_ENDED
+    functions.answer("restore", reply)
+    assert is_open(work.read_node(node))
+    assert functions.answer("cordon", begun) is None
+
+
+def test_a_taint_that_comes_after_the_end_is_refused(functions: Functions, work: Workload) -> None:
+    """Rule 12: the label that the taint was decided on is gone: the server refuses it, and nothing is left to undo."""
+    node = work.node()
+
+    assert late(functions, work, work.maintenance(node), "taint") is None
+
+    assert is_open(work.read_node(node))
+
+
+@pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
+def test_a_taint_on_a_node_that_was_given_back_already_is_undone(
+    functions: Functions, work: Workload, group: Group
+) -> None:
+    """Rule 12: the maintenance was read before its end, the node after it: the label comes with the taints."""
+    node = work.node()
+    item = work.maintenance(node, group)
+    cordoned = functions.chain(item, "begin", "cordon")
+    act = given_back(functions, work, item)
+    with before(functions.clusters["taint"], "GET", node_path(node), act):
+        reply = functions.answer("taint", cordoned)
+
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_ENDED
+    functions.answer("restore", reply)
+    assert is_open(work.read_node(node))
+
+
+@pytest.mark.parametrize("drained", [False, True], ids=["before its steps", "after its steps"])
+def test_a_late_cordon_leaves_the_next_maintenance_alone(functions: Functions, work: Workload, drained: bool) -> None:
+    """Rule 12: by then the node is another maintenance's: it stays closed, and labelled for that one."""
+    node = work.node()
+    item = work.maintenance(node)
+    begun = functions.begin(item)
+    following: list[Object] = []
+
+    def act() -> None:
+        given_back(functions, work, item)()
+        following.append(work.maintenance(node, KUBEVIRT))
+        functions.begin(following[0])
+        if drained:
+            functions.prepare(following[0])
+
+    with before(functions.clusters["cordon"], "PATCH", node_path(node), act):
+        reply = functions.answer("cordon", begun)
+    if reply is not None:
+        assert reply.get_type() == events.MAINTENANCE_ENDED
+        functions.answer("restore", reply)
+    functions.prepare(following[0])
+
+    found = work.read_node(node)
+    assert in_maintenance(found, KUBEVIRT.drain_taint)
+    assert found["metadata"]["labels"][LABEL] == following[0]["metadata"]["uid"]
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), following[0])
+
+
+@proves("X-3")
+def test_a_tick_finds_what_the_second_look_missed(functions: Functions, work: Workload, audit: Audit) -> None:
+    """Rule 12: `cordon` died before its second look: one event of the tick gives the node back, and no further one."""
+    node = work.node()
+    late(functions, work, work.maintenance(node), "cordon")
+
+    ended = functions.answer("resync", tick())
+    assert ended is not None
+    assert (ended.get_type(), data_of(ended)["node"]) == (events.MAINTENANCE_ENDED, node)
+    writes = len(audit.writes_by())
+    functions.answer("restore", ended)
+
+    assert is_open(work.read_node(node))
+    kinds = [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])]
+    assert kinds == [("patch", "nodes"), ("create", "events"), ("create", "events")]
+    assert functions.answer("resync", tick()) is None
+
+
+@proves("X-3", "X-5")
+def test_a_maintenance_whose_finalizer_was_taken_off_leaves_nothing(functions: Functions, work: Workload) -> None:
+    """X-3, X-5: gone without a trace amid its drain: the tick gives back the node and the lease."""
+    node = work.node()
+    item = work.maintenance(node, KUBEVIRT)
+    functions.prepare(item)
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+
+    ended = functions.answer("resync", tick())
+    assert ended is not None
+    assert data_of(ended)["maintenance"] == events.Reference.of(item).as_data()
+    assert functions.answer("restore", ended) is not None
+
+    assert is_open(work.read_node(node))
+    assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
+    assert functions.answer("resync", tick()) is None
+
+
+def test_a_lease_without_its_maintenance_is_released(functions: Functions, work: Workload) -> None:
+    """Rule 12: acquired for an object that is gone: the tick sees to it, and the node is not touched."""
+    node = work.node()
+    work.local.kubectl("cordon", node)
+    item = work.maintenance(node)
+    functions.begin(item)
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+
+    ended = functions.answer("resync", tick())
+    assert ended is not None
+    functions.answer("restore", ended)
+
+    assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
+    assert work.read_node(node)["spec"]["unschedulable"] is True
+    assert functions.answer("resync", tick()) is None
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "waiting"])
+def test_a_stray_that_is_none_is_left_alone(functions: Functions, work: Workload, audit: Audit, begun: bool) -> None:
+    """X-2: old news of a maintenance that is gone, and the node is another one's by now: no write."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.prepare(item)
+    ended = said(events.MAINTENANCE_ENDED, item)
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+    following = work.maintenance(node)
+    if begun:
+        functions.prepare(following)
+    writes = len(audit.writes_by())
+
+    assert functions.answer("restore", ended) is None
+    assert len(audit.writes_by()) == writes

@@ -1,0 +1,294 @@
+"""Every state that a maintenance can be in, with the event lost that would move it on: the tick does (rule 11).
+
+The rows are those of docs/architecture.md, "What moves it on".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from eventing.subscriptions import subscribers
+from functions.maintenance import due
+from kube.maintenance import leases
+from kube.maintenance import objects as m
+from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT
+from kube.nodes import LABEL, in_maintenance
+from kube.paths import Object
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, said, tick, updated
+from tests.functions.meanwhile import requests_of
+from tests.proofs import proves
+from tests.workload import Workload
+
+LISTS = 5
+"""Of three groups, nodes and leases: what every tick reads."""
+VALID, EXPIRED = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
+
+
+@pytest.fixture(autouse=True)
+def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have resync take everything for at rest, however young it is."""
+    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
+
+
+def settle(functions: Functions, event: BaseCloudEvent) -> Counter[str]:
+    """Deliver the event, and all that answers it, as the Triggers say; how many there were of each type."""
+    delivered: Counter[str] = Counter()
+    waiting = [event]
+    while waiting:
+        event = waiting.pop(0)
+        delivered[event.get_type()] += 1
+        assert delivered.total() < 20, delivered
+        waiting += [reply for name in subscribers(event) if (reply := functions.answer(name, event))]
+    return delivered
+
+
+def drain(functions: Functions, item: Object) -> Object:
+    """The maintenance after all its steps, none lost."""
+    settle(functions, added(item))
+    return item
+
+
+def new(_functions: Functions, work: Workload) -> Object:
+    return work.maintenance(work.node())
+
+
+def begun(functions: Functions, work: Workload) -> Object:
+    item = work.maintenance(work.node())
+    functions.begin(item)
+    return item
+
+
+def cordoned(functions: Functions, work: Workload) -> Object:
+    item = work.maintenance(work.node())
+    functions.chain(item, "begin", "cordon")
+    return item
+
+
+def closed(functions: Functions, work: Workload) -> Object:
+    item = work.maintenance(work.node())
+    functions.prepare(item)
+    return item
+
+
+def emptied(functions: Functions, work: Workload) -> Object:
+    """The last pod went, and PodSource was down."""
+    node = work.node()
+    work.pods(node, "pod")
+    item = work.maintenance(node)
+    functions.answer("status", functions.chain(item, "begin", "cordon", "taint", "evict"))
+    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+    return item
+
+
+def drained(functions: Functions, work: Workload) -> Object:
+    """`node.drained` did not come to `status`."""
+    item = work.maintenance(work.node())
+    assert functions.chain(item, "begin", "cordon", "taint", "evict").get_type() == events.NODE_DRAINED
+    return item
+
+
+def uncordoned(functions: Functions, work: Workload) -> Object:
+    node = work.node()
+    item = drain(functions, work.maintenance(node))
+    work.local.kubectl("uncordon", node)
+    return item
+
+
+def untainted(functions: Functions, work: Workload) -> Object:
+    node = work.node()
+    item = drain(functions, work.maintenance(node))
+    work.local.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
+    return item
+
+
+def unlabelled(functions: Functions, work: Workload) -> Object:
+    node = work.node()
+    item = drain(functions, work.maintenance(node))
+    work.local.kubectl("label", "node", node, f"{LABEL}-")
+    return item
+
+
+def replaced(functions: Functions, work: Workload) -> Object:
+    item = drain(functions, work.maintenance(work.node()))
+    work.admin.patch(m.path(item), {"metadata": dict.fromkeys(("finalizers", "annotations", "ownerReferences"))})
+    return item
+
+
+def leaseless(functions: Functions, work: Workload) -> Object:
+    node = work.node()
+    item = drain(functions, work.maintenance(node))
+    work.delete(leases.lease_path(node))
+    return item
+
+
+def heir(functions: Functions, work: Workload) -> Object:
+    """Its turn came when the first one was deleted, and it did not hear of it."""
+    node = work.node()
+    first = drain(functions, work.maintenance(node))
+    item = drain(functions, work.maintenance(node, KUBEVIRT))
+    assert work.again(item)["status"]["phase"] == m.FAILED
+    work.delete(m.path(first))
+    functions.answer("restore", updated(work.again(first)))
+    return item
+
+
+def refused(functions: Functions, work: Workload) -> Object:
+    """Another tool was the holder of the lease, and let it expire."""
+    node = work.node()
+    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": VALID}
+    work.admin.create(leases.LEASES, {"metadata": {"name": node}, "spec": spec})
+    item = drain(functions, work.maintenance(node))
+    assert "another-tool" in work.again(item)["status"]["lastError"]
+    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": EXPIRED}})
+    return item
+
+
+def unknown(functions: Functions, work: Workload) -> Object:
+    """Its node comes after it."""
+    item = drain(functions, work.maintenance(f"node-{work.local.nodes + 1}"))
+    assert work.again(item)["status"]["phase"] == m.FAILED
+    work.node()
+    return item
+
+
+@proves("X-3")
+@pytest.mark.parametrize(
+    ("arrange", "says", "most"),
+    [
+        (new, events.MAINTENANCE_FOUND, 5),
+        (unknown, events.MAINTENANCE_FOUND, 5),
+        (refused, events.MAINTENANCE_FOUND, 5),
+        (heir, events.MAINTENANCE_FOUND, 5),
+        (replaced, events.MAINTENANCE_FOUND, 4),
+        (leaseless, events.MAINTENANCE_FOUND, 1),
+        (begun, events.NODE_DRIFTED, 4),
+        (cordoned, events.NODE_DRIFTED, 4),
+        (uncordoned, events.NODE_DRIFTED, 3),
+        (untainted, events.NODE_DRIFTED, 3),
+        (unlabelled, events.NODE_DRIFTED, 3),
+        (closed, events.NODE_TAINTED, 2),
+        (emptied, events.NODE_TAINTED, 2),
+        (drained, events.NODE_TAINTED, 2),
+    ],
+)
+def test_a_tick_moves_it_on_to_its_end(
+    functions: Functions, work: Workload, arrange: Callable[[Functions, Workload], Object], says: str, most: int
+) -> None:
+    """Rule 11, X-3: one event of the tick, few more until it is drained, and from then on none."""
+    item = arrange(functions, work)
+    with requests_of(functions.clusters["resync"].api) as requests:
+        said_now = functions.answer("resync", tick())
+
+    assert said_now is not None
+    assert said_now.get_type() == says
+    assert requests.total() <= LISTS + 1
+    assert settle(functions, said_now).total() <= most
+    item = work.again(item)
+    assert (m.has_begun(item), m.is_owned(item), m.phase(item)) == (True, True, m.SUCCEEDED)
+    node = work.read_node(m.node_name(item))
+    assert in_maintenance(node, m.group(item).drain_taint)
+    assert leases.is_holder(work.admin.get(leases.lease_path(m.node_name(item))), item)
+    assert functions.answer("resync", tick()) is None
+
+
+def deleted(functions: Functions, work: Workload) -> Object:
+    item = drain(functions, work.maintenance(work.node()))
+    work.delete(m.path(item))
+    return item
+
+
+def deleted_before_its_steps(functions: Functions, work: Workload) -> Object:
+    item = begun(functions, work)
+    work.delete(m.path(item))
+    return item
+
+
+def lost(functions: Functions, work: Workload) -> Object:
+    """Somebody took the finalizer off, and it is gone."""
+    item = drain(functions, work.maintenance(work.node(), KUBEVIRT))
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+    return item
+
+
+def both(functions: Functions, work: Workload) -> Object:
+    """The first one and its heir, deleted together: both events were lost."""
+    node = work.node()
+    first = drain(functions, work.maintenance(node))
+    item = drain(functions, work.maintenance(node, KUBEVIRT))
+    work.delete(m.path(first))
+    functions.answer("restore", updated(work.again(first)))
+    work.delete(m.path(item))
+    return item
+
+
+def nodeless(functions: Functions, work: Workload) -> Object:
+    """Its node is gone, and the garbage collector has just deleted it."""
+    node = work.node()
+    item = drain(functions, work.maintenance(node))
+    work.delete(f"/api/v1/nodes/{node}")
+    work.delete(m.path(item))
+    return item
+
+
+@proves("X-5")
+@pytest.mark.parametrize("arrange", [deleted, deleted_before_its_steps, lost, both, nodeless])
+def test_a_tick_gives_its_node_back(
+    functions: Functions, work: Workload, arrange: Callable[[Functions, Workload], Object]
+) -> None:
+    """Rule 11, X-5: one event of the tick, and nothing is left, on the node and beside it; then no further one."""
+    item = arrange(functions, work)
+    name = m.node_name(item)
+    with requests_of(functions.clusters["resync"].api) as requests:
+        ended = functions.answer("resync", tick())
+
+    assert ended is not None
+    assert ended.get_type() == events.MAINTENANCE_ENDED
+    assert requests.total() == LISTS
+    assert settle(functions, ended).total() <= 2
+    for node in work.admin.list("/api/v1/nodes", fields=f"metadata.name={name}")["items"]:
+        keys = {taint["key"] for taint in node["spec"].get("taints") or []}
+        assert not node["spec"].get("unschedulable")
+        assert not {*node["metadata"]["labels"]} & {LABEL}
+        assert not keys & DRAIN_TAINTS
+    assert work.admin.list(leases.LEASES, fields=f"metadata.name={name}")["items"] == []
+    assert work.admin.list(m.group(item).path, fields=f"metadata.name={item['metadata']['name']}")["items"] == []
+    assert functions.answer("resync", tick()) is None
+
+
+@proves("X-3")
+def test_a_budget_that_opened_unheard_is_no_end(functions: Functions, work: Workload) -> None:
+    """Rule 11: `budget.opened` was lost: the tick says that there is something left, and the pod goes."""
+    node = work.node()
+    work.pods(node, "pod", labels={"app": "x"})
+    work.budget("keep", {"app": "x"}, 1, counted=1)
+    item = drain(functions, work.maintenance(node))
+    assert work.again(item)["status"]["blockedPods"]
+    work.delete(f"/apis/policy/v1/namespaces/{work.namespace}/poddisruptionbudgets/keep")
+
+    reply = functions.answer("resync", tick())
+
+    assert reply is not None
+    assert settle(functions, reply)[events.PODS_EVICTED] == 1
+    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+
+
+@proves("X-3")
+def test_what_waits_for_somebody_else_says_for_whom(functions: Functions, work: Workload) -> None:
+    """Rule 11: nothing of ours moves it on: the tick is silent, and lastError names who must act."""
+    node = work.node()
+    first = drain(functions, work.maintenance(node))
+    second = drain(functions, work.maintenance(node, KUBEVIRT))
+    nowhere = drain(functions, work.maintenance("nowhere"))
+
+    assert functions.answer("resync", tick()) is None
+
+    assert first["metadata"]["name"] in work.again(second)["status"]["lastError"]
+    assert work.again(nowhere)["status"]["lastError"] == 'nodes "nowhere" not found'
+    assert functions.answer("restore", said(events.MAINTENANCE_ENDED, second)) is None

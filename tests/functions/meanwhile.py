@@ -1,0 +1,50 @@
+"""What happens while a function is at work: between what it has read and what it writes, on the real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kube.door.api import Api
+from kube.door.cluster import Cluster
+from kube.paths import Object
+
+
+@contextmanager
+def before(door: Cluster, method: str, path: str, act: Callable[[], object]) -> Iterator[None]:
+    """Hold the door's first request of that method to `path` back until `act` is done; all others pass.
+
+    In a thread of its own, so that `act` may use the same door.
+    """
+    real, waiting = door.api.request, [True]
+
+    async def request(verb: str, where: str, **more: Any) -> Object:
+        if (verb, where) == (method, path) and waiting:
+            waiting.clear()
+            await asyncio.to_thread(act)
+        return await real(verb, where, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(door.api, "request", request)
+        yield
+    assert not waiting, f"no {method} of {path} came"
+
+
+@contextmanager
+def requests_of(api: Api) -> Iterator[Counter[str]]:
+    """How many requests go through this door meanwhile, by path."""
+    counted: Counter[str] = Counter()
+    real = api.request
+
+    async def request(method: str, path: str, **more: Any) -> Object:
+        counted[f"{method} {path}"] += 1
+        return await real(method, path, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(api, "request", request)
+        yield counted

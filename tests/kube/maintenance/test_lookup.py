@@ -1,0 +1,100 @@
+"""Maintenances of a node, looked up on a real API server where something is wrong with one group."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from http import HTTPStatus
+
+import pytest
+
+from kube.door.cluster import Cluster
+from kube.door.errors import Denied, NotFound, Unavailable
+from kube.maintenance.groups import GROUPS, KUBEVIRT_ALPHA
+from kube.maintenance.lookup import answered, maintenances, undeleted
+from kube.paths import Object
+from localcluster.access import service_account
+from localcluster.cluster import LocalCluster
+from tests.proofs import proves
+from tests.workload import Workload
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+NAME = "nodemaintenances.kubevirt.io"
+DENIED, GONE = Denied(HTTPStatus.FORBIDDEN, "may not"), Unavailable(0, "no answer")
+
+
+@pytest.fixture
+def leftover(installed: LocalCluster, admin: Cluster) -> Iterator[None]:
+    """Give the oldest group's CRD as an operator of before selectable fields left it."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
+    names = {"kind": "NodeMaintenance", "plural": "nodemaintenances", "singular": "nodemaintenance"}
+    spec = {"group": "kubevirt.io", "scope": "Cluster", "names": names, "versions": [version]}
+    body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
+    admin.create(CRDS, {**body, "metadata": {"name": NAME}})
+    installed.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{NAME}")
+    installed.kubectl("get", NAME)
+    yield
+    installed.kubectl("delete", "crd", NAME, "--timeout=30s")
+
+
+def in_every_group(work: Workload, node: str) -> list[Object]:
+    return [work.maintenance(node, group) for group in GROUPS.values()]
+
+
+@proves("X-7")
+@pytest.mark.usefixtures("leftover")
+def test_a_crd_that_knows_no_field_selector_is_listed_whole(installed: LocalCluster, admin: Cluster) -> None:
+    """X-7: the server refuses the selector for that group: its objects are found all the same, and those only."""
+    work = Workload(installed, admin)
+    wanted = in_every_group(work, "one-node")
+    others = in_every_group(work, "other-node")
+
+    found = admin.run(maintenances(admin.api, "one-node"))
+
+    for item in (*wanted, *others):
+        work.delete(f"{GROUPS[item['apiVersion']].path}/{item['metadata']['name']}")
+    assert {item["metadata"]["uid"] for item in found} == {item["metadata"]["uid"] for item in wanted}
+    assert {item["apiVersion"] for item in found} == set(GROUPS)
+
+
+def test_a_group_that_is_not_installed_has_none(installed: LocalCluster, admin: Cluster) -> None:
+    """C7: the oldest group is opt-in."""
+    item = Workload(installed, admin).maintenance("a-node")
+
+    found = admin.run(undeleted(admin.api, "a-node"))
+
+    admin.run(admin.api.request("DELETE", f"{GROUPS[item['apiVersion']].path}/{item['metadata']['name']}"))
+    with pytest.raises(NotFound):
+        admin.list(KUBEVIRT_ALPHA.path)
+    assert [each["metadata"]["uid"] for each in found] == [item["metadata"]["uid"]]
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_a_group_that_is_refused_stops_no_other(position: int, caplog: pytest.LogCaptureFixture) -> None:
+    """X-6, X-7: what the account may not list counts as none, and the log says so."""
+    answers: list[list[Object] | BaseException] = [[], [], []]
+    answers[position] = DENIED
+
+    lists = answered(answers)
+
+    assert [items is None for items in lists] == [number == position for number in range(3)]
+    assert "may not" in caplog.text
+
+
+@pytest.mark.parametrize("answers", sorted(set(itertools.permutations([0, 1, 2]))))
+def test_a_group_that_does_not_answer_stops_all(answers: tuple[int, ...]) -> None:
+    """X-6: nobody may take a part for all, whatever the others say."""
+    known: list[list[Object] | BaseException] = [[], DENIED, GONE]
+
+    with pytest.raises(Unavailable):
+        answered([known[number] for number in answers])
+
+
+def test_when_all_are_refused_there_is_nothing_to_go_by(installed: LocalCluster) -> None:
+    """X-6: an account without any right gets the refusal, and no empty list."""
+    door = Cluster(str(installed.kubeconfig_for(service_account("record"))))
+
+    with pytest.raises(Denied, match="cannot list resource"):
+        door.run(undeleted(door.api, "a-node"))
+    door.close()
