@@ -45,6 +45,10 @@ class Case:
     rounds: int = 0
     subset: str = FULL
 
+    def compares(self, way: str) -> bool:
+        """Whether the way of that name is compared."""
+        return not self.ways or way in self.ways
+
 
 @dataclass(frozen=True)
 class Observation:
