@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import cached_property
 
 from eventing import events
 from kube.maintenance import leases
@@ -17,7 +18,10 @@ from kube.paths import Object
 from kube.pods import Pod, is_terminating, sort
 
 UNDER_WAY_SECONDS = 5.0
-"""From step to step an event takes milliseconds, on a crowded cluster seconds; until then it counts as under way."""
+"""From step to step an event takes milliseconds, on a busy cluster seconds; until then it counts as under way."""
+FEW, SECONDS_EACH, LONGEST_QUEUE = 10, 0.3, 60.0
+"""Of more maintenances at work than a few each waits for the others: so many seconds longer for each, up to a minute.
+An event that is emitted again while the first one is queued makes the queue longer, up to collapse (rule 9)."""
 
 
 class Look(Enum):
@@ -48,6 +52,12 @@ class Known:
     leases: Mapping[str, leases.Lease] | None
     whole: bool = True
 
+    @cached_property
+    def queue_seconds(self) -> float:
+        """How long an event may wait for its turn behind those of all other maintenances that are at work."""
+        at_work = sum(m.is_deleting(item) or m.phase(item) not in (m.SUCCEEDED, m.FAILED) for item in self.items)
+        return min(SECONDS_EACH * max(0, at_work - FEW), LONGEST_QUEUE)
+
 
 def strays(known: Known) -> list[tuple[events.Reference, str]]:
     """The nodes, by name, that a maintenance left closed or leased which is gone, each with what is known of it.
@@ -72,7 +82,7 @@ def _unknown(node: Node) -> events.Reference:
 
 def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
     """What this maintenance waits for, as far as the lists tell."""
-    if is_under_way(item, now):
+    if is_under_way(item, now, known.queue_seconds):
         return ""
     if m.is_deleting(item):
         return events.MAINTENANCE_ENDED if m.has_finalizer(item) else ""
@@ -111,15 +121,19 @@ def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
     return events.NODE_TAINTED
 
 
-def is_under_way(item: m.Maintenance, now: datetime) -> bool:
-    """Whether its status was written a moment ago: its events are on their way, and others would double the work.
+def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float = 0.0) -> bool:
+    """Whether its events are on their way, and others would double the work: its status was written a moment ago.
 
-    Never of one that is new, or being deleted: its first event may be lost, and so it is emitted at once (X-3, X-5).
+    One that is new, or being deleted, waits for its turn alone: its first event may be lost, and where few are at work
+    it is emitted at once (X-3, X-5).
     """
-    written = (item.get("status") or {}).get("lastUpdate")
-    if not written or m.is_deleting(item):
-        return False
-    return 0 <= (now - m.moment(written)).total_seconds() < UNDER_WAY_SECONDS
+    metadata, written = item["metadata"], (item.get("status") or {}).get("lastUpdate")
+    since, window = metadata.get("deletionTimestamp") or written, queue_seconds
+    if since is None:
+        since = metadata.get("creationTimestamp")
+    elif not m.is_deleting(item):
+        window += UNDER_WAY_SECONDS
+    return bool(since) and 0 <= (now - m.moment(since)).total_seconds() < window
 
 
 def is_free(item: m.Maintenance, lease: leases.Lease | None, items: Iterable[Object], now: datetime) -> bool:

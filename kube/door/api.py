@@ -20,6 +20,7 @@ from kube.door.config import (
     RESTClientObject,
     load_incluster_config,
     load_kube_config,
+    proxy_of,
 )
 from kube.door.deadline import REQUEST_SECONDS, seconds_left
 from kube.door.errors import NotFound, Unavailable, error_of
@@ -53,7 +54,8 @@ class Api:
 
     def __init__(self, configuration: Configuration, connections: int = CONNECTIONS) -> None:
         configuration.connection_pool_maxsize = connections
-        configuration.client_session_kwargs = {"timeout": aiohttp.ClientTimeout(total=None)}
+        configuration.client_session_kwargs = {"timeout": aiohttp.ClientTimeout(total=None), "trust_env": False}
+        configuration.proxy = configuration.proxy or proxy_of(configuration.host)
         self._configuration = configuration
         self._dry_run = False
         self._rest = RESTClientObject(configuration)

@@ -7,6 +7,8 @@ them) would be two thirds of the time in which a function starts.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import kube.door.http  # noqa: F401  # before the library imports aiohttp
 from kube.door.postponing import postpone
@@ -20,7 +22,14 @@ from kubernetes.aio.client.rest import RESTClientObject  # noqa: E402
 from kubernetes.aio.config.config_exception import ConfigException  # noqa: E402
 from kubernetes.aio.config.incluster_config import load_incluster_config  # noqa: E402
 
-__all__ = ["ConfigException", "Configuration", "RESTClientObject", "load_incluster_config", "load_kube_config"]
+__all__ = [
+    "ConfigException",
+    "Configuration",
+    "RESTClientObject",
+    "load_incluster_config",
+    "load_kube_config",
+    "proxy_of",
+]
 
 
 async def load_kube_config(configuration: Configuration, file: str | None, context: str | None) -> None:
@@ -53,3 +62,14 @@ def _typed_client(**settings: Any) -> Any:
     from kubernetes.aio.client.api_client import ApiClient
 
     return ApiClient(**settings)
+
+
+def proxy_of(host: str) -> str | None:
+    """The proxy that the environment names for this URL (`HTTPS_PROXY`, `NO_PROXY`), None for none.
+
+    Asked for once. The HTTP client would ask at every request, in another thread: a tenth of what a request costs.
+    """
+    parts = urlsplit(host)
+    if proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    return getproxies().get(parts.scheme)
