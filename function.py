@@ -13,8 +13,9 @@ from a2wsgi.wsgi_typing import WSGIApp
 
 from functions.app import create_app
 
-WORKERS = 40
-"""Threads that wait for the API server; the next request waits for one of them."""
+WORKERS = 10
+"""Threads that wait for the API server; the next request waits for one of them. More would share one core for so long
+that all miss the time that each has."""
 
 
 class Functions:

@@ -26,6 +26,7 @@ def recording(scene: Scene, uid: str) -> list[Entry]:
         attempts = [recorded(entry, target.function) for entry in found for target in targets.of(entry.event)]
         return all(attempt and {reply["id"] for reply in attempt.replies} <= known for attempt in attempts)
 
+    scene.await_delivered()  # nothing of it is still on its way from a source
     with closing(Journal(scene.journal)) as book:
         await_ready("the recording", lambda: whole(book), [], 10)
     return found

@@ -161,6 +161,10 @@ class Scene:
     def tick(self) -> None:
         """Send a tick now; return when the delivery has nothing left of it and of what was under way before."""
         assert post(tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
+        self.await_delivered()
+
+    def await_delivered(self) -> None:
+        """Wait until the delivery has nothing left."""
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
             await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
 
