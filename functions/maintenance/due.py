@@ -121,19 +121,17 @@ def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
     return events.NODE_TAINTED
 
 
-def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float = 0.0) -> bool:
+def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float) -> bool:
     """Whether its events are on their way, and others would double the work: its status was written a moment ago.
 
     One that is new, or being deleted, waits for its turn alone: its first event may be lost, and where few are at work
     it is emitted at once (X-3, X-5).
     """
     metadata, written = item["metadata"], (item.get("status") or {}).get("lastUpdate")
-    since, window = metadata.get("deletionTimestamp") or written, queue_seconds
-    if since is None:
-        since = metadata.get("creationTimestamp")
-    elif not m.is_deleting(item):
-        window += UNDER_WAY_SECONDS
-    return bool(since) and 0 <= (now - m.moment(since)).total_seconds() < window
+    at_work = bool(written) and not m.is_deleting(item)
+    since = written if at_work else metadata.get("deletionTimestamp") or metadata.get("creationTimestamp")
+    window = queue_seconds + (UNDER_WAY_SECONDS if at_work else 0)
+    return since is not None and 0 <= (now - m.moment(since)).total_seconds() < window
 
 
 def is_free(item: m.Maintenance, lease: leases.Lease | None, items: Iterable[Object], now: datetime) -> bool:

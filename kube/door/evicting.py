@@ -15,7 +15,7 @@ from kube.budgets import Blocked, Plan, identity, refused_by
 from kube.door.api import Api, absent_ok
 from kube.door.deadline import seconds_left
 from kube.door.errors import Unavailable
-from kube.door.sending import Outcome, Sending, Sent
+from kube.door.sending import Sending, Sent
 from kube.evictions import Batch
 from kube.pods import Pod, controller, is_daemon, uid
 
@@ -33,6 +33,7 @@ SLOW_SECONDS = 5.0
 """An eviction that has no answer for so long is said to be blocked; until then it is on its way."""
 NO_ANSWER = "no answer to its eviction yet: an admission webhook may be slow"
 BUDGET_REFUSES = "DisruptionBudget"
+"""It will refuse those behind it, too."""
 
 
 async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> Batch:
@@ -62,7 +63,7 @@ async def _evict_queue(
     until, last = times
     sent: list[tuple[Pod, Sent]] = []
     rest = list(queue)
-    while rest and not any(_closes(one.task) for _, one in sent):
+    while rest and not any(one.is_refused(BUDGET_REFUSES) for _, one in sent):
         one = await sending.send(rest[0], until, budgeted=budgeted)
         if one is None:
             break
@@ -79,12 +80,6 @@ async def _evict_queue(
         batch.blocked.extend(_same_budget(closing, plan, rest))
     else:
         batch.unsent.extend(rest)
-
-
-def _closes(task: asyncio.Task[Outcome]) -> bool:
-    """Whether the eviction was refused by its budget, which will refuse those behind it, too."""
-    outcome = task.result() if task.done() else None
-    return isinstance(outcome, Blocked) and outcome.reason == BUDGET_REFUSES
 
 
 def _booked(pod: Pod, sent: Sent, sending: Sending, batch: Batch) -> Blocked | None:

@@ -37,6 +37,11 @@ class Sent(NamedTuple):
     task: asyncio.Task[Outcome]
     at: float
 
+    def is_refused(self, *reasons: str) -> bool:
+        """Whether it was answered, and refused for one of these reasons."""
+        outcome = self.task.result() if self.task.done() else None
+        return isinstance(outcome, Blocked) and outcome.reason in reasons
+
 
 class Sending:
     """Evictions through one client. `Sending.of` gives the one of the client and the running loop."""
@@ -58,7 +63,7 @@ class Sending:
     async def send(self, pod: Pod, until: float, *, budgeted: bool) -> Sent | None:
         """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time."""
         known = self._sent.get(uid(pod))
-        if known is not None and not _is_outdated(known.task):
+        if known is not None and not known.is_refused(*OUTDATED):
             return known
         left = until - time.monotonic()
         node = str((pod.get("spec") or {}).get("nodeName") or "")
@@ -101,12 +106,6 @@ class Sending:
 
 
 _sendings: WeakKeyDictionary[Api, Sending] = WeakKeyDictionary()
-
-
-def _is_outdated(task: asyncio.Task[Outcome]) -> bool:
-    """Whether the eviction was refused in a way that a new one may not be."""
-    outcome = task.result() if task.done() else None
-    return isinstance(outcome, Blocked) and outcome.reason in OUTDATED
 
 
 def _refusal(pod: Pod, error: ApiError) -> Blocked:

@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kube.door.errors import Rejected
 from kube.evictions import eviction_of, eviction_path
 from kube.paths import Object
-from localcluster.processes import await_ready
+from tests.chain.policies import policy
 from tests.chain.scene import Scene
 from tests.proofs import proves
-
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
 def resting(reason: str, count: int) -> Callable[[Object], bool]:
@@ -84,26 +81,13 @@ def policy_against(scene: Scene, pod: Object) -> Iterator[None]:
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
     expression = f"object.metadata.name != '{name}' || object.metadata.namespace != '{namespace}'"
-    spec = {
-        "matchConstraints": {"resourceRules": [rule]},
-        "validations": [{"expression": expression, "message": "this one stays"}],
-    }
-    binding = {"policyName": name, "validationActions": ["Deny"]}
-    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec})
-    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
     rehearsal = scene.admin.dry_run()
 
-    def in_force() -> bool:
-        try:
-            rehearsal.create(eviction_path(pod), eviction_of(pod))
-        except Rejected:
-            return True
-        return False
+    def attempt() -> object:
+        return rehearsal.create(eviction_path(pod), eviction_of(pod))
 
-    await_ready("the policy", in_force, scene.product.servers)
-    yield
-    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-        scene.admin.run(scene.admin.api.request("DELETE", f"{ADMISSION}/{kind}/{name}"))
+    with policy(scene, name, rule, expression, "this one stays", attempt):
+        yield
 
 
 def _evictions_in(scene: Scene, namespace: str) -> list[str]:

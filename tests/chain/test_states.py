@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from eventing import events
-from kube.door.errors import Rejected
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
 from kube.nodes import LABEL, NODES, in_maintenance, node_path
 from kube.paths import Object
-from localcluster.processes import await_ready
+from tests.chain.policies import policy
 from tests.chain.recordings import recording
 from tests.chain.scene import Scene
-from tests.chain.test_patience import ADMISSION
 from tests.proofs import proves
 
 GROUPS_OF_PAIRS = (MEDIK8S.api_version, KUBEVIRT.api_version)
@@ -103,29 +101,17 @@ def policy_against_our_writes(scene: Scene, name: str) -> Iterator[None]:
         "resources": ["nodemaintenances"],
     }
     expression = f"object.metadata.name != '{name}'"
-    spec = {
-        "matchConstraints": {"resourceRules": [rule]},
-        "validations": [{"expression": expression, "message": "not yet"}],
-    }
-    binding = {"policyName": name, "validationActions": ["Deny"]}
-    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec})
-    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
+    path = f"{MEDIK8S.path}/{name}"
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": "nowhere"}}
     scene.admin.create(MEDIK8S.path, {**body, "metadata": {"name": name}})
 
-    def in_force() -> bool:
-        try:
-            scene.admin.patch(f"{MEDIK8S.path}/{name}", {"spec": {"reason": "tried"}})
-        except Rejected:
-            return True
-        return False
+    def attempt() -> object:
+        return scene.admin.patch(path, {"spec": {"reason": "tried"}})
 
-    await_ready("the policy", in_force, scene.product.servers)
-    scene.delete(f"{MEDIK8S.path}/{name}")
-    scene.gone(f"{MEDIK8S.path}/{name}")
-    yield
-    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-        scene.admin.run(scene.admin.api.request("DELETE", f"{ADMISSION}/{kind}/{name}"))
+    with policy(scene, name, rule, expression, "not yet", attempt):
+        scene.delete(path)
+        scene.gone(path)
+        yield
 
 
 @proves("NMO-11", "X-3")

@@ -110,14 +110,10 @@ def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: 
 
     with webhook(scene, hung, hang, 1):
         path = scene.maintain(node)
-        status = scene.reaches(path, lambda item: len(_told(item)) == 2)["status"]
-        tried = len(scene.evictions(stuck))
-        for _ in range(3):
-            scene.tick()
+        status = _blocked_and_in_no_haste(scene, path, stuck)
 
         assert status["pendingCount"] == 2
         assert all("slow.example.com" in entry["message"] for entry in status["blockedPods"])
-        assert len(scene.evictions(stuck)) == tried <= 3 * 2
         well.set()
         scene.reaches(path, seconds=90)
     assert len(granted(scene, stuck)) == 2
@@ -139,19 +135,25 @@ def test_a_refusal_that_comes_after_the_look_is_told(scene: Scene) -> None:
 
     with webhook(scene, strict, refuse_later, 10):
         path = scene.maintain(node)
-        status = scene.reaches(path, lambda item: len(_told(item)) == 2)["status"]
-        tried = len(scene.evictions(refused))
-        for _ in range(3):
-            scene.tick()
+        status = _blocked_and_in_no_haste(scene, path, refused)
 
         assert all("not today" in entry["message"] for entry in status["blockedPods"])
         assert "not today" in status["lastError"]
-        assert len(scene.evictions(refused)) == tried <= 3 * 2
         well.set()
         scene.reaches(path, seconds=90)
     assert len(granted(scene, refused)) == 2
     scene.delete(path)
     scene.gone(path)
+
+
+def _blocked_and_in_no_haste(scene: Scene, path: str, pods: list[Object]) -> Object:
+    """The status that says of these pods until when they are blocked; ticks do not ask for them before that."""
+    status: Object = scene.reaches(path, lambda item: len(_told(item)) == len(pods))["status"]
+    tried = len(scene.evictions(pods))
+    for _ in range(3):
+        scene.tick()
+    assert len(scene.evictions(pods)) == tried <= 3 * len(pods)
+    return status
 
 
 def _told(item: Object) -> list[Object]:

@@ -1,0 +1,42 @@
+"""Admission policies that refuse something for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kube.door.errors import Rejected
+from kube.paths import Object
+from localcluster.processes import await_ready
+from tests.chain.scene import Scene
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+
+@contextmanager
+def policy(
+    scene: Scene, name: str, rule: Object, expression: str, message: str, attempt: Callable[[], object]
+) -> Iterator[None]:
+    """Have requests of `rule` for which `expression` is false refused with `message` while the block runs.
+
+    It is in force once `attempt` is refused.
+    """
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": expression, "message": message}],
+    }
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec})
+    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
+
+    def in_force() -> bool:
+        try:
+            attempt()
+        except Rejected:
+            return True
+        return False
+
+    await_ready("the policy", in_force, scene.product.servers)
+    yield
+    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        scene.admin.run(scene.admin.api.request("DELETE", f"{ADMISSION}/{kind}/{name}"))
