@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from http import HTTPStatus
 
 from console.operations.describing import full_name, phase_word
 from console.operations.errors import Refusal
 from kube.door.api import Api, absent_ok
 from kube.door.errors import Conflict, NotFound
+from kube.door.together import together
 from kube.maintenance.groups import Group
 from kube.maintenance.lookup import maintenances
 from kube.maintenance.objects import REQUESTER, is_deleting, node_name, path
@@ -62,7 +62,7 @@ async def end(api: Api, node: str) -> list[Object]:
     ended = await maintenances(api, node)
     if not ended:
         raise await _nothing_to_end(api, node)
-    await asyncio.gather(*(_delete(api, item) for item in ended))
+    await together(*(_delete(api, item) for item in ended))
     return ended
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from console.operations.errors import OperationError
 from kube.door.api import Api, absent_ok
 from kube.door.following import follow, merged
+from kube.door.together import together
 from kube.maintenance.groups import GROUPS, Group
 from kube.paths import Object, pods_on
 
 
 async def served_groups(api: Api) -> list[Group]:
     """The groups whose CRD is installed. Raises `OperationError` when none is."""
-    answers = await asyncio.gather(*(absent_ok(api.get(f"/apis/{version}")) for version in GROUPS))
+    answers = await together(*(absent_ok(api.get(f"/apis/{version}")) for version in GROUPS))
     served = [group for group, answer in zip(GROUPS.values(), answers, strict=True) if _serves(answer)]
     if not served:
         raise OperationError("this cluster has no NodeMaintenance kind", "install the CRDs first")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,6 +12,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing.journal.entries import Entry
 from kube.door.api import Api, absent_ok
+from kube.door.together import together
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import SUCCEEDED, phase
 from kube.nodes import in_maintenance, node_path
@@ -121,7 +121,7 @@ def _node(name: Any) -> Iterator[RecordedObject]:
 
 async def read_changes(api: Api, objects: Collection[RecordedObject]) -> Changes:
     """Read each of them once. Raises `ApiError`, e.g. `Denied` where the caller may not read them."""
-    found = await asyncio.gather(*(absent_ok(api.get(each.path)) for each in objects))
+    found = await together(*(absent_ok(api.get(each.path)) for each in objects))
     changes = {each: change_of(each, live) for each, live in zip(objects, found, strict=True)}
     return Changes({each: change for each, change in changes.items() if change})
 

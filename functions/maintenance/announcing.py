@@ -5,7 +5,6 @@ A maintenance is worth more than its announcement: an API error is logged, not r
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timezone
 
 from functions.maintenance.subject import log_about
@@ -56,11 +55,7 @@ def announced(node: str, reason: str, maintenance: Maintenance, cluster: Cluster
 
 def _write(events: list[Object], maintenance: Maintenance, cluster: Cluster) -> None:
     """Write them side by side."""
-
-    async def together() -> None:
-        await asyncio.gather(*(_create_or_count(cluster.api, event, maintenance) for event in events))
-
-    cluster.run(together())
+    cluster.together(*(_create_or_count(cluster.api, event, maintenance) for event in events))
 
 
 async def _create_or_count(api: Api, event: Object, maintenance: Maintenance) -> None:

@@ -23,6 +23,7 @@ from kube.budgets import Blocked, budget_paths, identity, plan
 from kube.door.api import Api
 from kube.door.cluster import Cluster
 from kube.door.evicting import evict_batch, orphans
+from kube.door.together import together
 from kube.evictions import Batch, summary
 from kube.maintenance import patience
 from kube.maintenance.groups import MEDIK8S
@@ -103,7 +104,7 @@ async def _waiting(api: Api, node: str, event: BaseCloudEvent, listed: Object) -
 
 async def _budgets(api: Api, pods: list[Pod], version: str) -> list[Object]:
     """The budgets of the namespaces that these pods are in, no older than `version`."""
-    lists = await asyncio.gather(*(api.list(path, version=version) for path in budget_paths(pods)))
+    lists = await together(*(api.list(path, version=version) for path in budget_paths(pods)))
     return [budget for listed in lists for budget in listed["items"]]
 
 

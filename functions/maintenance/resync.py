@@ -26,6 +26,7 @@ from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Unavailable
 from kube.door.paging import all_items
+from kube.door.together import together
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
@@ -110,7 +111,7 @@ async def _waiting(api: Api, known: Known, rounds: Rounds, now: datetime) -> lis
     looks = [_looked(item, _due_of_node(api, item, known, now)) for item in rounds.unlabelled.take(unlabelled, LOOKS)]
     inspected = _inspected([item for item, what in dues if what is Look.PODS], rounds)
     looks += [_looked(item, _due_of_pods(api, item, now)) for item in inspected]
-    outcomes = await asyncio.gather(*looks)
+    outcomes = await together(*looks)
     left = [item for item, what in [*dues, *outcomes] if what is Look.LATER]
     if left:
         log.warning("resync ran out of time", extra={"fields": {"left": len(left)}})

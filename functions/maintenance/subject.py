@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from cloudevents.core.base import BaseCloudEvent
@@ -14,6 +13,7 @@ from functions.data import data_of
 from functions.failures import Failed, retry
 from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
+from kube.door.together import together
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import Maintenance, began_on, has_begun, is_deleting, node_name
 from kube.nodes import Node, node_path
@@ -78,7 +78,7 @@ async def active(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | 
     """See `read_active`; for a function that reads more beside them."""
     name = node_of(event)
     paths = path_of(reference_of(event)), node_path(name)
-    found, node = await asyncio.gather(*(absent_ok(api.get(path)) for path in paths))
+    found, node = await together(*(absent_ok(api.get(path)) for path in paths))
     maintenance = if_same(found, event)
     if maintenance is None or not is_active(maintenance, name):
         return None

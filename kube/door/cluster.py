@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 from kube.door.api import MERGE_PATCH, Api
+from kube.door.together import together
 from kube.paths import Object
 
 T = TypeVar("T")
@@ -37,7 +38,8 @@ class Cluster:
         return view
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
+        """Cancel what is still at work, close the connections and end the thread."""
+        self.run(_cancelled_others())
         self.run(self.api.close())
         self._stop()
 
@@ -51,16 +53,8 @@ class Cluster:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     def together(self, *calls: Awaitable[Any]) -> list[Any]:
-        """The results of several calls made at once, in order; the first error is raised after all have ended."""
-
-        async def gather() -> list[Any]:
-            results = await asyncio.gather(*calls, return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
-            return list(results)
-
-        return self.run(gather())
+        """See `together.together`."""
+        return self.run(together(*calls))
 
     def get(self, path: str) -> Object:
         """See `Api.get`."""
@@ -81,3 +75,11 @@ class Cluster:
     def delete(self, path: str, *, uid: str, version: str = "") -> Object:
         """See `Api.delete`."""
         return self.run(self.api.delete(path, uid=uid, version=version))
+
+
+async def _cancelled_others() -> None:
+    """End the other tasks of the loop: an eviction that a slow webhook still looks at, whose look has ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

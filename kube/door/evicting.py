@@ -16,6 +16,7 @@ from kube.door.api import Api, absent_ok
 from kube.door.deadline import seconds_left
 from kube.door.errors import Unavailable
 from kube.door.sending import Sending, Sent
+from kube.door.together import together
 from kube.evictions import Batch
 from kube.pods import Pod, controller, is_daemon, uid
 
@@ -49,7 +50,7 @@ async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> B
     sending = Sending.of(api)
     free = (_evict_queue(sending, [pod], plan, batch, (until, last), budgeted=False) for pod in plan.free)
     behind = (_evict_queue(sending, pods, plan, batch, (until, last), budgeted=True) for pods in plan.queues.values())
-    await asyncio.gather(*free, *behind)
+    await together(*free, *behind)
     return batch
 
 
@@ -109,7 +110,7 @@ async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
     daemons = [pod for pod in pods if is_daemon(pod)]
     owners = {(pod["metadata"]["namespace"], (controller(pod) or {})["name"]) for pod in daemons}
     missing = set()
-    for owner, exists in zip(owners, await asyncio.gather(*(_exists(api, *owner) for owner in owners)), strict=True):
+    for owner, exists in zip(owners, await together(*(_exists(api, *owner) for owner in owners)), strict=True):
         if not exists:
             missing.add(owner)
     return {uid(pod) for pod in daemons if (pod["metadata"]["namespace"], (controller(pod) or {})["name"]) in missing}

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from kube.door.api import Api
 from kube.door.errors import ApiError, NotFound, Rejected, Unavailable
 from kube.door.paging import all_items
+from kube.door.together import together
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.objects import is_deleting, node_name
 from kube.paths import Object, on_node
@@ -22,7 +23,7 @@ async def maintenances(api: Api, node: str = "", version: str | None = None) -> 
 
     `version` as in `Api.list`: None for the newest state, "0" for what the server has at hand.
     """
-    found = await asyncio.gather(*(of_group(api, group, node, version) for group in GROUPS.values()))
+    found = await together(*(of_group(api, group, node, version) for group in GROUPS.values()))
     return by_age(item for items in found for item in items)
 
 
