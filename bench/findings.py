@@ -66,14 +66,17 @@ class Quiet:
 
     Attributes:
         requests: all of its accounts, watches too.
-        events: by type, ticks aside.
-        rows: of the journal, those about ticks aside.
+        events: of ours.
+        rows: of the journal, about these.
+        updates: events of objects that somebody else wrote, one for each time that a kubelet writes the status of a
+            node under maintenance (rule 10: of other nodes there are none). They are answered without a request.
     """
 
     ticks: Sequence[Tick]
     requests: Sequence[Request]
     events: int
     rows: int
+    updates: int
 
     def figures(self) -> list[tuple[str, float, float | None]]:
         """What, value and limit of each figure."""
@@ -85,6 +88,7 @@ class Quiet:
             *((f"of these, {what}", count, None) for what, count in self.between()),
             ("events between ticks", self.events, 0),
             ("journal rows between ticks", self.rows, 0),
+            ("events of others' writes, meanwhile", self.updates, None),
             ("requests for leases, meanwhile", sum(map(is_renewal, self.requests)), None),
             ("watches begun or renewed, meanwhile", sum(request.verb == WATCH for request in self.requests), None),
             ("ticks, meanwhile", len(self.ticks), None),

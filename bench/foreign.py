@@ -1,7 +1,7 @@
-"""Somebody else who writes: ConfigMaps, so many times a second, from a process of its own.
+"""Somebody else who writes, so many times a second, from a process of its own: ConfigMaps, or the leases of all nodes.
 
-`python -m bench.foreign KUBECONFIG RATE` prints a line when it has begun, and when SIGTERM ends it how many writes were
-answered.
+`python -m bench.foreign KUBECONFIG WHAT RATE` prints a line when it has begun, and when SIGTERM ends it how many writes
+were answered.
 """
 
 from __future__ import annotations
@@ -11,28 +11,37 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 
 from bench.watching import ROOT
 from kube.door.api import Api
+from kube.door.paging import all_items
+from kube.door.together import together
+from kube.nodes import NODES
+from kube.paths import Object
 
-PATH = "/api/v1/namespaces/default/configmaps"
+MAPS_PATH = "/api/v1/namespaces/default/configmaps"
 MAPS = 10
 """So many are written in turn."""
+LEASES_PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+LEASE_SECONDS = 40
+"""A kubelet's lease; it renews it four times in that time."""
+CONFIGMAPS, HEARTBEATS = "configmaps", "heartbeats"
 
 
 @contextmanager
-def writing(kubeconfig: Path, rate: int) -> Iterator[None]:
-    """Have so many ConfigMaps written a second while the block runs; none with 0.
+def writing(kubeconfig: Path, rate: int, what: str = CONFIGMAPS) -> Iterator[None]:
+    """Have so many objects written a second, in turn, while the block runs; none with 0.
 
     Raises `RuntimeError` when fewer than nine in ten were: what was measured meanwhile is no such case.
     """
     if not rate:
         yield
         return
-    command = [sys.executable, "-m", "bench.foreign", str(kubeconfig), str(rate)]
+    command = [sys.executable, "-m", "bench.foreign", str(kubeconfig), what, str(rate)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout  # noqa: S101 - it is a pipe
         try:
@@ -47,27 +56,46 @@ def writing(kubeconfig: Path, rate: int) -> Iterator[None]:
         raise RuntimeError(f"{written} foreign writes in {seconds:.0f} s, {rate} a second were wanted")
 
 
-async def write(kubeconfig: str, rate: int) -> int:
+async def write(kubeconfig: str, what: str, rate: int) -> int:
     """Write until SIGTERM; returns how many writes were answered."""
     api = await Api.connect(kubeconfig)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    for number in range(MAPS):
-        await api.create(PATH, {"metadata": {"name": f"foreign-{number}"}})
+    path, names, body_of = await KINDS[what](api)
+    await together(*(api.create(path, {"metadata": {"name": name}, **body_of(0)}) for name in names))
     print("writing", flush=True)
     begun, sent = loop.time(), 0
     under_way: set[asyncio.Task[object]] = set()
     while not stop.is_set():
-        body = {"data": {"number": str(sent)}}
-        under_way.add(asyncio.create_task(api.patch(f"{PATH}/foreign-{sent % MAPS}", body)))
+        under_way.add(asyncio.create_task(api.patch(f"{path}/{names[sent % len(names)]}", body_of(sent))))
         sent += 1
         under_way = {task for task in under_way if not _answered(task)}
         await _until(stop, begun + sent / rate)
-    await asyncio.gather(*under_way)
-    for number in range(MAPS):
-        await api.request("DELETE", f"{PATH}/foreign-{number}")
+    await together(*under_way)
+    await together(*(api.request("DELETE", f"{path}/{name}") for name in names))
     await api.close()
     return sent
+
+
+Kind = tuple[str, list[str], Callable[[int], Object]]
+"""The collection, the names in it, and what the write of a number changes."""
+
+
+async def _configmaps(_api: Api) -> Kind:
+    return MAPS_PATH, [f"foreign-{number}" for number in range(MAPS)], lambda sent: {"data": {"number": str(sent)}}
+
+
+async def _heartbeats(api: Api) -> Kind:
+    """The lease that each kubelet renews: its heartbeat, but for one status in five minutes."""
+    names = [node["metadata"]["name"] for node in await all_items(api, NODES)]
+    return LEASES_PATH, names, lambda _sent: {"spec": {"leaseDurationSeconds": LEASE_SECONDS, "renewTime": _now()}}
+
+
+KINDS: dict[str, Callable[[Api], Awaitable[Kind]]] = {CONFIGMAPS: _configmaps, HEARTBEATS: _heartbeats}
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _answered(task: asyncio.Task[object]) -> bool:
@@ -86,4 +114,4 @@ async def _until(stop: asyncio.Event, moment: float) -> None:
 
 
 if __name__ == "__main__":
-    print(asyncio.run(write(sys.argv[1], int(sys.argv[2]))), flush=True)
+    print(asyncio.run(write(sys.argv[1], sys.argv[2], int(sys.argv[3]))), flush=True)

@@ -11,6 +11,7 @@ from bench import costs
 from bench.audit import AuditLog, Request
 from bench.cases import REST, RESTING, RETURNING, Case, Observation
 from bench.findings import Finding, Quiet, Tick
+from bench.foreign import HEARTBEATS, writing
 from bench.load import Load, side_by_side
 from bench.rig import Rig
 from bench.ways import maintenances
@@ -32,17 +33,23 @@ RESTS, TOGETHER, RESTING_MINUTES = 500, 25, 2
 TOLERANT, RETURN, OTHERS, RETURNS = "tolerant", 5, 10, "returning"
 EVICTIONS, CORES = (20, 10, 10), 0.05
 """Limits: of each minute, and of API server and functions above rest."""
+HEARTBEAT_SECONDS = 10
 KWOK = "node-heartbeat.stage.kwok.x-k8s.io"
-HEARTBEAT = {f"{KWOK}/delay": "9s", f"{KWOK}/jitter-delay": "11s"}
+STATUS = {f"{KWOK}/delay": "10s", f"{KWOK}/jitter-delay": "590s"}
+"""What a kubelet writes beside its heartbeats, the leases: a status, about every five minutes, when nothing changed."""
 TICKS = """
     SELECT min(attempts.at), max(attempts.at + attempts.seconds) - min(attempts.at) FROM attempts
     JOIN events ON events.id = attempts.event AND events.source = attempts.source
     WHERE events.type = ? AND attempts.at >= ? AND attempts.at < ? GROUP BY attempts.event ORDER BY 1
 """
-EVENTS = "SELECT count(*) FROM events WHERE type != ? AND arrived >= ? AND arrived < ?"
+EVENTS = """
+    SELECT coalesce(sum(type NOT LIKE 'dev.knative.%'), 0), coalesce(sum(type LIKE 'dev.knative.%'), 0)
+    FROM events WHERE type != ? AND arrived >= ? AND arrived < ?
+"""
+"""Ours, and those of sources that tell of objects."""
 ATTEMPTS = """
     SELECT count(*) FROM attempts LEFT JOIN events ON events.id = attempts.event AND events.source = attempts.source
-    WHERE coalesce(events.type, '') != ? AND attempts.at >= ? AND attempts.at < ?
+    WHERE coalesce(events.type, '') NOT LIKE 'dev.knative.%' AND attempts.at >= ? AND attempts.at < ?
 """
 
 
@@ -72,8 +79,9 @@ def seen(journal: Path, asked: Sequence[Request], since: float, till: float) -> 
     window = (events.TICK, since, till)
     with closing(costs.opened(journal)) as database:
         ticks = [Tick(*row) for row in database.execute(TICKS, window)]
-        happened, attempts = (database.execute(query, window).fetchone()[0] for query in (EVENTS, ATTEMPTS))
-    return Quiet(ticks, asked, happened, happened + attempts)
+        ours, updates = database.execute(EVENTS, window).fetchone()
+        [attempts] = database.execute(ATTEMPTS, window[1:]).fetchone()
+    return Quiet(ticks, asked, ours, ours + attempts, updates)
 
 
 def _cores(rig: Rig, before: dict[str, float], seconds: float) -> list[Figure]:
@@ -90,7 +98,7 @@ def _of_functions(cpu: dict[str, float]) -> Iterable[float]:
 
 
 def _resting(rig: Rig) -> list[Figure]:
-    """Many maintenances that have drained nodes without pods, amid heartbeats of all nodes."""
+    """Many maintenances that have drained nodes without pods, amid what the kubelets of all nodes write."""
     door = rig.cluster
     nodes = [node["metadata"]["name"] for node in door.list("/api/v1/nodes")["items"]]
     bodies = maintenances([f"resting-{number}" for number in range(RESTS)], nodes, "rests")
@@ -100,9 +108,10 @@ def _resting(rig: Rig) -> list[Figure]:
         side_by_side(door, (door.api.create(MEDIK8S.path, body) for body in some))
         rig.watching.last("phase", [body["metadata"]["name"] for body in some], SUCCEEDED)
     took = time.monotonic() - started
-    side_by_side(door, (door.api.patch(node_path(name), {"metadata": {"annotations": HEARTBEAT}}) for name in nodes))
-    time.sleep(SETTLING)
-    figures = _quiet(rig, RESTING_MINUTES * MINUTE)
+    side_by_side(door, (door.api.patch(node_path(name), {"metadata": {"annotations": STATUS}}) for name in nodes))
+    with writing(rig.kubeconfig, len(nodes) // HEARTBEAT_SECONDS, HEARTBEATS):
+        time.sleep(SETTLING)
+        figures = _quiet(rig, RESTING_MINUTES * MINUTE)
     for first in range(0, RESTS, TOGETHER):
         names = [body["metadata"]["name"] for body in bodies[first : first + TOGETHER]]
         side_by_side(door, (door.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))

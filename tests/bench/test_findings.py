@@ -19,7 +19,7 @@ def test_requests_of_a_tick_are_told_from_those_between_ticks() -> None:
         *(asked(100.2, "list pods"), asked(100.3, "list pods"), asked(100.1, "list nodes")),
         *(asked(107.0, "get nodes"), asked(115.1, "list nodes")),
     ]
-    quiet = Quiet(ticks, requests, events=0, rows=0)
+    quiet = Quiet(ticks, requests, events=0, rows=0, updates=0)
 
     figures = {what: value for what, value, _ in quiet.figures()}
 
@@ -38,7 +38,7 @@ def test_renewals_and_watches_are_told_apart() -> None:
         asked(100.1, "list leases", ours),
     ]
 
-    figures = {what: value for what, value, _ in Quiet([Tick(100.0, 0.5)], requests, 0, 0).figures()}
+    figures = {what: value for what, value, _ in Quiet([Tick(100.0, 0.5)], requests, 0, 0, 0).figures()}
 
     assert figures["requests for leases, meanwhile"] == 1
     assert figures["watches begun or renewed, meanwhile"] == 1
@@ -47,7 +47,7 @@ def test_renewals_and_watches_are_told_apart() -> None:
 
 
 def test_without_a_tick_there_is_none_to_tell_of() -> None:
-    assert not any("of a tick" in what for what, _, _ in Quiet([], [], 0, 0).figures())
+    assert not any("of a tick" in what for what, _, _ in Quiet([], [], 0, 0, 0).figures())
 
 
 @pytest.mark.parametrize(
