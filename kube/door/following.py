@@ -14,6 +14,7 @@ from typing import Literal, cast
 from kube.backoff import pauses
 from kube.door.api import Api
 from kube.door.errors import ApiError, NotFound, Rejected, Unavailable
+from kube.door.paging import Listed, pages
 from kube.paths import Object
 from kube.trimming import whole
 
@@ -75,11 +76,11 @@ async def follow(
     Close it (`contextlib.aclosing`), else its watch stays open.
     """
     known, attempts = _Known(keep), _Attempts(path, witness)
-    listed = await _list(api, path, fields, labels, attempts)
+    listed = await _list(api, path, fields, labels, keep, attempts)
     for change in known.compare(listed):
         if initial:
             yield change
-    version = _version(listed)
+    version = listed.version
     attempts.witness.listed()
     yield Change("SYNCED", {"metadata": {"resourceVersion": version}})
     while True:
@@ -94,10 +95,10 @@ async def follow(
         except (NotFound, Rejected) as error:  # no such version, or none that the server understands
             if not isinstance(error, NotFound):
                 attempts.fail(error)
-            listed = await _list(api, path, fields, labels, attempts)
+            listed = await _list(api, path, fields, labels, keep, attempts)
             for change in known.compare(listed):
                 yield change
-            version = _version(listed)
+            version = listed.version
             attempts.witness.listed()
         except ApiError as error:
             attempts.fail(error)
@@ -126,11 +127,13 @@ async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple
             await stream.aclose()  # one that has a change at hand was not reached by any cancelling
 
 
-async def _list(api: Api, path: str, fields: str, labels: str, attempts: _Attempts) -> Object:
+async def _list(
+    api: Api, path: str, fields: str, labels: str, keep: Callable[[Object], Object], attempts: _Attempts
+) -> Listed:
     """The newest list, however long the server is away; with a witness, however long it refuses."""
     while True:
         try:
-            return await api.list(path, fields=fields, labels=labels)
+            return await pages(api, path, fields=fields, labels=labels, keep=keep)
         except NotFound:
             raise
         except ApiError as error:
@@ -194,29 +197,22 @@ class _Known:
         elif kind in ("ADDED", "MODIFIED"):
             yield self._put(self._keep(changed))
 
-    def compare(self, listed: Object) -> Iterator[Change]:
+    def compare(self, listed: Listed) -> Iterator[Change]:
         """The changes from what was yielded to a fresh list; deletions first: a name is free before it comes again."""
-        items = _items(listed)
-        there = {_uid(item) for item in items}
+        there = {_uid(item) for item in listed.items}
         for uid in [uid for uid in self._objects if uid not in there]:
             gone = _unpacked(self._objects.pop(uid)[1])
-            gone["metadata"]["resourceVersion"] = _version(listed)
+            gone["metadata"]["resourceVersion"] = listed.version
             yield Change("DELETED", gone)
-        for item in items:
+        for item in listed.items:
             known = self._objects.get(_uid(item))
             if known is None or known[0] != _version(item):
-                yield self._put(self._keep(item))
+                yield self._put(item)
 
     def _put(self, item: Object) -> Change:
         kind: Kind = "MODIFIED" if _uid(item) in self._objects else "ADDED"
         self._objects[_uid(item)] = (_version(item), _packed(item))
         return Change(kind, item)
-
-
-def _items(listed: Object) -> list[Object]:
-    """The list's items with the kind that the items of a built-in list do not carry."""
-    kind = {"apiVersion": listed["apiVersion"], "kind": str(listed["kind"]).removesuffix("List")}
-    return [{**kind, **item} for item in listed.get("items") or []]
 
 
 def _uid(item: Object) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from kube.door.api import Api
 from kube.door.errors import NotFound
@@ -15,7 +16,14 @@ EXPIRED = 410
 """The server keeps the state that the pages show for some minutes only."""
 
 
-async def all_items(
+class Listed(NamedTuple):
+    """What `keep` kept of all items of a list, as in one state, and the version of that state."""
+
+    items: list[Object]
+    version: str
+
+
+async def pages(
     api: Api,
     path: str,
     *,
@@ -23,8 +31,8 @@ async def all_items(
     labels: str = "",
     version: str | None = None,
     keep: Callable[[Object], Object] = whole,
-) -> list[Object]:
-    """What `keep` keeps of all items of the list at `path`, as in one state; the rest as in `Api.list`.
+) -> Listed:
+    """The list at `path`; of its items, with their kind, only what `keep` keeps. The rest as in `Api.list`.
 
     Raises as `Api.list` does. Where the state is forgotten between two pages, the list is read anew and whole.
     """
@@ -36,9 +44,28 @@ async def all_items(
         except NotFound as error:
             if not token or error.status != EXPIRED:
                 raise
+            items = []
             answer = await api.list(path, fields=fields, labels=labels, version=version)
-            return [keep(item) for item in answer["items"]]
-        items += map(keep, answer["items"])
+        items.extend(map(keep, _of_a_kind(answer)))
         token = answer["metadata"].get("continue") or ""
         if not token:
-            return items
+            return Listed(items, str(answer["metadata"]["resourceVersion"]))
+
+
+async def all_items(
+    api: Api,
+    path: str,
+    *,
+    fields: str = "",
+    labels: str = "",
+    version: str | None = None,
+    keep: Callable[[Object], Object] = whole,
+) -> list[Object]:
+    """The items of `pages`, for whom their version does not matter."""
+    return (await pages(api, path, fields=fields, labels=labels, version=version, keep=keep)).items
+
+
+def _of_a_kind(answer: Object) -> Iterator[Object]:
+    """The items with the kind that the items of a built-in list do not carry."""
+    kind = {"apiVersion": answer["apiVersion"], "kind": str(answer["kind"]).removesuffix("List")}
+    return ({**kind, **item} for item in answer.get("items") or [])
