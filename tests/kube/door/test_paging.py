@@ -8,7 +8,7 @@ from kube.door import paging
 from kube.door.api import Api
 from kube.door.cluster import Cluster
 from kube.door.errors import NotFound
-from kube.door.paging import all_items
+from kube.door.paging import all_items, pages
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.workload import Workload
@@ -61,3 +61,30 @@ def test_where_the_pages_are_forgotten_the_list_is_read_anew(
 def test_a_collection_that_is_not_there_is_an_error(admin: Cluster) -> None:
     with pytest.raises(NotFound):
         admin.run(all_items(admin.api, "/apis/example.com/v1/nothing"))
+
+
+def test_a_page_is_cut_down_before_the_next_one_is_read(
+    admin: Cluster, maps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 10: of a fleet's pods never more than a page is in memory whole; the version is that of the state shown."""
+    monkeypatch.setattr(paging, "PAGE", 3)
+    path, names = maps
+    real, order = Api.list, ""
+
+    async def listing(self: Api, path: str, **more: object) -> Object:
+        nonlocal order
+        order += "L"
+        return await real(self, path, **more)  # type: ignore[arg-type]
+
+    def name_only(item: Object) -> Object:
+        nonlocal order
+        order += "k"
+        return {"kind": item["kind"], "name": item["metadata"]["name"]}
+
+    monkeypatch.setattr(Api, "list", listing)
+
+    listed = admin.run(pages(admin.api, path, labels="paged", keep=name_only))
+
+    assert order == "LkkkLkkkLk"
+    assert listed.items == [{"kind": "ConfigMap", "name": name} for name in sorted(names)]
+    assert int(listed.version) > 0
