@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.watching import ROOT
 from kube.door.api import Api
-from kube.door.paging import all_items
+from kube.door.paging import pages
 from kube.door.together import together
 from kube.nodes import NODES
 from kube.paths import Object
@@ -87,7 +87,7 @@ async def _configmaps(_api: Api) -> Kind:
 
 async def _heartbeats(api: Api) -> Kind:
     """The lease that each kubelet renews: its heartbeat, but for one status in five minutes."""
-    names = [node["metadata"]["name"] for node in await all_items(api, NODES)]
+    names = [node["metadata"]["name"] for node in (await pages(api, NODES)).items]
     return LEASES_PATH, names, lambda _sent: {"spec": {"leaseDurationSeconds": LEASE_SECONDS, "renewTime": _now()}}
 
 

@@ -25,7 +25,7 @@ from functions.maintenance.turns import Turns
 from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Unavailable
-from kube.door.paging import all_items
+from kube.door.paging import Listed, pages
 from kube.door.together import together
 from kube.maintenance import leases
 from kube.maintenance import objects as m
@@ -80,11 +80,11 @@ async def _read(api: Api) -> Known:
 
     Raises `Unavailable` when one got no answer: the tick comes again, and nobody may take half of them for all.
     """
-    *groups, nodes, held = await asyncio.gather(
-        *(of_group(api, group) for group in GROUPS.values()),
-        all_items(api, NODES, labels=LABEL, keep=trimmed_node),
-        all_items(api, leases.LEASES),
-        return_exceptions=True,
+    groups, (nodes, held) = await asyncio.gather(
+        asyncio.gather(*(of_group(api, group) for group in GROUPS.values()), return_exceptions=True),
+        asyncio.gather(
+            pages(api, NODES, labels=LABEL, keep=trimmed_node), pages(api, leases.LEASES), return_exceptions=True
+        ),
     )
     unanswered = next((answer for answer in (*groups, nodes, held) if isinstance(answer, Unavailable)), None)
     if unanswered:
@@ -94,14 +94,14 @@ async def _read(api: Api) -> Known:
     return Known(items, _by_name(nodes), _by_name(held), whole=all(items is not None for items in found))
 
 
-def _by_name(answer: list[Object] | BaseException) -> dict[str, Object] | None:
+def _by_name(answer: Listed | BaseException) -> dict[str, Object] | None:
     """A list by name, or None, with a line in the log, where an API error came in its place."""
     if isinstance(answer, ApiError):
         log.warning("resync could not list all: %s", answer.message)
         return None
     if isinstance(answer, BaseException):
         raise answer
-    return {item["metadata"]["name"]: item for item in answer}
+    return {item["metadata"]["name"]: item for item in answer.items}
 
 
 async def _waiting(api: Api, known: Known, rounds: Rounds, now: datetime) -> list[tuple[Object, str]]:

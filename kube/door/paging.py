@@ -52,19 +52,6 @@ async def pages(
             return Listed(items, str(answer["metadata"]["resourceVersion"]))
 
 
-async def all_items(
-    api: Api,
-    path: str,
-    *,
-    fields: str = "",
-    labels: str = "",
-    version: str | None = None,
-    keep: Callable[[Object], Object] = whole,
-) -> list[Object]:
-    """The items of `pages`, for whom their version does not matter."""
-    return (await pages(api, path, fields=fields, labels=labels, version=version, keep=keep)).items
-
-
 def _of_a_kind(answer: Object) -> Iterator[Object]:
     """The items with the kind that the items of a built-in list do not carry."""
     kind = {"apiVersion": answer["apiVersion"], "kind": str(answer["kind"]).removesuffix("List")}

@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from kube.door.api import Api
 from kube.door.errors import ApiError, NotFound, Rejected, Unavailable
-from kube.door.paging import all_items
+from kube.door.paging import pages
 from kube.door.together import together
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.objects import is_deleting, node_name
@@ -79,13 +79,14 @@ async def of_group(api: Api, group: Group, node: str = "", version: str | None =
     A CRD that somebody else left there may not know our field selector: then the whole list tells.
     """
     try:
-        items = await all_items(api, group.path, fields=on_node(node) if node else "", version=version)
+        items = (await pages(api, group.path, fields=on_node(node) if node else "", version=version)).items
     except NotFound:
         return []
     except Rejected as error:
         if not node or error.status != HTTPStatus.BAD_REQUEST:
             raise
-        items = [item for item in await all_items(api, group.path, version=version) if node_name(item) == node]
+        listed = await pages(api, group.path, version=version)
+        items = [item for item in listed.items if node_name(item) == node]
     return [{**item, "apiVersion": group.api_version, "kind": "NodeMaintenance"} for item in items]
 
 

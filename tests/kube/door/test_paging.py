@@ -8,7 +8,7 @@ from kube.door import paging
 from kube.door.api import Api
 from kube.door.cluster import Cluster
 from kube.door.errors import NotFound
-from kube.door.paging import all_items, pages
+from kube.door.paging import pages
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.workload import Workload
@@ -33,7 +33,7 @@ def test_all_pages_are_the_whole_list(
     monkeypatch.setattr(paging, "PAGE", page)
     path, names = maps
 
-    items = admin.run(all_items(admin.api, path, labels="paged"))
+    items = admin.run(pages(admin.api, path, labels="paged")).items
 
     assert sorted(item["metadata"]["name"] for item in items) == sorted(names)
 
@@ -53,14 +53,14 @@ def test_where_the_pages_are_forgotten_the_list_is_read_anew(
 
     monkeypatch.setattr(Api, "list", forgetful)
 
-    items = admin.run(all_items(admin.api, path, labels="paged"))
+    items = admin.run(pages(admin.api, path, labels="paged")).items
 
     assert sorted(item["metadata"]["name"] for item in items) == sorted(names)
 
 
 def test_a_collection_that_is_not_there_is_an_error(admin: Cluster) -> None:
     with pytest.raises(NotFound):
-        admin.run(all_items(admin.api, "/apis/example.com/v1/nothing"))
+        admin.run(pages(admin.api, "/apis/example.com/v1/nothing"))
 
 
 def test_a_page_is_cut_down_before_the_next_one_is_read(
