@@ -35,7 +35,7 @@ def test_kubectl_lists_exactly_what_a_function_touches(stage: Stage, function: s
 @pytest.mark.parametrize(
     ("function", "account", "may_not"),
     [
-        ("begin", "restore", "create resource leases"),
+        ("begin", "restore", "list resource pods"),
         ("cordon", "evict", "patch resource nodes"),
         ("taint", "status", "patch resource nodes"),
         ("evict", "cordon", "list resource (pods|poddisruptionbudgets)"),  # it asks for both at once
