@@ -23,6 +23,9 @@ NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]
 A line break would end a header, NUL a text of PostgreSQL, a surrogate what encodes it, an escape the screen it is on.
 """
 
+SURROGATE = b"\\ud"
+"""What the escape of one begins with in JSON."""
+
 
 class BadEvent(ValueError):
     """The request is no CloudEvent we can read; the message names what is wrong and is fit for the sender."""
@@ -68,7 +71,7 @@ def received(
         raise BadEvent(f"not a CloudEvent 1.0: {error}") from None
     if event.get_specversion() != "1.0":
         raise BadEvent(f"specversion is {event.get_specversion()!r}; send 1.0")
-    _check_text(event)
+    _check_text(event, body)
     if body and not any_data and not isinstance(event.get_data(), (dict, list, type(None))):
         raise BadEvent("data is not valid JSON")
     return event
@@ -105,11 +108,17 @@ def _check_required(attributes: object, prefix: str) -> None:
         raise BadEvent(f"not a CloudEvent 1.0: {', '.join(missing)} missing")
 
 
-def _check_text(event: BaseCloudEvent) -> None:
-    """Raises `BadEvent` for an attribute with characters that no text of CloudEvents has."""
+def _check_text(event: BaseCloudEvent, body: bytes) -> None:
+    """Raises `BadEvent` for an attribute with characters that no text of CloudEvents has, and for half a character in
+    JSON, which it can name and nobody can write."""
     for name, value in event.get_attributes().items():
         if NO_TEXT.search(name) or (isinstance(value, str) and NO_TEXT.search(value)):
-            raise BadEvent(f"attribute {name!r} has characters that are no text")
+            raise BadEvent(f"attribute {name!a} has characters that are no text")
+    if SURROGATE in body.lower():
+        try:
+            json.dumps(event.get_data(), ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            raise BadEvent("data has a surrogate without its other half") from None
 
 
 def _reasons(error: BaseCloudEventException) -> str:

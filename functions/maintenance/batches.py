@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import data_of
+from functions.data import data_of, version_in
 from functions.looking import Replies, Subject
 from functions.maintenance.subject import node_of, reference_of
 from kube.paths import Object
@@ -21,7 +21,9 @@ class LookingAtPods:
     """Looks at a node's pods for one maintenance: each may evict some, and the answer names them all."""
 
     def subject(self, event: BaseCloudEvent) -> Subject:
-        """The maintenance, at its node."""
+        """The maintenance, at its node; a hint that names no version that can be is refused before it is absorbed."""
+        for name in VERSIONS:
+            version_in(event, name)
         return Subject(f"node {node_of(event)}", reference_of(event).uid)
 
     def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:

@@ -10,6 +10,9 @@ from flask import Response
 from eventing.wire import BATCH, batch, binary
 from functions.failures import Retry
 
+LONGEST = 2000
+"""Characters of a line."""
+
 
 def replay_response(replies: list[BaseCloudEvent], accept: str) -> Response:
     """The answer to a replay: 200 with all events as a batch if `accept` takes one, else 204."""
@@ -49,5 +52,6 @@ def _publish(replies: list[BaseCloudEvent]) -> None:
 
 
 def text(text: str, code: int) -> Response:
-    """A line for people."""
-    return Response(text, code, mimetype="text/plain")
+    """A line for people. It may quote what was sent, and so has an end."""
+    line = text if len(text) <= LONGEST else f"{text[:LONGEST]} ...\n"
+    return Response(line, code, mimetype="text/plain")

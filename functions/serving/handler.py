@@ -90,7 +90,7 @@ def answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, *, acc
     """
     with logs.every_line(**marks.of(attempt.event)):
         response = _answer(function, attempt, cluster, accept)
-    attempt.status = response.status_code
+    attempt.status, attempt.answered = response.status_code, response.calculate_content_length() or 0
     attempt.error = response.get_data(as_text=True).strip() if attempt.status >= 400 else ""
     return response
 
