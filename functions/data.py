@@ -7,6 +7,7 @@ from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 
+from eventing.signatures import is_ours
 from eventing.wire import BadEvent
 from kube.maintenance.objects import MALFORMED, moment
 from kube.paths import Object
@@ -36,13 +37,16 @@ def metadata_of(event: BaseCloudEvent) -> Mapping[str, Any]:
 
 
 def version_in(event: BaseCloudEvent, name: str) -> str:
-    """A resource version in the event's data, "" where there is none. Raises `BadEvent` for what cannot be one."""
+    """A resource version in the event's data, "" where there is none. Raises `BadEvent` for what cannot be one.
+
+    Of an event that is not ours it is "", too: one of next year would keep whoever lists by it waiting.
+    """
     value = data_of(event).get(name) or ""
     if not isinstance(value, str) or (value and not (value.isascii() and value.isdecimal())):
         raise BadEvent(f"data.{name} is no resource version")
     if len(value) > VERSION_DIGITS:
         raise BadEvent(f"data.{name} is longer than any resource version")
-    return value
+    return value if is_ours(event) else ""
 
 
 def blocked_in(event: BaseCloudEvent) -> list[Object] | None:

@@ -16,6 +16,7 @@ import aiohttp
 from eventing.events import Reference, event
 from eventing.podsource.metrics import HINTS
 from eventing.podsource.tasks import Tasks
+from eventing.signatures import signed
 from eventing.wire import binary
 from kube.backoff import pauses
 
@@ -126,7 +127,8 @@ class Sender:
 
     async def _post(self, kind: str, maintenance: Reference, node: str, hint: Hint) -> bool:
         """Publish the hint as an event; whether the sink accepted it."""
-        message = binary(event(kind, "podsource", maintenance, node, seed=hint.seed, data=hint.data, flags=hint.flags))
+        emitted = event(kind, "podsource", maintenance, node, seed=hint.seed, data=hint.data, flags=hint.flags)
+        message = binary(signed(emitted))
         try:
             async with self._session.post(self._sink, data=message.body, headers=message.headers) as response:
                 if response.status < 300:

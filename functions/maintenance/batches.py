@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from eventing.signatures import signed
 from functions.data import data_of, version_in
 from functions.looking import Replies, Subject
 from functions.maintenance.subject import node_of, reference_of
@@ -30,7 +31,7 @@ class LookingAtPods:
         """The hint with the newest pods, whose type says whether the last of them are gone, and the newest budgets."""
         versions = {name: newest(_version(hint, name) for hint in hints) for name in VERSIONS}
         latest = next(hint for hint in hints if _version(hint, "podsVersion") == versions["podsVersion"])
-        return events.with_data(latest, versions)
+        return signed(events.with_data(latest, versions))
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The last look's answer, with the evictions of all; only `pods.evicted` can say that there is more to see.

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
+from eventing.signatures import require_ours
 from functions.data import blocked_in, data_of, version_in
 from functions.failures import Retry
 from functions.maintenance import fleet
@@ -34,7 +35,12 @@ ATTEMPTS = 5
 
 
 def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Bring `.status` to what the cluster shows and the event adds. Raises `Retry` when others keep writing."""
+    """Bring `.status` to what the cluster shows and the event adds.
+
+    What an event adds, nobody can look up: one that is not ours adds nothing, and writes nothing. Raises `Forged` then,
+    and `Retry` when others keep writing.
+    """
+    require_ours(event)
     findings, version = findings_of(event), version_in(event, "podsVersion")
     for _ in range(ATTEMPTS):
         maintenance = read_maintenance(event, cluster)

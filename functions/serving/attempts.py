@@ -23,6 +23,7 @@ from cloudevents.core.bindings.http import HTTPMessage
 
 from eventing import marks
 from eventing.journal.entries import Attempt, attempts_event
+from eventing.signatures import signed
 from eventing.wire import binary, structured
 from functions.serving.metrics import ATTEMPTS_LOST
 from functions.serving.waiting import Waiting
@@ -179,7 +180,7 @@ class Publisher:
 
     def _publish(self, session: Session, attempts: list[Attempt]) -> bool:
         """Publish attempts in one event, or in halves where that is too large; False when the process ends before."""
-        status = self._post_until_answered(session, binary(attempts_event(attempts)))
+        status = self._post_until_answered(session, binary(signed(attempts_event(attempts))))
         if status == TOO_LARGE and len(attempts) > 1:
             half = len(attempts) // 2
             return self._publish(session, attempts[:half]) and self._publish(session, attempts[half:])

@@ -12,6 +12,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import logs, marks
 from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.signatures import signed
 from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, received_or_none
 from functions.failures import Retry
 from functions.serving.answers import replay_response, response_of, text
@@ -99,7 +100,8 @@ def _answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, accep
     event = attempt.event
     try:
         with within(SECONDS_TO_ANSWER):
-            attempt.replies = invoke(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
+            replies = invoke(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
+        attempt.replies = [signed(reply) for reply in replies]
         return replay_response(attempt.replies, accept) if marks.is_replay(event) else response_of(attempt.replies)
     except BadEvent as error:
         return _refused(function, error)
