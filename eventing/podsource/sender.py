@@ -17,6 +17,7 @@ from eventing.events import Reference, event
 from eventing.podsource.metrics import HINTS
 from eventing.podsource.tasks import Tasks
 from eventing.signatures import signed
+from eventing.sinks import identity, trust
 from eventing.wire import binary
 from kube.backoff import pauses
 
@@ -63,7 +64,10 @@ class Sender:
         self._slots: dict[tuple[str, str, str], Slot] = {}
 
     async def __aenter__(self) -> Sender:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10), trust_env=True)
+        connector = aiohttp.TCPConnector(ssl=trust())
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=10), trust_env=True
+        )
         return self
 
     async def __aexit__(
@@ -130,7 +134,8 @@ class Sender:
         emitted = event(kind, "podsource", maintenance, node, seed=hint.seed, data=hint.data, flags=hint.flags)
         message = binary(signed(emitted))
         try:
-            async with self._session.post(self._sink, data=message.body, headers=message.headers) as response:
+            headers = {**message.headers, **identity()}
+            async with self._session.post(self._sink, data=message.body, headers=headers) as response:
                 if response.status < 300:
                     HINTS.labels(kind).inc()
                     return True
