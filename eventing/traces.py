@@ -17,8 +17,9 @@ from contextvars import ContextVar
 from cloudevents.core.base import BaseCloudEvent
 
 EXTENSION = "traceparent"
-FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
-"""W3C Trace Context, 3.2.2: version, trace id, parent id, flags; neither id is all zeros."""
+FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?")
+"""W3C Trace Context, 3.2.2: version, trace id, parent id, flags; neither id is all zeros. What a later version
+may add after them is plain ASCII: all of it goes into a header."""
 CURRENT: ContextVar[tuple[str, str]] = ContextVar("maintenance's uid and span of the current attempt", default=("", ""))
 
 

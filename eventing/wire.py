@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 from cloudevents.core.base import BaseCloudEvent
@@ -16,6 +17,14 @@ REQUIRED = ("specversion", "id", "source", "type")
 """CloudEvents 1.0, "required attributes"."""
 JSON = ("application/json", "text/json")
 BATCH = "application/cloudevents-batch+json"
+NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+"""What an attribute must not hold: control characters, surrogates, noncharacters (CloudEvents 1.0, "type system").
+
+A line break would end a header, NUL a text of PostgreSQL, a surrogate what encodes it, an escape the screen it is on.
+"""
+
+SURROGATE = b"\\ud"
+"""What the escape of one begins with in JSON."""
 
 
 class BadEvent(ValueError):
@@ -62,6 +71,7 @@ def received(
         raise BadEvent(f"not a CloudEvent 1.0: {error}") from None
     if event.get_specversion() != "1.0":
         raise BadEvent(f"specversion is {event.get_specversion()!r}; send 1.0")
+    _check_text(event, body)
     if body and not any_data and not isinstance(event.get_data(), (dict, list, type(None))):
         raise BadEvent("data is not valid JSON")
     return event
@@ -96,6 +106,19 @@ def _check_required(attributes: object, prefix: str) -> None:
     missing = [name for name in REQUIRED if f"{prefix}{name}" not in attributes]
     if missing:
         raise BadEvent(f"not a CloudEvent 1.0: {', '.join(missing)} missing")
+
+
+def _check_text(event: BaseCloudEvent, body: bytes) -> None:
+    """Raises `BadEvent` for an attribute with characters that no text of CloudEvents has, and for half a character in
+    JSON, which it can name and nobody can write."""
+    for name, value in event.get_attributes().items():
+        if NO_TEXT.search(name) or (isinstance(value, str) and NO_TEXT.search(value)):
+            raise BadEvent(f"attribute {name!a} has characters that are no text")
+    if SURROGATE in body.lower():
+        try:
+            json.dumps(event.get_data(), ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            raise BadEvent("data has a surrogate without its other half") from None
 
 
 def _reasons(error: BaseCloudEventException) -> str:

@@ -21,6 +21,7 @@ from eventing import events, marks
 from eventing.deadletters import dead_letter_of
 from eventing.journal.entries import attempts_in
 from eventing.journal.retention import Pruner, Retention
+from eventing.signatures import require_ours
 from functions.failures import Retry
 from kube.door.cluster import Cluster
 
@@ -39,11 +40,14 @@ OPENING = threading.Lock()
 def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
     """Write the event down once, whole; of `attempts.made`, the attempts.
 
-    Raises `Retry` while the journal cannot be written, and `BadEvent` for attempts that are none.
+    Raises `Retry` while the journal cannot be written, `BadEvent` for attempts that are none, and `Forged` for what
+    names one of our programs as its source and is not ours: history must not show what nobody did.
     """
     arrived = datetime.now(timezone.utc)  # before it waits for the journal, which takes its time to open
     if marks.is_dry_run(event):
         return []
+    if event.get_source().startswith(events.SOURCE):
+        require_ours(event)
     try:
         _keep(event, arrived)
     except OSError as error:

@@ -27,6 +27,14 @@ MASTERS = "system:masters"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # FIPS 186-4, D.1.2.3
 
 
+def signing_key(directory: Path) -> str:
+    """Give the secret that the product's programs on a cluster share, by the cluster's folder; made at first need."""
+    file = directory / "signing.key"
+    if not file.exists():
+        write_secret(file, secrets.token_urlsafe(32))
+    return file.read_text()
+
+
 def service_account(name: str) -> str:
     """Give the user name of one of the product's ServiceAccounts."""
     return f"system:serviceaccount:{NAMESPACE}:{name}"

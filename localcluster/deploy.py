@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import subprocess
 import sys
@@ -60,9 +61,28 @@ def deploy(overlay: str) -> None:
             "; install Knative first, see docs/install.md" if any(KNATIVE in version for version, _ in missing) else ""
         )
         raise LocalClusterError(f"the cluster does not serve {names}, so nothing was applied{remedy}")
+    _share_key(kubectl, list(yaml.safe_load_all(rendered)))
     done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
     if done.returncode:
         raise LocalClusterError(f"kubectl did not apply all of {folder}, see above; `make deploy` again goes on")
+
+
+def _share_key(kubectl: str, items: Iterable[dict[str, Any]]) -> None:
+    """Make the Secret with the key that our programs sign events with, before their pods, unless it is there.
+
+    Its namespace comes first, where it is one of the objects.
+    """
+    items = list(items)
+    for space in {item["metadata"]["namespace"] for item in items if item["kind"] == "ContainerSource"}:
+        own = [item for item in items if item["kind"] == "Namespace" and item["metadata"]["name"] == space]
+        for body in own:
+            _run(kubectl, "apply", "-f", "-", text=json.dumps(body))
+        metadata = {"name": "signing", "namespace": space}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+        body = {**secret, "stringData": {"key": secrets.token_urlsafe(32)}}
+        answer = _run(kubectl, "create", "-f", "-", text=json.dumps(body), check=False)
+        if answer.returncode and "AlreadyExists" not in answer.stderr:
+            raise LocalClusterError(f"the Secret signing could not be made: {answer.stderr.strip()}")
 
 
 def _program() -> str:
@@ -88,8 +108,8 @@ def _served(kubectl: str, rendered: str) -> set[Kind]:
     return found
 
 
-def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(*command: str, text: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if check and done.returncode:
         raise LocalClusterError(f"{' '.join(command[1:])}: {done.stderr.strip()}")
     return done

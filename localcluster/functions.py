@@ -29,7 +29,8 @@ class FunctionProcesses:
     def __init__(self, cluster: LocalCluster, directory: Path, sink: str, journal: Path) -> None:
         self._cluster, self._directory = cluster, directory
         self._ports = {name: free_port() for name in FUNCTIONS}
-        self._wiring = Wiring(sink, str(journal), self.url("record"))
+        key = access.signing_key(cluster.directory)
+        self._wiring = Wiring(sink, str(journal), self.url("record"), key)
         self.servers: dict[str, Server] = {}
 
     def url(self, name: str) -> str:

@@ -35,15 +35,17 @@ class Wiring:
         sink: where events are posted.
         journal: file or URL of the journal.
         record: the address of the function `record`.
+        key: the secret that events are signed with; "" signs none.
     """
 
     sink: str
     journal: str
     record: str
+    key: str = ""
 
     def environment(self) -> dict[str, str]:
         """Give it as the functions read it."""
-        return {"K_SINK": self.sink, "JOURNAL": self.journal, "RECORD": self.record}
+        return {"K_SINK": self.sink, "JOURNAL": self.journal, "RECORD": self.record, "SIGNING_KEY": self.key}
 
 
 def function_server(

@@ -43,7 +43,8 @@ class Product(Startable):
         self.functions_log = directory / "functions.log"
         self.delivery_log = directory / "delivery.log"
         identity = cluster.kubeconfig_for(access.service_account("functions"))
-        wiring = Wiring(self.broker_url, str(self.journal), self.function_url("record"))
+        key = access.signing_key(cluster.directory)
+        wiring = Wiring(self.broker_url, str(self.journal), self.function_url("record"), key)
         self.functions = function_server("functions", functions_port, self.functions_log, identity, wiring)
         self.delivery = self._delivery(cluster, delivery_port)
 
@@ -53,6 +54,7 @@ class Product(Startable):
         environment = {
             **DIRECT,
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("sources"))),
+            "SIGNING_KEY": access.signing_key(cluster.directory),
             "PODSOURCE_KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("podsource"))),
         }
         command = [sys.executable, "-m", "eventing.local.broker", *manifests, *where]

@@ -12,10 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Table, create_engine, make_url
 from sqlalchemy import event as hooks
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, SQLAlchemyError
 
 from eventing.journal import versions
 from eventing.journal.versions import WrongVersion
+from eventing.wire import BadEvent
 
 CHECK_SECONDS = 1.0
 """How often a writer looks whether a newer release has migrated the tables: each look costs a round trip."""
@@ -34,6 +35,10 @@ INSERTS: Mapping[str, Insert] = {"sqlite": sqlite.insert, "postgresql": postgres
 
 class JournalError(OSError):
     """The journal cannot be opened, read or written; the message names it."""
+
+
+class BadData(BadEvent):
+    """The database takes everything but this: trying again changes nothing; the message names the reason."""
 
 
 class Database:
@@ -93,6 +98,8 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except (DataError, OverflowError, UnicodeError) as error:
+            raise BadData(f"the journal cannot hold it: {_reason(error)}") from None
         except (SQLAlchemyError, ImportError, WrongVersion) as error:
             raise JournalError(f"journal {_without_password(self.url)}: {_reason(error)}") from None
 
@@ -113,9 +120,10 @@ def engine_of(url: str) -> Engine:
 
 
 def _tune(connection: Any, _record: object) -> None:
-    """WAL: readers and the writer do not wait for each other; a kill -9 takes nothing, a power cut the last few."""
+    """WAL: readers and the writer do not wait for each other. FULL: once `record` has answered, a durable broker
+    forgets the event, so that not even a power cut may take it."""
     connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA synchronous=FULL")
 
 
 def _reason(error: Exception) -> str:

@@ -18,6 +18,8 @@ from eventing.deadletters import DeadLetter, dead_letter_of
 from eventing.events import ATTEMPTS_MADE, SOURCE
 from eventing.wire import BadEvent
 
+LONGEST, HIGHEST_STATUS = 1e6, 999
+"""Seconds of an attempt, and its status; what is more has no place in a database's column."""
 Structured = Mapping[str, Any]
 """An event in the JSON format, structured mode."""
 
@@ -168,15 +170,26 @@ def attempts_in(event: BaseCloudEvent) -> list[Attempt]:
 def _attempt(where: str, value: object) -> Attempt:
     data = _mapping(value)
     fields = {name: _field(where, data, name, str) for name in ("source", "event", "function")}
+    seconds, status = _field(where, data, "seconds", int, float), _field(where, data, "status", int)
+    if not 0 <= seconds <= LONGEST or not 0 <= status <= HIGHEST_STATUS:
+        raise BadEvent(f"{where}: {seconds} seconds or status {status} can be none of an attempt's")
     return Attempt(
         **fields,
         at=moment(_field(where, data, "at", str)),
-        seconds=float(_field(where, data, "seconds", int, float)),
-        status=_field(where, data, "status", int),
-        replies=tuple(_field(where, {"replies": [], **data}, "replies", list)),
+        seconds=float(seconds),
+        status=status,
+        replies=tuple(_reply(where, reply) for reply in _field(where, {"replies": [], **data}, "replies", list)),
         error=_field(where, {"error": "", **data}, "error", str),
         replay=_field(where, {"replay": "", **data}, "replay", str),
     )
+
+
+def _reply(where: str, value: object) -> Structured:
+    """An event as it was answered: whoever shows it needs what it is."""
+    reply = _mapping(value)
+    for name in ("id", "type"):
+        _field(f"{where}.replies", reply, name, str)
+    return reply
 
 
 def _field(where: str, data: Mapping[str, Any], name: str, *kinds: type) -> Any:
@@ -189,9 +202,9 @@ def moment(text: str) -> datetime:
     """The time in ISO 8601, in UTC where the text names no zone. Raises `BadEvent`."""
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
+        return time.astimezone(timezone.utc) if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    except (ValueError, OverflowError):
         raise BadEvent(f"{text!r} is no ISO 8601 time") from None
-    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

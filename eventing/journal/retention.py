@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 DAYS, BYTES = "JOURNAL_DAYS", "JOURNAL_BYTES"
 EVERY = 3600.0
 """Seconds."""
+SHARE = 8
+"""As soon as an eighth of `$JOURNAL_BYTES` was written it is time, too: a flood must not fill the disk in an hour."""
 UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 QUANTITY = re.compile(r"(\d{1,15})(Ki|Mi|Gi|Ti|)")
 MOST_DAYS = 36500
@@ -45,11 +47,13 @@ class Pruner:
     def __init__(self, journal: Journal, retention: Retention) -> None:
         self._journal, self._retention = journal, retention
         self._due = 0.0 if retention != Retention() else float("inf")
+        self._step = retention.size / SHARE if retention.size else float("inf")
+        self._next = self._step
 
     def event_recorded(self) -> None:
-        """Prune, if it is time; returns at once."""
-        if (now := time.monotonic()) >= self._due:
-            self._due = now + EVERY
+        """Prune, if it is time, or much was written since; returns at once."""
+        if (now := time.monotonic()) >= self._due or self._journal.written >= self._next:
+            self._due, self._next = now + EVERY, self._journal.written + self._step
             threading.Thread(target=self._prune, name="retention", daemon=True).start()
 
     def _prune(self) -> None:

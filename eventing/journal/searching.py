@@ -22,9 +22,9 @@ def selected(query: Query) -> Select[int, float, str]:
     return select(rows.c.seq, rows.c.arrived, BODIES.c.event).select_from(joined).order_by(rows.c.seq)
 
 
-def oldest(before: float, count: int) -> Select[float, int]:
-    """Arrival and size of the oldest events that arrived before then, at most `count`."""
-    found = select(EVENTS.c.arrived, EVENTS.c.size).where(EVENTS.c.arrived < before)
+def oldest(before: float, count: int, which: ColumnElement[bool]) -> Select[float, int]:
+    """Arrival and size of the oldest of these events that arrived before then, at most `count`."""
+    found = select(EVENTS.c.arrived, EVENTS.c.size).where(EVENTS.c.arrived < before, which)
     return found.order_by(EVENTS.c.arrived).limit(count)
 
 

@@ -17,18 +17,25 @@ from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
-from sqlalchemy import Connection, Row, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, true, tuple_
 
 from eventing.deadletters import dead_letter_of
+from eventing.events import SOURCE
 from eventing.journal.database import Database, JournalError
 from eventing.journal.entries import Attempt, Entry, Query, maintenance_of, node_of
 from eventing.journal.searching import oldest, selected
 from eventing.journal.tables import ATTEMPTS, BODIES, EVENTS
+from eventing.wire import BadEvent
 
 __all__ = ["Attempt", "Entry", "Journal", "JournalError", "Query"]
 
 AT_ONCE = 500
 """Keys in one statement."""
+ANYBODY: ColumnElement[bool] = true()
+OTHERS: ColumnElement[bool] = ~EVENTS.c.source.startswith(SOURCE)
+"""Events that name none of our programs as their source; `record` takes no other's word for that."""
+LONGEST_KEY = 512
+"""Bytes of what names an event: PostgreSQL takes no row of an index over 2,700. Characters of what it is found by."""
 SLICE = 1000
 """Events that are deleted in one transaction: a writer waits no longer than for these."""
 
@@ -37,8 +44,8 @@ class Journal:
     """One journal: a path, `sqlite:///path` or `postgresql://user@host/database`.
 
     Safe to share between threads. Several processes may read; for numbers in the order of arrival, one writes.
-    Every method raises `JournalError` when the database does not do it. With `create` off, one that is not there is
-    not made.
+    Every method raises `JournalError` when the database does not do it, and `BadEvent` for what it could never hold.
+    With `create` off, one that is not there is not made.
     """
 
     def __init__(self, url: str | Path, *, create: bool = True) -> None:
@@ -47,6 +54,8 @@ class Journal:
         self._insert_event = insert(EVENTS).on_conflict_do_nothing().returning(EVENTS.c.seq)
         self._insert_body = insert(BODIES)
         self._insert_attempt = insert(ATTEMPTS).on_conflict_do_nothing()
+        self.written = 0
+        """Bytes that were written by this process."""
 
     @classmethod
     def of_environment(cls) -> Journal:
@@ -74,6 +83,7 @@ class Journal:
                 if seq is not None:
                     connection.execute(self._insert_body, {"seq": seq, "event": body})
                     new += 1
+                    self.written += row["size"]
         return new
 
     def write_attempts(self, attempts: Iterable[Attempt]) -> None:
@@ -82,6 +92,7 @@ class Journal:
         if rows:
             with self._database.writing() as connection:
                 connection.execute(self._insert_attempt, rows)
+            self.written += sum(row["size"] for row in rows)
 
     def select(self, query: Query | None = None) -> list[Entry]:
         """The entries that the query selects, by default all, in the order of arrival, each with its attempts."""
@@ -103,28 +114,44 @@ class Journal:
     def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
         """Delete what arrived longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
 
+        What others emit makes room first, down to half of that: a flood of it must not push out what we did.
         Returns how many events that were. Goes by small transactions: whoever writes meanwhile does not wait.
         """
-        before = time.time() - age.total_seconds() if age is not None else -inf
         count = 0
-        while deleted := self._delete(before, inf)[0]:
-            count += deleted
-        excess = self.size() - size if size is not None else 0
-        while excess > 0:
-            deleted, freed = self._delete(inf, excess)
-            count, excess = count + deleted, excess - freed
+        if age is not None:
+            count += self._delete_all(ANYBODY, before=time.time() - age.total_seconds())
+        if size is not None:
+            excess = self.size() - size
+            count += self._delete_all(OTHERS, enough=min(excess, self._size_of_others() - size // 2))
+            count += self._delete_all(ANYBODY, enough=self.size() - size)
+        return count
+
+    def _size_of_others(self) -> int:
+        with self._database.reading() as connection:
+            return connection.scalar(select(func.sum(EVENTS.c.size)).where(OTHERS)) or 0
+
+    def _delete_all(self, which: ColumnElement[bool], *, before: float = inf, enough: float = inf) -> int:
+        """Delete the oldest of these events that arrived before then, until that frees `enough`; returns how many."""
+        count = 0
+        while enough > 0:
+            deleted, freed = self._delete(which, before, enough)
+            count, enough = count + deleted, enough - freed
             if not deleted:
                 break
         return count
 
-    def _delete(self, before: float, enough: float) -> tuple[int, int]:
-        """Delete some of the oldest that arrived before then, until that frees `enough`; how many, and their bytes."""
+    def _delete(self, which: ColumnElement[bool], before: float, enough: float) -> tuple[int, int]:
+        """Delete some of them, with the attempts on them, or of their time where it is all; how many, and the bytes."""
         with self._database.writing() as connection:
-            edge = _edge(connection.execute(oldest(before, SLICE)), enough)
-            events, attempts = EVENTS.c.arrived <= edge, ATTEMPTS.c.at <= edge
+            edge = _edge(connection.execute(oldest(before, SLICE, which)), enough)
+            events = (EVENTS.c.arrived <= edge) & which
+            keys = select(EVENTS.c.id, EVENTS.c.source).where(events)
+            attempts = (
+                ATTEMPTS.c.at <= edge if which is ANYBODY else tuple_(ATTEMPTS.c.event, ATTEMPTS.c.source).in_(keys)
+            )
             freed = sum(
-                connection.scalar(select(func.sum(table.c.size)).where(which)) or 0
-                for table, which in ((EVENTS, events), (ATTEMPTS, attempts))
+                connection.scalar(select(func.sum(table.c.size)).where(of)) or 0
+                for table, of in ((EVENTS, events), (ATTEMPTS, attempts))
             )
             connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(events))))
             connection.execute(delete(ATTEMPTS).where(attempts))
@@ -155,12 +182,14 @@ def _rows(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str
         "maintenance": uid,
         "name": name,
     }
-    texts = {column: _plain(text) for column, text in columns.items()}
+    _check_keys({name: columns[name] for name in ("source", "id", "destination")})
+    texts = {column: _plain(text)[:LONGEST_KEY] for column, text in columns.items()}
     return {**texts, "arrived": arrived.timestamp(), "size": len(body)}, body
 
 
 def _attempt_row(attempt: Attempt) -> dict[str, Any]:
     columns = {name: getattr(attempt, name) for name in ("source", "event", "function", "error", "replay")}
+    _check_keys({name: columns[name] for name in ("source", "event", "function", "replay")})
     replies = json.dumps(attempt.replies)
     return {
         **{column: _plain(text) for column, text in columns.items()},
@@ -170,6 +199,13 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         "replies": replies,
         "size": len(replies) + len(attempt.error),
     }
+
+
+def _check_keys(keys: Mapping[str, str]) -> None:
+    """Raises `BadEvent` for what is too long to be looked up."""
+    for name, text in keys.items():
+        if len(text.encode(errors="replace")) > LONGEST_KEY:
+            raise BadEvent(f"{name} is over {LONGEST_KEY} bytes")
 
 
 def _plain(text: str) -> str:

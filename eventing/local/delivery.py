@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 
 from eventing import deadletters
+from eventing.event_types import KNOWN
 from eventing.local.envelope import Envelope
 from eventing.local.measures import Measures
 from eventing.local.outbox import Failure, Outbox, PendingDelivery
@@ -31,6 +32,8 @@ GRACE_SECONDS = 5.0
 """For requests under way at the end: cut off, they would be made again at the next start."""
 ERROR_TEXT = 500
 """Characters of an answer that go into the log."""
+OTHER = "other"
+"""The label of types that nobody knows and no Trigger names: whoever may post must not make a time series of each."""
 LEVELS = {
     "delivered": logging.INFO,
     "retrying": logging.WARNING,
@@ -54,6 +57,7 @@ class Delivery:
         self._lanes: dict[Lane, deque[PendingDelivery]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._slots = {name: asyncio.Semaphore(trigger.parallelism) for name, trigger in triggers.items()}
+        self._types = {*KNOWN, *(trigger.attributes.get("type", "") for trigger in triggers.values())}
         self._open = asyncio.Event()
         self._open.set()
         self._under_way = 0
@@ -88,7 +92,8 @@ class Delivery:
         return [trigger.name for trigger in self._triggers.values() if trigger.matches(event.attribute)]
 
     def _accepted(self, event: Envelope, deliveries: list[PendingDelivery]) -> None:
-        self._measures.accepted.labels(event.attribute("type") or "").inc()
+        kind = event.attribute("type") or ""
+        self._measures.accepted.labels(kind if kind in self._types else OTHER).inc()
         log("accepted", logging.INFO, **event.fields(), triggers=len(deliveries))
         self._enqueue(deliveries)
 
@@ -163,6 +168,10 @@ class Delivery:
         letter = event.extended(deadletters.extensions(failure.destination, failure.code, failure.data))
         backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
         while not (outcome := await self._attempt(trigger, trigger.policy.dead_letters, letter)).accepted:
+            if outcome.unsendable:
+                self._outbox.acknowledge(pending)
+                self._report("dropped", trigger, event, outcome)
+                return
             pause = next(backoff)
             self._report("dead letter not taken", trigger, event, outcome, pause=pause)
             await asyncio.sleep(pause)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
-from eventing import deadletters
+from eventing import deadletters, traces
 from eventing.local import envelope as envelopes
 from eventing.local.envelope import TRACE, Envelope
 from eventing.wire import BadEvent
@@ -20,6 +20,9 @@ NO_ANSWER = 500
 """The code Knative gives to a request that got no answer."""
 BAD_REPLY = 502
 """The code Knative's broker gives to an answer that is neither empty nor a CloudEvent."""
+UNSENDABLE = 400
+"""The code of an event of which no request can be made. The door refuses such; an outbox may hold what an older one did
+not."""
 IDLE_SECONDS = 1.0
 """gunicorn closes idle connections after 2 s: reusing one at that moment would cost a failed attempt."""
 OURS = ["Content-Type", "User-Agent", "Accept"]
@@ -36,6 +39,7 @@ class Outcome:
         text: the response's body, or what went wrong.
         reply: the event in the response.
         seconds: how long it took.
+        unsendable: whether no request could be made of the event, which no retry changes.
     """
 
     status: int
@@ -43,6 +47,7 @@ class Outcome:
     text: bytes = b""
     reply: Envelope | None = None
     seconds: float = 0.0
+    unsendable: bool = False
 
     @property
     def delivered(self) -> bool:
@@ -76,8 +81,8 @@ async def post(client: aiohttp.ClientSession, url: str, event: Envelope, timeout
 async def _answer(client: aiohttp.ClientSession, url: str, event: Envelope, timeout: float) -> Outcome:
     """`Prefer: reply` is what Knative sends."""
     headers = {**event.headers, "prefer": "reply"}
-    trace = event.attribute(TRACE)
-    if trace:
+    trace = event.attribute(TRACE) or ""
+    if traces.FORM.fullmatch(trace):  # any other text names no span, and might be no header
         headers[TRACE] = trace
     limit = aiohttp.ClientTimeout(total=timeout)
     try:
@@ -87,6 +92,10 @@ async def _answer(client: aiohttp.ClientSession, url: str, event: Envelope, time
         return Outcome(NO_ANSWER, text=f"no answer within {timeout:g} s".encode())
     except (aiohttp.ClientError, OSError) as error:
         return Outcome(NO_ANSWER, text=f"no answer: {error or type(error).__name__}".encode())
+    except ValueError as error:
+        return Outcome(
+            UNSENDABLE, text=f"no request can be made of it: {error}".encode(errors="replace"), unsendable=True
+        )
 
 
 def _outcome(status: int, headers: Mapping[str, str], body: bytes) -> Outcome:

@@ -16,6 +16,8 @@ import aiohttp
 from eventing.events import Reference, event
 from eventing.podsource.metrics import HINTS
 from eventing.podsource.tasks import Tasks
+from eventing.signatures import signed
+from eventing.sinks import identity, trust
 from eventing.wire import binary
 from kube.backoff import pauses
 
@@ -62,7 +64,10 @@ class Sender:
         self._slots: dict[tuple[str, str, str], Slot] = {}
 
     async def __aenter__(self) -> Sender:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10), trust_env=True)
+        connector = aiohttp.TCPConnector(ssl=trust())
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=10), trust_env=True
+        )
         return self
 
     async def __aexit__(
@@ -126,9 +131,11 @@ class Sender:
 
     async def _post(self, kind: str, maintenance: Reference, node: str, hint: Hint) -> bool:
         """Publish the hint as an event; whether the sink accepted it."""
-        message = binary(event(kind, "podsource", maintenance, node, seed=hint.seed, data=hint.data, flags=hint.flags))
+        emitted = event(kind, "podsource", maintenance, node, seed=hint.seed, data=hint.data, flags=hint.flags)
+        message = binary(signed(emitted))
         try:
-            async with self._session.post(self._sink, data=message.body, headers=message.headers) as response:
+            headers = {**message.headers, **identity()}
+            async with self._session.post(self._sink, data=message.body, headers=headers) as response:
                 if response.status < 300:
                     HINTS.labels(kind).inc()
                     return True

@@ -52,12 +52,18 @@ def replay(entry: Entry, function: str, url: str, *, dry_run: bool, replay_id: s
 
 
 def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
-    """Post one event in binary mode, with these headers beside its own. Raises `NoAnswer`."""
+    """Post one event in binary mode, with these headers beside its own; a redirect is an answer. Raises `NoAnswer`."""
     import requests  # a tenth of a second, for what asks a function alone
 
     message = binary(event)
     try:
-        return requests.post(url, data=message.body, headers={**message.headers, **headers}, timeout=SECONDS)
+        return requests.post(
+            url,
+            data=message.body,
+            headers={**message.headers, **headers},
+            timeout=SECONDS,
+            allow_redirects=False,  # an event goes where it is sent, and nowhere else
+        )
     except requests.RequestException as error:
         why = "it takes too long" if isinstance(error, requests.Timeout) else "it cannot be reached"
         raise NoAnswer(f"no answer from {url}: {why}") from None
@@ -65,7 +71,7 @@ def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
 
 def answer_of(function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
     """What a response says. Raises `NoAnswer` for one that is not a function's: success, and no batch of events."""
-    if status >= 400:
+    if status >= 300:
         return Answer(function, status, seconds, error=" ".join(body.decode(errors="replace").split()))
     if not body:
         return Answer(function, status, seconds)

@@ -15,7 +15,7 @@ from eventing import events
 from eventing.journal.entries import Attempt, Structured
 from eventing.replay.changes import LOST, MAINTENANCE, NODE, POD, Change, Changes, pods_in
 
-VOLATILE = ("id", "time", "traceparent", "tracestate", "replay", "dryrun")
+VOLATILE = ("id", "time", "signature", "traceparent", "tracestate", "replay", "dryrun")
 """Attributes that differ each time."""
 VERSIONS = ("podsVersion", "budgetsVersion")
 """So do these, in the data."""

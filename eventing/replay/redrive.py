@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 MARK = "redrive "
 """Begins `Attempt.replay` of what was redriven: it is no broker's attempt."""
+NOBODY_THERE = 503
+"""The status of an attempt that got no answer."""
+SAID = 500
+"""Characters of an answer that an attempt keeps."""
 REPLY_NOT_ACCEPTED = 502
 """The status of an attempt that worked and whose reply the broker did not accept: the chain has not gone on."""
 
@@ -54,11 +58,14 @@ def still_open(entries: Iterable[Entry]) -> list[Entry]:
 def redrive(letter: Entry, url: str, broker: str) -> Attempt:
     """Deliver a dead letter to the function at `url`, and its answer to the broker.
 
-    Returns the attempt, for the journal: a success only when the broker accepted the reply. Raises `NoAnswer` when the
-    function does not answer at all.
+    Returns the attempt, for the journal: a success only when the broker accepted the reply. Nobody there is a failed
+    attempt like any other.
     """
     event, at, started = original(letter.event), datetime.now(timezone.utc), perf_counter()
-    status, error, replies = _publish_reply(post(event, url), broker)
+    try:
+        status, error, replies = _publish_reply(post(event, url), broker)
+    except NoAnswer as nobody:
+        status, error, replies = NOBODY_THERE, str(nobody), ()
     source, key, replay = event.get_source(), event.get_id(), f"{MARK}{uuid.uuid4()}"
     seconds = round(perf_counter() - started, 6)
     return Attempt(source, key, function_of(letter), at, seconds, status, replies, error, replay)
@@ -67,7 +74,9 @@ def redrive(letter: Entry, url: str, broker: str) -> Attempt:
 def _publish_reply(response: Response, broker: str) -> tuple[int, str, tuple[Structured, ...]]:
     """Publish the function's reply, if any, to the broker; returns status, error and the reply."""
     if response.status_code >= 400:
-        return response.status_code, " ".join(response.text.split()), ()
+        return response.status_code, " ".join(response.text.split())[:SAID], ()
+    if response.status_code >= 300:
+        return REPLY_NOT_ACCEPTED, f"it answered {_said(response)}", ()
     if not response.content:
         return response.status_code, "", ()
     try:
@@ -77,10 +86,10 @@ def _publish_reply(response: Response, broker: str) -> tuple[int, str, tuple[Str
         return REPLY_NOT_ACCEPTED, f"its answer is no event: {error}", ()
     except NoAnswer as error:
         return REPLY_NOT_ACCEPTED, f"its answer got nowhere, redrive it again: {error}", ()
-    if accepted.status_code >= 400:
-        return (
-            REPLY_NOT_ACCEPTED,
-            f"the broker refused its answer, {accepted.status_code}: {' '.join(accepted.text.split())}",
-            (),
-        )
+    if not 200 <= accepted.status_code < 300:
+        return REPLY_NOT_ACCEPTED, f"the broker refused its answer, {_said(accepted)}", ()
     return response.status_code, "", (json.loads(structured(answer).body),)
+
+
+def _said(response: Response) -> str:
+    return f"{response.status_code}: {' '.join(response.text.split())[:SAID]}"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import data_of
+from eventing.signatures import signed
+from functions.data import data_of, version_in
 from functions.looking import Replies, Subject
 from functions.maintenance.subject import node_of, reference_of
 from kube.paths import Object
@@ -21,14 +22,16 @@ class LookingAtPods:
     """Looks at a node's pods for one maintenance: each may evict some, and the answer names them all."""
 
     def subject(self, event: BaseCloudEvent) -> Subject:
-        """The maintenance, at its node."""
+        """The maintenance, at its node; a hint that names no version that can be is refused before it is absorbed."""
+        for name in VERSIONS:
+            version_in(event, name)
         return Subject(f"node {node_of(event)}", reference_of(event).uid)
 
     def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """The hint with the newest pods, whose type says whether the last of them are gone, and the newest budgets."""
         versions = {name: newest(_version(hint, name) for hint in hints) for name in VERSIONS}
         latest = next(hint for hint in hints if _version(hint, "podsVersion") == versions["podsVersion"])
-        return events.with_data(latest, versions)
+        return signed(events.with_data(latest, versions))
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The last look's answer, with the evictions of all; only `pods.evicted` can say that there is more to see.

@@ -51,10 +51,11 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     deleted = event.get_type() == events.RESOURCE_DELETED
     if not isinstance(hint.get("spec"), dict):
         raise BadEvent("spec of the Node is missing in data")
-    if not deleted and any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values()):
+    closed, holder = _read(hint)
+    if closed and not deleted:
         return []  # as it should be: the hint suffices
     # `restore` has just taken the label off, as a rule: a cached list may still show what it was taken off for
-    api, holder = cluster.api, labelled_for(hint) or ""
+    api = cluster.api
     found = cluster.run(undeleted(api, name) if deleted else of_holder(api, name, holder, version="0"))
     begun = [item for item in found if is_active(item, name)]
     if not any(deleted or _was_cordoned(item) for item in begun):
@@ -63,6 +64,15 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     there = [item for item in begun if node and m.began_on(item, node)]
     _end([item for item in begun if item not in there], cluster)
     return _drifted(event, there, node, cluster) if node else []
+
+
+def _read(hint: Node) -> tuple[bool, str]:
+    """Whether the Node in the event is closed for some maintenance, and whose its label says. Raises `BadEvent`."""
+    try:
+        closed = any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values())
+        return closed, str(labelled_for(hint) or "")
+    except m.MALFORMED:
+        raise BadEvent("the Node in data is not as the API server writes one") from None
 
 
 def _end(begun: list[Object], cluster: Cluster) -> None:

@@ -13,7 +13,8 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from functions.data import data_of
+from eventing.signatures import require_ours
+from functions.data import blocked_in, data_of, version_in
 from functions.failures import Retry
 from functions.maintenance import fleet
 from functions.maintenance.announcing import announce_progress, announce_scheduling
@@ -34,8 +35,13 @@ ATTEMPTS = 5
 
 
 def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Bring `.status` to what the cluster shows and the event adds. Raises `Retry` when others keep writing."""
-    findings, version = findings_of(event), data_of(event).get("podsVersion")
+    """Bring `.status` to what the cluster shows and the event adds.
+
+    What an event adds, nobody can look up: one that is not ours adds nothing, and writes nothing. Raises `Forged` then,
+    and `Retry` when others keep writing.
+    """
+    require_ours(event)
+    findings, version = findings_of(event), version_in(event, "podsVersion")
     for _ in range(ATTEMPTS):
         maintenance = read_maintenance(event, cluster)
         if maintenance is None:
@@ -60,12 +66,12 @@ def findings_of(event: BaseCloudEvent) -> Findings:
     """What the event adds to what the cluster shows."""
     data = data_of(event)
     drained = event.get_type() == events.NODE_DRAINED
-    blocked = [] if drained else data.get("blocked")
+    blocked = [] if drained else blocked_in(event)
     restoring = event.get_type() == events.MAINTENANCE_FAILED and data.get("step") == "restore"
     return Findings(error=str(data.get("error") or ""), blocked=blocked, drained=drained, restoring=restoring)
 
 
-def _patch(maintenance: m.Maintenance, findings: Findings, version: str | None, cluster: Cluster) -> Object | None:
+def _patch(maintenance: m.Maintenance, findings: Findings, version: str, cluster: Cluster) -> Object | None:
     """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
     name, now = m.node_name(maintenance), datetime.now(timezone.utc)
     path, fields = pods_on(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -19,6 +20,8 @@ from kube.maintenance.objects import Maintenance, began_on, has_begun, is_deleti
 from kube.nodes import Node, node_path
 from kube.paths import Object, segment
 
+NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""What the API server takes as the name of a node or a NodeMaintenance."""
 log = logging.getLogger("controller_nodemaintenance")
 
 
@@ -36,6 +39,8 @@ def reference_of(event: BaseCloudEvent) -> Reference:
     for field, value in fields.items():
         if not isinstance(value, str) or not value:
             raise BadEvent(f"the {field} of the NodeMaintenance is missing in data")
+    if not NAME.fullmatch(fields["name"]):
+        raise BadEvent("the name of the NodeMaintenance is none that an object can have")
     if where["apiVersion"] not in GROUPS:
         raise BadEvent(f"apiVersion {where['apiVersion']} is none of {', '.join(GROUPS)}")
     return Reference(where["apiVersion"], names["name"], names["uid"])
@@ -46,6 +51,8 @@ def node_of(event: BaseCloudEvent) -> str:
     node = data_of(event).get("node")
     if not isinstance(node, str) or not node:
         raise BadEvent("data.node is missing")
+    if not NAME.fullmatch(node):  # the API server would quote it, and the status would show a sender's words
+        raise BadEvent("data.node is no name that a node can have")
     return node
 
 

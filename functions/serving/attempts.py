@@ -13,17 +13,20 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.bindings.http import HTTPMessage
 
 from eventing import marks
 from eventing.journal.entries import Attempt, attempts_event
+from eventing.signatures import signed
 from eventing.wire import binary, structured
 from functions.serving.metrics import ATTEMPTS_LOST
+from functions.serving.waiting import Waiting
 from kube.backoff import pauses
 
 if TYPE_CHECKING:
@@ -33,10 +36,12 @@ SOON = 0.5
 """Seconds that an attempt waits for company."""
 TOGETHER = 100
 """Attempts in one event, about 100 KiB."""
-KEPT = 5000
-"""Attempts that wait while `record` is away; of more, the oldest are lost. About 20 MB."""
-LETTERS = 100
-"""Dead letters that wait; of more, the oldest are lost. Up to 2 MiB each."""
+KEPT, KEPT_BYTES = 5000, 24 * 2**20
+"""Attempts that wait while `record` is away, and their bytes; of more, the oldest are lost."""
+LETTERS, LETTERS_BYTES = 100, 8 * 2**20
+"""Dead letters that wait, and their bytes; of more, the oldest are lost. One may have 2 MiB."""
+SIZE = 500
+"""Bytes of an attempt beside its texts and replies; a reply that was published and not answered takes about as much."""
 LONGEST_PAUSE = 10.0
 """Seconds between two tries while `record` is away, doubling up to this."""
 CLOSING_SECONDS = 2.0
@@ -47,13 +52,14 @@ log = logging.getLogger("functions")
 class OngoingAttempt:
     """One execution of a function on an event, a context manager: timed while the block runs, published at its end.
 
-    Its outcome, `replies`, `status` and `error`, is set inside; a block that raises is a 500.
+    Its outcome, `replies`, `status`, `error` and the bytes `answered`, is set inside; a block that raises is a 500.
     """
 
     def __init__(self, function: str, event: BaseCloudEvent, publisher: Publisher) -> None:
         self.function, self.event, self._publisher = function, event, publisher
         self.replies: list[BaseCloudEvent] = []
         self.status, self.error = 500, ""
+        self.answered = 0
         self.at, self.seconds = 0.0, 0.0
 
     def __enter__(self) -> OngoingAttempt:
@@ -69,19 +75,31 @@ class OngoingAttempt:
         if self.function != "record":
             self._publisher.add(self)
 
+    def made(self) -> Made:
+        """What is left of it: without the event, which may have 2 MiB."""
+        event, replay = self.event, next(iter(marks.of(self.event).values()), "")
+        key, at = (event.get_source(), event.get_id()), datetime.fromtimestamp(self.at, timezone.utc)
+        attempt = Attempt(*key, self.function, at, round(self.seconds, 6), self.status, (), self.error, replay)
+        return Made(attempt, self.replies, self.answered)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An attempt that has ended; its replies are written out when it is published."""
+
+    attempt: Attempt
+    replies: list[BaseCloudEvent]
+    answered: int
+
+    @property
+    def size(self) -> int:
+        """Its bytes, roughly."""
+        texts = (self.attempt.source, self.attempt.event, self.attempt.error, self.attempt.replay)
+        return SIZE * (1 + len(self.replies)) + self.answered + sum(map(len, texts))
+
     def finished(self) -> Attempt:
         """The attempt as the journal keeps it."""
-        return Attempt(
-            self.event.get_source(),
-            self.event.get_id(),
-            self.function,
-            datetime.fromtimestamp(self.at, timezone.utc),
-            round(self.seconds, 6),
-            self.status,
-            tuple(json.loads(structured(reply).body) for reply in self.replies),
-            self.error,
-            next(iter(marks.of(self.event).values()), ""),
-        )
+        return replace(self.attempt, replies=tuple(json.loads(structured(reply).body) for reply in self.replies))
 
 
 class Publisher:
@@ -89,8 +107,8 @@ class Publisher:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._attempts: deque[OngoingAttempt] = deque(maxlen=KEPT)
-        self._letters: deque[BaseCloudEvent] = deque(maxlen=LETTERS)
+        self._attempts: Waiting[Made] = Waiting(KEPT, KEPT_BYTES)
+        self._letters: Waiting[HTTPMessage] = Waiting(LETTERS, LETTERS_BYTES)
         self._added, self._closing = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -104,15 +122,16 @@ class Publisher:
         """Enqueue an attempt. Returns at once."""
         if not self._url:
             return
-        if len(self._attempts) == KEPT:
-            ATTEMPTS_LOST.inc()
-        self._attempts.append(attempt)
+        made = attempt.made()
+        if lost := self._attempts.append(made, made.size):
+            ATTEMPTS_LOST.inc(lost)
         self._wake()
 
     def add_dead_letter(self, letter: BaseCloudEvent) -> None:
         """Enqueue an event that was refused. Returns at once."""
         if self._url:
-            self._letters.append(letter)
+            message = binary(letter)
+            self._letters.append(message, len(message.body) + sum(map(len, message.headers.values())))
             self._wake()
 
     def _wake(self) -> None:
@@ -151,17 +170,17 @@ class Publisher:
         while self._attempts:
             if not self._publish(session, self._next_batch()):
                 break  # the process ends; the dead letters get their one try
-        while self._letters:
-            if not self._post_until_answered(session, self._letters.popleft()):
+        while letters := self._letters.take(1):
+            if not self._post_until_answered(session, letters[0]):
                 return
 
     def _next_batch(self) -> list[Attempt]:
         """The oldest attempts, at most so many as go together."""
-        return [self._attempts.popleft().finished() for _ in range(min(TOGETHER, len(self._attempts)))]
+        return [made.finished() for made in self._attempts.take(TOGETHER)]
 
     def _publish(self, session: Session, attempts: list[Attempt]) -> bool:
         """Publish attempts in one event, or in halves where that is too large; False when the process ends before."""
-        status = self._post_until_answered(session, attempts_event(attempts))
+        status = self._post_until_answered(session, binary(signed(attempts_event(attempts))))
         if status == TOO_LARGE and len(attempts) > 1:
             half = len(attempts) // 2
             return self._publish(session, attempts[:half]) and self._publish(session, attempts[half:])
@@ -170,9 +189,8 @@ class Publisher:
             log.error("record refuses %d attempts: %s", len(attempts), status)
         return status > 0
 
-    def _post_until_answered(self, session: Session, event: BaseCloudEvent) -> int:
+    def _post_until_answered(self, session: Session, message: HTTPMessage) -> int:
         """Post until there is an answer: its status, 0 when the process ends before that."""
-        message = binary(event)
         backoff = pauses(SOON, LONGEST_PAUSE)
         while (status := _post(session, self._url, message.headers, message.body)) >= 500:
             log.warning("record does not accept attempts: %s; %d more wait", status, len(self._attempts))

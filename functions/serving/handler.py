@@ -12,6 +12,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import logs, marks
 from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.signatures import signed
 from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, received_or_none
 from functions.failures import Retry
 from functions.serving.answers import replay_response, response_of, text
@@ -90,7 +91,7 @@ def answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, *, acc
     """
     with logs.every_line(**marks.of(attempt.event)):
         response = _answer(function, attempt, cluster, accept)
-    attempt.status = response.status_code
+    attempt.status, attempt.answered = response.status_code, response.calculate_content_length() or 0
     attempt.error = response.get_data(as_text=True).strip() if attempt.status >= 400 else ""
     return response
 
@@ -99,7 +100,8 @@ def _answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, accep
     event = attempt.event
     try:
         with within(SECONDS_TO_ANSWER):
-            attempt.replies = invoke(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
+            replies = invoke(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
+        attempt.replies = [signed(reply) for reply in replies]
         return replay_response(attempt.replies, accept) if marks.is_replay(event) else response_of(attempt.replies)
     except BadEvent as error:
         return _refused(function, error)

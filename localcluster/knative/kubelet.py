@@ -17,6 +17,8 @@ from localcluster.trouble import LocalClusterError
 LIFETIME = "8760h"  # nobody renews a token, so it has to last as long as the cluster
 OURS = "nodemaintenance"
 """The image of our own programs."""
+SIGNING = "signing"
+"""The Secret of the key that our programs sign events with."""
 LEADERLESS = ("ingress", "filter")
 """Programs of Knative that never elect a leader, and know no flag about it."""
 
@@ -72,6 +74,8 @@ class Kubelet:
                 found[entry["name"]] = facts[source["fieldRef"]["fieldPath"]]
             elif "configMapKeyRef" in source:
                 found[entry["name"]] = self._from_map(namespace, source["configMapKeyRef"])
+            elif source.get("secretKeyRef", {}).get("name") == SIGNING:
+                found[entry["name"]] = access.signing_key(self._cluster.directory)
             elif source:
                 raise LocalClusterError(f"{deployment}: {entry['name']} is from {', '.join(source)}, not known here")
             else:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eventing.local import containersource
 from eventing.local.manifests import Document
+from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server
@@ -43,7 +44,8 @@ class Sources:
     def _container(self, document: Document) -> Server:
         account = document.need("spec.template.spec.serviceAccountName", str)
         program = containersource.program(document)
-        return self._server(document, list(program.command), account, {**program.environment, "K_SINK": self._sink})
+        own = {"K_SINK": self._sink, "SIGNING_KEY": access.signing_key(self._cluster.directory)}
+        return self._server(document, list(program.command), account, {**program.environment, **own})
 
     def _server(self, document: Document, command: list[str | Path], account: str, found: dict[str, str]) -> Server:
         identity = kubeconfig(self._cluster, document.namespace, account)

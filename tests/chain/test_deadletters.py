@@ -76,7 +76,8 @@ def test_a_dead_letter_is_redriven_to_its_function_and_the_chain_goes_on(
         await_ready("the answer", lambda: _caused(book, key) == [events.NODE_TAINTED], [], 5)
         (event,) = [entry for entry in book.select(Query(ids=(key,))) if not entry.dead_letter]
     assert (before["function"], before["code"], before["reason"]) == ("taint", 400, "by hand\n")
-    assert {key, "node.cordoned", "taint", "400", "by hand"} <= {*shown.split(), *shown.split("   "), "by hand"}
+    assert {key, "node.cordoned", "taint", "400"} <= {*shown.split()}
+    assert "400    by hand" in shown
     assert done.exit_code == 0, done.output
     assert "1 of 1 redriven" in done.stdout
     assert {attempt.function for attempt in event.attempts} == {"taint"}

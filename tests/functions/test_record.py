@@ -18,6 +18,8 @@ from tests.functions.conftest import Functions
 from tests.functions.hints import added, tick
 from tests.workload import Audit, Workload
 
+MADE = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00:00Z", "seconds": 0.1, "status": 200}
+
 
 def test_every_event_is_kept_once(functions: Functions, work: Workload, audit: Audit) -> None:
     """X-2, X-1: every type is taken, a duplicate is kept once, and nothing is written to the cluster."""
@@ -76,6 +78,17 @@ def test_what_no_function_can_read_is_kept_whole(functions: Functions, content_t
     assert binary(kept.event).body == body
 
 
+@pytest.mark.parametrize("name", ["id", "source", "knativeerrordest"])
+def test_what_no_journal_can_hold_is_refused(functions: Functions, name: str) -> None:
+    """X-6: 400, and so not retried: 600 bytes of a name find no place in an index of PostgreSQL."""
+    event = CloudEvent({**tick().get_attributes(), name: "x" * 600}, {})
+
+    answer = functions.post("record", event)
+
+    assert answer.status_code == 400
+    assert "is over 512 bytes" in answer.text
+
+
 def test_the_journal_survives(functions: Functions) -> None:
     """X-2: what was recorded is there when another process opens the same file."""
     event = tick()
@@ -104,7 +117,12 @@ def test_attempts_are_kept_with_their_event(functions: Functions) -> None:
     [
         ({}, "data.attempts is missing"),
         ({"attempts": [{}]}, "data.attempts[0].source"),
-        ({"attempts": [{"source": "/", "event": "1", "function": "x", "at": "soon"}]}, "'soon' is no ISO 8601 time"),
+        ({"attempts": [{**MADE, "at": "soon"}]}, "'soon' is no ISO 8601 time"),
+        ({"attempts": [{**MADE, "at": "0001-01-01T00:00:00+23:59"}]}, "is no ISO 8601 time"),
+        ({"attempts": [{**MADE, "status": 10**30}]}, "none of an attempt's"),
+        ({"attempts": [{**MADE, "seconds": 10**400}]}, "none of an attempt's"),
+        ({"attempts": [{**MADE, "replies": ["x"]}]}, "data.attempts[0].replies.id"),
+        ({"attempts": [{**MADE, "event": "x" * 600}]}, "event is over 512 bytes"),
     ],
 )
 def test_attempts_that_are_none_are_refused(functions: Functions, data: dict[str, object], names: str) -> None:

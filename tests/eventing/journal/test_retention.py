@@ -6,8 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
+from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.events import Reference, event
@@ -60,6 +62,58 @@ def test_the_oldest_make_room(journal: Journal) -> None:
     assert journal.size() <= whole // 2
     assert forgotten in (5, 6)
     assert days(journal) == list(range(10 - forgotten, 0, -1))
+
+
+def test_a_flood_pushes_out_itself_and_not_what_we_did(journal: Journal) -> None:
+    """X-6: large events of others, newer than all of ours: of the bytes that are kept ours have half for themselves."""
+    ours = journal.size()
+    flood = [(stranger(number, "x" * 20_000), NOW + timedelta(seconds=number)) for number in range(50)]
+    journal.write_all(flood)
+    journal.write_attempts(Attempt("/flood", one.get_id(), "status", at, 0.1, 403) for one, at in flood)
+
+    forgotten = journal.prune(size=4 * ours)
+
+    kept = journal.select(Query(types=("flood",)))
+    assert forgotten == 50 - len(kept)
+    assert journal.size() <= 4 * ours
+    assert len(journal.select(Query(types=(events.PODS_GONE,)))) == 10
+    assert [entry.event.get_id() for entry in kept] == [str(number) for number in range(50 - len(kept), 50)]
+
+
+def test_what_is_too_much_of_ours_makes_room_too(journal: Journal) -> None:
+    """X-6: half is what ours have for themselves, and not all: the newest of both are kept."""
+    journal.write_all((stranger(number, "x"), NOW + timedelta(seconds=number)) for number in range(3))
+
+    journal.prune(size=journal.size() // 2)
+
+    assert len(journal.select(Query(types=("flood",)))) == 3
+    assert 1 <= len(journal.select(Query(types=(events.PODS_GONE,)))) < 10
+
+
+def stranger(number: int, text: str) -> CloudEvent:
+    """What somebody posted who is none of our programs."""
+    attributes = {"id": str(number), "source": "/flood", "type": "flood", "datacontenttype": "application/json"}
+    return CloudEvent(attributes, {"text": text})
+
+
+def test_much_at_once_is_pruned_before_the_hour_is_over(tmp_path: Path) -> None:
+    """X-6: a flood must not fill the disk: an eighth of the limit is written, and the oldest go."""
+    pruned = threading.Event()
+
+    class Watched(Journal):
+        def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
+            found = super().prune(age, size)
+            if found:
+                pruned.set()
+            return found
+
+    with closing(Watched(tmp_path / "journal.db")) as book:
+        pruner = Pruner(book, Retention(size=40_000))
+        for number in range(20):
+            book.write(stranger(number, "x" * 5000))
+            pruner.event_recorded()
+
+        assert pruned.wait(10)
 
 
 def test_more_than_goes_at_once_is_forgotten_too(journal_url: str) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from eventing import events
 from eventing.deadletters import DeadLetter
 from eventing.events import Reference, event
 from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
+from eventing.wire import BadEvent
 from tests.machine import slowness
 from tests.postgresql import PostgreSQL
 
@@ -284,3 +286,18 @@ def test_recording_takes_less_than_a_millisecond(journal: Journal) -> None:
     shown = ", ".join(f"{median * 1000:.2f} ms (limit {limit * 1000:.1f} ms)" for median, limit in rounds)
     print(f"an event recorded at the median in {shown}")
     assert any(median < limit for median, limit in rounds)
+
+
+def test_a_power_cut_takes_nothing_that_was_recorded(tmp_path: Path) -> None:
+    """X-6: SQLite waits for the disk before a transaction ends: 2 is FULL."""
+    with closing(Journal(tmp_path / "journal.db")) as journal, journal._database.reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+
+
+def test_what_the_database_can_never_hold_is_no_fault_of_its(journal_url: str) -> None:
+    """X-6: bad data, which is not tried again; another event is written as before."""
+    with closing(Journal(journal_url)) as journal:
+        made = Attempt("/s", "1", "cordon", datetime.now(timezone.utc), 0.1, 10**30)
+        with pytest.raises(BadEvent):
+            journal.write_attempts([made])
+        journal.write_attempts([replace(made, status=200)])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import pytest
 import requests
 import yaml
 
@@ -146,6 +148,32 @@ def test_a_broker_that_can_no_longer_write_ends_with_one_line(receiver: Receiver
     broker.restart()
 
     broker.wait_line(msg="delivered")
+
+
+BY_AN_OLDER_DOOR = {
+    "a trace that is no header": ({"ce-traceparent": "00-a%0Ab"}, "delivered"),
+    "what is no header": ({"ce-node": "a\nb"}, "dropped"),
+}
+
+
+@pytest.mark.parametrize(("poison", "outcome"), BY_AN_OLDER_DOOR.values(), ids=BY_AN_OLDER_DOOR)
+def test_an_outbox_that_holds_poison_is_no_end(
+    receiver: Receiver, start: Start, poison: dict[str, str], outcome: str
+) -> None:
+    """What an older door accepted is delivered where it can be, else dropped and said; what follows is served."""
+    broker = start(trigger("f"))
+    broker.kill()
+    with closing(sqlite3.connect(broker.folder / "delivery.db")) as database, database:
+        row = (json.dumps({**binary(id="poison", partitionkey="k"), **poison}), b"{}")
+        number = database.execute("INSERT INTO event (headers, body) VALUES (?, ?)", row).lastrowid
+        database.execute("INSERT INTO delivery (event, trigger) VALUES (?, 'f')", (number,))
+
+    broker.restart()
+    broker.post(id="next", partitionkey="k")
+
+    broker.wait_line(msg="delivered", id="next")
+    assert broker.find(msg=outcome, id="poison")
+    assert broker.process.poll() is None
 
 
 def test_an_outbox_of_a_newer_version_is_refused_with_one_line(receiver: Receiver, start: Start) -> None:

@@ -50,9 +50,13 @@ MALFORMED: dict[str, tuple[dict[str, str], bytes, str]] = {
     "structured, header smuggled in": (
         STRUCTURED,
         json.dumps({**GOOD, "datacontenttype": "application/json\r\nx: y", "data": {}}).encode(),
-        "content-type",
+        "datacontenttype",
     ),
-    "structured, name with line break": (STRUCTURED, json.dumps({**GOOD, "name\n": "x"}).encode(), "header|lowercase"),
+    "line break in a trace": (binary(traceparent="00-a%0Ab"), b"{}", "traceparent"),
+    "line break in any attribute": (binary(node="a%0D%0Ax: y"), b"{}", "node"),
+    "control character": (binary(subject="a%1B[2J"), b"{}", "subject"),
+    "structured, line break": (STRUCTURED, json.dumps({**GOOD, "subject": "a\nb"}).encode(), "subject"),
+    "structured, name with line break": (STRUCTURED, json.dumps({**GOOD, "name\n": "x"}).encode(), "name"),
     "structured, no text": (STRUCTURED, json.dumps({**GOOD, "subject": "\ud800"}).encode(), "text"),
     "structured, too long": (STRUCTURED, json.dumps({**GOOD, "subject": "x" * 9000}).encode(), "subject"),
     "structured, too many": (
@@ -124,6 +128,17 @@ def test_a_connection_that_breaks_off_leaves_the_broker_well(broker: Broker) -> 
 def test_any_path_takes_events(broker: Broker, path: str) -> None:
     """Knative's ingress has the broker's name in its path; ours does not care."""
     broker.post(path=path)
+
+
+def test_types_that_nobody_knows_are_counted_together(broker: Broker) -> None:
+    """Whoever may post makes no time series of his own: the figures stay as small as they are."""
+    for number in range(3):
+        broker.post(type=f"never.heard.of.{number}")
+
+    figures = requests.get(f"{broker.url}/metrics", timeout=10).text
+
+    assert 'nodemaintenance_delivery_events_accepted_total{type="other"}' in figures
+    assert "never.heard.of" not in figures
 
 
 def test_health_and_figures(broker: Broker) -> None:

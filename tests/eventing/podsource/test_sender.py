@@ -23,16 +23,21 @@ ENOUGH = 10.0
 
 
 class Sink:
-    """A broker's ingress that keeps what it takes, with the time; the first `refusals` posts are answered with 503."""
+    """A broker's ingress that keeps what it takes, with the time; the first `refusals` posts are answered with 503.
+
+    `refusing` is called before such an answer goes out.
+    """
 
     def __init__(self, refusals: int = 0) -> None:
         self.taken: list[tuple[float, Any]] = []
         self.refusals = refusals
+        self.refusing: Callable[[], None] = lambda: None
         self.changed = asyncio.Event()
 
     async def post(self, request: web.Request) -> web.Response:
         if self.refusals:
             self.refusals -= 1
+            self.refusing()
             return web.Response(status=503)
         self.taken.append((time.monotonic(), received(dict(request.headers), await request.read())))
         self.changed.set()
@@ -178,6 +183,22 @@ def test_nothing_is_lost_while_the_sink_refuses() -> None:
 
     assert sink.versions() == ["1"]
     assert sink.refusals == 0
+
+
+def test_the_newest_hint_is_sent_when_the_sink_takes_some_again() -> None:
+    """X-6: one that comes while an older one is refused takes its place, and the older one is never sent."""
+    sink = Sink(refusals=1)
+
+    async def script(sender: Sender) -> None:
+        sink.refusing = lambda: enqueue(sender, "2", urgent=True)
+        enqueue(sender, "1", urgent=True)
+        await sink.until(1)
+        enqueue(sender, "3", urgent=True)
+        await sink.until(2)
+
+    with_sender(sink, script)
+
+    assert sink.versions() == ["2", "3"]
 
 
 def test_hints_of_a_node_that_is_done_are_discarded() -> None:

@@ -1,0 +1,72 @@
+"""A dead letter delivered again: what counts as a success, and what the attempt says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timezone
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.journal.entries import Entry
+from eventing.replay.redrive import redrive
+from eventing.wire import binary
+from tests.receiver import Answer, Receiver
+
+REPLY = CloudEvent({"id": "2", "source": "/f", "type": "t", "datacontenttype": "application/json"}, {"n": 1})
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Give somebody who plays the function at `/cordon` and the broker at `/broker`."""
+    with closing(Receiver()) as playing:
+        message = binary(REPLY)
+        playing.answers["/cordon"] = lambda _: Answer(200, message.headers, message.body)
+        yield playing
+
+
+def letter() -> Entry:
+    event = CloudEvent(
+        {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}, {}
+    )
+    dead = as_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away"))
+    return Entry(1, datetime.now(timezone.utc), dead)
+
+
+def test_an_answer_that_the_broker_takes_is_a_success(receiver: Receiver) -> None:
+    """X-6: the event goes to the function alone, as it was; its answer goes to the broker."""
+    made = redrive(letter(), f"{receiver.url}/cordon", f"{receiver.url}/broker")
+
+    assert (made.status, made.error, made.function) == (200, "", "cordon")
+    assert [reply["id"] for reply in made.replies] == ["2"]
+    assert [request.id for request in receiver.at("/cordon")] == ["1"]
+    assert [request.id for request in receiver.at("/broker")] == ["2"]
+    assert "ce-knativeerrordest" not in receiver.at("/cordon")[0].headers
+
+
+@pytest.mark.parametrize("status", [302, 400, 403, 429, 503])
+def test_an_answer_that_the_broker_refuses_is_a_failure(receiver: Receiver, status: int) -> None:
+    """X-6: the chain has not gone on, and the attempt says why; a redirect is followed nowhere."""
+    receiver.answers["/broker"] = lambda _: Answer(status, {"location": f"{receiver.url}/elsewhere"}, b"no room")
+
+    made = redrive(letter(), f"{receiver.url}/cordon", f"{receiver.url}/broker")
+
+    assert made.failed
+    assert made.error == f"the broker refused its answer, {status}: no room"
+    assert made.replies == ()
+    assert receiver.at("/elsewhere") == []
+
+
+@pytest.mark.parametrize("status", [302, 400, 500])
+def test_a_function_that_refuses_is_a_failure(receiver: Receiver, status: int) -> None:
+    """X-6: with the function's own words; nothing goes to the broker."""
+    receiver.answers["/cordon"] = lambda _: Answer(status, {"location": f"{receiver.url}/elsewhere"}, b"not me")
+
+    made = redrive(letter(), f"{receiver.url}/cordon", f"{receiver.url}/broker")
+
+    assert made.failed
+    assert "not me" in made.error
+    assert receiver.at("/broker") == receiver.at("/elsewhere") == []

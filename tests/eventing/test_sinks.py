@@ -1,0 +1,93 @@
+"""A sink by TLS, with an authority of its own, that asks who sends: PodSource and the functions alike."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from eventing import events, sinks
+from eventing.events import Reference, event
+from eventing.podsource.sender import Sender
+from eventing.podsource.tasks import Tasks
+from functions.failures import Retry
+from functions.serving.answers import response_of
+from localcluster.cluster import LocalCluster
+from tests.receiver import Answer, Received, Receiver
+
+MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+EVENTS = [event(events.NODE_DRIFTED, "guard", MINE, "node-1", seed=str(number)) for number in range(2)]
+
+
+@pytest.fixture
+def sink(cluster: LocalCluster) -> Iterator[Receiver]:
+    """Give a broker's ingress whose certificate only the cluster's own authority vouches for."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    pki = cluster.directory / "pki"
+    tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
+    with closing(Receiver(tls=tls)) as taken:
+        yield taken
+
+
+@pytest.fixture
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mount a token as a SinkBinding does."""
+    (tmp_path / "token").write_text("who-i-am\n")
+    monkeypatch.setattr(sinks, "TOKEN", tmp_path / "token")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.mark.usefixtures("token")
+def test_podsource_trusts_whom_knative_names_and_says_who_it_is(
+    cluster: LocalCluster, sink: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-2: `K_CA_CERTS` holds the authority of transport-encryption, and the token is for authentication-oidc."""
+    monkeypatch.setenv(sinks.CERTIFICATES, cluster.certificate)
+
+    async def emit() -> None:
+        async with Tasks() as tasks, Sender(f"{sink.url}/", tasks) as sender:
+            sender.enqueue(events.PODS_GONE, MINE, "node-1", {"podsVersion": "1"}, urgent=True)
+            await asyncio.to_thread(sink.wait_for, "/")
+
+    asyncio.run(emit())
+
+    assert sink.at("/")[0].headers["authorization"] == "Bearer who-i-am"
+
+
+@pytest.mark.usefixtures("token")
+def test_functions_do_so_too(cluster: LocalCluster, sink: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-2: what a function publishes itself, since an answer holds one event."""
+    monkeypatch.setenv(sinks.CERTIFICATES, cluster.certificate)
+    monkeypatch.setenv("K_SINK", f"{sink.url}/")
+
+    assert response_of(EVENTS).status_code == 204
+
+    assert [request.headers["authorization"] for request in sink.at("/")] == ["Bearer who-i-am"] * 2
+
+
+def test_a_sink_that_nobody_vouches_for_gets_nothing(sink: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-2: without the authority no event leaves."""
+    monkeypatch.delenv(sinks.CERTIFICATES, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("K_SINK", f"{sink.url}/")
+
+    with pytest.raises(Retry, match="accepted no event"):
+        response_of(EVENTS)
+
+    assert sink.requests == []
+
+
+def test_where_nobody_asks_for_it_no_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-2: plain HTTP and no identity, as Knative is by default."""
+    with closing(Receiver(otherwise=lambda _: Answer())) as plain:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("K_SINK", f"{plain.url}/")
+
+        response_of(EVENTS)
+
+        sent: list[Received] = plain.at("/")
+    assert ["authorization" in request.headers for request in sent] == [False, False]

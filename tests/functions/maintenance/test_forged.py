@@ -1,0 +1,101 @@
+"""What somebody may post who is none of our programs: it changes no status and no history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eventing import events
+from eventing.journal.entries import Attempt, attempts_event, moment
+from eventing.journal.store import Query
+from eventing.signatures import KEY
+from functions.record import journal
+from kube.nodes import node_path
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, said, updated
+from tests.workload import Audit, Workload
+
+POD = {"namespace": "default", "name": "web", "uid": "1"}
+FORGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "maintenance.failed": (events.MAINTENANCE_FAILED, {"step": "cordon", "error": "call this number"}),
+    "pods.evicted": (events.PODS_EVICTED, {"blocked": [{**POD, "reason": "Forged"}], "error": "call this number"}),
+    "node.drained": (events.NODE_DRAINED, {}),
+    "pods.gone": (events.PODS_GONE, {"podsVersion": "1"}),
+    "maintenance.begun": (events.MAINTENANCE_BEGUN, {"totalpods": 1, "evictionPods": 1}),
+}
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the programs share."""
+    monkeypatch.setenv(KEY, "secret")
+
+
+@pytest.mark.parametrize(("kind", "data"), FORGED.values(), ids=FORGED)
+def test_a_forged_event_changes_no_status(
+    functions: Functions, work: Workload, audit: Audit, kind: str, data: dict[str, Any]
+) -> None:
+    """X-2: whoever may post names a real maintenance; nothing is written, and the answer is not retried."""
+    node = work.node()
+    work.pods(node, "web", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    functions.answer("status", functions.begin(item))
+    before, writes = work.again(item), len(audit.writes_by())
+
+    answer = functions.post("status", said(kind, item, data=data))
+
+    assert answer.status_code == 403
+    assert work.again(item) == before
+    assert len(audit.writes_by()) == writes
+
+
+def test_an_error_is_taken_from_the_function_that_met_it(functions: Functions, work: Workload) -> None:
+    """NMO-13: a step's own event of failure is signed, and its words are in the status."""
+    item = work.maintenance("nowhere")
+    failed = functions.answer("begin", added(item))
+    assert failed is not None
+
+    functions.answer("status", failed)
+
+    assert work.again(item)["status"]["lastError"] == 'nodes "nowhere" not found'
+
+
+@pytest.mark.parametrize("node", ["a,b=c", "call this number", "..", "x" * 300])
+def test_no_function_signs_a_stranger_s_words(functions: Functions, work: Workload, node: str) -> None:
+    """X-2: what the API server would quote in its refusal is refused before it is asked."""
+    item = work.maintenance(work.node())
+    functions.begin(item)
+    hint = said(events.NODE_TAINTED, {**item, "spec": {"nodeName": node}})
+
+    for step in ("cordon", "taint", "evict"):
+        forged = said({"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED}.get(step, hint.get_type()), item)
+        answer = functions.post(step, type(forged)(forged.get_attributes(), hint.get_data()))
+        assert answer.status_code == 400
+
+
+def test_a_version_of_next_year_keeps_nobody_waiting(functions: Functions, work: Workload) -> None:
+    """X-6: the API server would wait for it and answer 504, the broker would ask again: a stranger's is ignored."""
+    node = work.node()
+    work.pods(node, "web", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    functions.chain(item, "begin", "cordon", "taint")
+
+    reply = functions.answer("evict", said(events.PODS_GONE, item, data={"podsVersion": "9" * 18}))
+
+    assert reply is not None
+    assert reply.get_type() == events.PODS_EVICTED
+    assert work.admin.get(node_path(node))["spec"]["unschedulable"] is True
+
+
+def test_history_shows_nothing_that_nobody_did(functions: Functions, work: Workload) -> None:
+    """X-6: an event under our name, and an attempt, are recorded when they are ours; what others emit, as before."""
+    item = work.maintenance("nowhere")
+    forged, honest = said(events.NODE_DRAINED, item), updated(item)
+    made = Attempt(honest.get_source(), honest.get_id(), "restore", moment("2026-01-01T00:00:00Z"), 0.1, 204)
+
+    statuses = [functions.post("record", event).status_code for event in (forged, attempts_event([made]), honest)]
+
+    (entry,) = journal().select(Query(ids=(forged.get_id(), honest.get_id())))
+    assert statuses == [403, 403, 204]
+    assert (entry.event.get_id(), entry.attempts) == (honest.get_id(), ())
