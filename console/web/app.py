@@ -14,6 +14,7 @@ from flask import Flask, Response, redirect, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
 from console.web.acting import Acting
+from console.web.audit import audit
 from console.web.callers import Identify
 from console.web.context import Context
 from console.web.event_pages import EventPages
@@ -26,6 +27,9 @@ from eventing.journal.store import Journal
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError
 from kube.words import counted
+
+PROBES = ("liveness", "readiness")
+"""What a kubelet asks for, by the pod's address."""
 
 
 def create_app(
@@ -50,7 +54,8 @@ def create_app(
     live = app.extensions["live"] = Live(cluster)
     context = Context(cluster, live, identify, journal, functions, broker)
     app.jinja_env.globals.update(has_journal=journal is not None, counted=counted)
-    protect(app, tls=tls, hosts=list(hosts))
+    audit(app, context)
+    protect(app, tls=tls, hosts=list(hosts), probes=PROBES)
     show_errors(app)
     pages, acting, events, redriving = Pages(context), Acting(context), EventPages(context), Redriving(context)
     app.add_url_rule("/", "home", _home)
