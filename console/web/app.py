@@ -28,6 +28,8 @@ from kube.door.cluster import Cluster
 from kube.door.errors import ApiError
 from kube.words import counted
 
+OLD_SECONDS = 60.0
+"""A console that has heard nothing of the cluster for so long is not ready."""
 PROBES = ("liveness", "readiness")
 """What a kubelet asks for, by the pod's address."""
 
@@ -53,7 +55,7 @@ def create_app(
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     live = app.extensions["live"] = Live(cluster)
     context = Context(cluster, live, identify, journal, functions, broker)
-    app.jinja_env.globals.update(has_journal=journal is not None, counted=counted)
+    app.jinja_env.globals.update(has_journal=journal is not None, counted=counted, stale_since=live.stale_since)
     audit(app, context)
     protect(app, tls=tls, hosts=list(hosts), probes=PROBES)
     show_errors(app)
@@ -80,7 +82,7 @@ def _home() -> AnyResponse:
 
 
 def _add_health(app: Flask, live: Live) -> None:
-    """Liveness: the process answers; readiness: nodes and maintenances are read."""
+    """Liveness: the process answers; readiness: nodes and maintenances are read, and not long ago."""
 
     @app.get("/health/liveness")
     def liveness() -> Response:
@@ -92,4 +94,7 @@ def _add_health(app: Flask, live: Live) -> None:
             live.now(0)
         except ApiError as error:
             return Response(f"not ready: {error.message}\n", 503, mimetype="text/plain")
+        if (age := live.age()) > OLD_SECONDS:
+            text = f"not ready: what is shown was last known to be so {age:.0f} s ago\n"
+            return Response(text, 503, mimetype="text/plain")
         return Response("ready\n", mimetype="text/plain")
