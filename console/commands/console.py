@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.terminal.options import CONTEXT, KUBECONFIG, broker_option, cluster_options, functions_option
+from console.terminal.options import access, broker_option, cluster_options, functions_option
 from console.terminal.recording import missing
 from eventing.urls import host_and_port
 
+if TYPE_CHECKING:
+    from console.web.callers import Proxy
+
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+SHORTEST_SECRET = 16
+"""Characters: fewer can be guessed."""
 
 
 def _networks(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -55,13 +62,27 @@ def _networks(context: click.Context, option: click.Parameter, value: tuple[str,
 )
 @click.option(
     "--proxy",
-    "proxies",
+    "addresses",
     multiple=True,
     envvar="CONSOLE_PROXIES",
     default=("127.0.0.0/8", "::1"),
     show_default=True,
     callback=_networks,
     help="Address or network of that proxy; nobody else's headers count.  [env: CONSOLE_PROXIES]",
+)
+@click.option(
+    "--proxy-secret",
+    "secret_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="CONSOLE_PROXY_SECRET",
+    help="File with the secret by which that proxy is known.  [env: CONSOLE_PROXY_SECRET]",
+)
+@click.option(
+    "--secret-header",
+    envvar="CONSOLE_SECRET_HEADER",
+    default="X-Console-Secret",
+    show_default=True,
+    help="Header in which it sends the secret.  [env: CONSOLE_SECRET_HEADER]",
 )
 @click.option("--tls/--no-tls", envvar="CONSOLE_TLS", help="Browsers reach it by https.  [env: CONSOLE_TLS]")
 @cluster_options
@@ -71,15 +92,13 @@ def console(
     functions: str,
     broker: str,
     hosts: tuple[str, ...],
-    user_header: str,
-    groups_header: str,
-    proxies: tuple[str, ...],
     tls: bool,
+    **proxy: Any,
 ) -> None:
     """Serve the web console until Ctrl-C.
 
     Where only this machine can reach it, everybody who does acts as the kubeconfig's user, as with kubectl proxy.
-    Elsewhere each request brings a bearer token, or comes through a proxy that names the user.
+    Elsewhere each request brings a bearer token, or comes through a proxy that knows a secret and names the user.
 
     \b
     Example:
@@ -88,13 +107,11 @@ def console(
     """
     from console.web.serving import Settings, serve  # half a second that no other command should pay
 
-    if groups_header and not user_header:
-        raise click.BadParameter("needs --user-header, too", param_hint="--groups-header")
+    trusted = _proxy(**proxy)
     if journal_url and (file := missing(journal_url)):
         note = f"there is no journal at {file} yet: no events are shown until `record` writes one there"
         click.echo(note, err=True)
     here = _is_local(listen)
-    meta = click.get_current_context().meta
     serve(
         Settings(
             listen,
@@ -103,14 +120,32 @@ def console(
             functions=functions,
             broker=broker,
             hosts=hosts or (LOCAL_NAMES if here else ()),
-            user_header=user_header,
-            groups_header=groups_header,
-            proxies=proxies,
+            proxy=trusted,
             tls=tls,
-            kubeconfig=meta.get(KUBECONFIG),
-            context=meta.get(CONTEXT),
+            access=access(),
         )
     )
+
+
+def _proxy(
+    user_header: str, groups_header: str, addresses: tuple[str, ...], secret_file: Path | None, secret_header: str
+) -> Proxy | None:
+    """The proxy that the command line names; a usage error where it could not be told from others."""
+    from console.web.callers import Proxy
+
+    if not user_header:
+        given = {"--groups-header": groups_header, "--proxy-secret": secret_file}
+        for option in (name for name, value in given.items() if value):
+            raise click.BadParameter("needs --user-header, too", param_hint=option)
+        return None
+    if secret_file is None:
+        message = "needs --proxy-secret, too: an address alone is no proof of who sent the header"
+        raise click.BadParameter(message, param_hint="--user-header")
+    secret = secret_file.read_text(errors="replace").strip()
+    if len(secret) < SHORTEST_SECRET or not secret.isascii():
+        message = f"{secret_file} holds no secret of at least {SHORTEST_SECRET} ASCII characters"
+        raise click.BadParameter(message, param_hint="--proxy-secret")
+    return Proxy(secret, secret_header, user_header, groups_header, addresses)
 
 
 def _is_local(listen: str) -> bool:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from console.operations.describing import age
 from console.operations.redriving import letter_fields
+from console.terminal.escaping import escaped
 from console.terminal.options import output_option
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show, show_json
@@ -52,7 +53,6 @@ def table(letters: Sequence[Entry], now: datetime) -> RenderableType:
         reason = " ".join(fields["reason"].split()) + ("" if fields["open"] else " (redriven)")
         function = fields["function"] or fields["destination"]
         old = age(fields["arrived"], now)
-        rows.add_row(
-            fields["event"], short(fields["type"]), fields["node"], old, function, str(fields["code"]), Text(reason)
-        )
+        shown = (fields["event"], short(fields["type"]), fields["node"], old, function, str(fields["code"]), reason)
+        rows.add_row(*map(escaped, shown))
     return rows

@@ -8,6 +8,7 @@ from console.operations.draining import Drain, cordon, look
 from console.operations.errors import InvalidSelector
 from console.operations.maintaining import known_node
 from console.terminal.connection import with_api, within
+from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, switch
 from console.terminal.options import cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
@@ -87,6 +88,8 @@ def _refuse(node: str, found: Sorted, *, cordoned: bool) -> None:
 
 async def _evict(api: Api, node: str, found: Sorted, options: DrainOptions, timeout: float, output: str) -> None:
     work = Drain(api, node, options.pod_selector, found.leaving, lambda text: note(text, output))
+    state, undo = f"{node} stays cordoned", f"kubectl maintenance uncordon {node} ends that"
+    goes_on(lambda: f"nothing more is evicted, {state}, {work.rest()}; {undo}")
     await within(
         timeout, work.run(), lambda: f"{node} is not drained after {timeout:g}s, and stays cordoned: {work.rest()}"
     )

@@ -12,6 +12,7 @@ import click
 from console.operations.archive import Archive
 from console.operations.gathering import gather
 from console.terminal.connection import with_api
+from console.terminal.errors import goes_on
 from console.terminal.options import cluster_options, namespace_option, output_option
 from console.terminal.recording import opened
 from console.terminal.screen import note, show_json
@@ -63,6 +64,7 @@ def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict
     async def work(api: Api) -> dict[str, Any]:
         version = await api.get("/version")  # a server that does not answer leaves no empty archive behind
         with Archive(file) as archive:
+            goes_on(lambda: f"{file} holds what was read by then, and its index says what that is")
             archive.add_json("version.json", version, "get /version")
             await gather(api, archive, namespace)
             for log in sorted(logs.glob("*.log")) if logs else []:

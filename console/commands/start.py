@@ -11,6 +11,7 @@ from console.operations.describing import full_name, phase_word, plain
 from console.operations.maintaining import create
 from console.operations.watching import watched
 from console.terminal.connection import with_api, within
+from console.terminal.errors import goes_on
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import live, note, show_json
 from kube.door.api import Api
@@ -51,6 +52,8 @@ def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: fl
         if not wait:
             note(f"Follow it with: kubectl maintenance status {node} --watch", output)
             return made
+        follow, end = f"kubectl maintenance status {node}", f"kubectl maintenance stop {node}"
+        goes_on(lambda: f"the maintenance of {node} goes on: {follow} shows it, {end} ends it")
         late = f"{node} is not drained yet, its maintenance goes on: kubectl maintenance status {node}"
         return await within(timeout, _drained(api, made, output), lambda: late)
 
@@ -62,6 +65,7 @@ def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: fl
 async def _drained(api: Api, made: Object, output: str) -> Object:
     """The NodeMaintenance once its node is drained, its progress shown meanwhile; a one-line error if it fails."""
     from console.terminal.display import line, overview  # only what is drawn needs it
+    from console.terminal.escaping import escaped_all
 
     screen = (
         live(lambda item: overview([item], datetime.now(timezone.utc)), line)
@@ -75,7 +79,7 @@ async def _drained(api: Api, made: Object, output: str) -> Object:
                 item = next((item for item in state if item["metadata"]["uid"] == uid), None)
                 if item is None or is_deleting(item):
                     raise click.ClickException(f"{name} was deleted before its node was drained")
-                show_state(item)
+                show_state(escaped_all(item))
                 if condition(item, "Drained").get("status") == "True":
                     return item
                 if phase_word(item) == FAILED:

@@ -13,6 +13,7 @@ from console.operations.maintaining import unknown
 from console.operations.watching import watched
 from console.terminal.connection import with_api
 from console.terminal.display import details, line, overview
+from console.terminal.escaping import escaped_all
 from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import live, show, show_json
 from kube.door.api import Api, absent_ok
@@ -75,11 +76,11 @@ def _json_line(state: Object) -> None:
 
 
 def _render(state: Object) -> RenderableType:
-    now = datetime.now(timezone.utc)
-    if "node" in state:
-        return details(state["node"], state["state"], state["maintenances"], now)
-    return overview(state["maintenances"], now)
+    now, shown = datetime.now(timezone.utc), escaped_all(state)
+    if "node" in shown:
+        return details(shown["node"], shown["state"], shown["maintenances"], now)
+    return overview(shown["maintenances"], now)
 
 
 def _lines(state: Object) -> str:
-    return "\n".join(line(item) for item in state["maintenances"]) or "No maintenance."
+    return "\n".join(line(item) for item in escaped_all(state["maintenances"])) or "No maintenance."

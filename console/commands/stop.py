@@ -10,6 +10,7 @@ from console.operations.describing import full_name, node_report
 from console.operations.maintaining import end
 from console.operations.watching import watched
 from console.terminal.connection import with_api, within
+from console.terminal.errors import goes_on
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
 from kube.door.api import Api, absent_ok
@@ -35,6 +36,7 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
     async def work(api: Api) -> Object:
         ended = await end(api, node)
         if wait:
+            goes_on(lambda: f"{node} is given back without this command: kubectl maintenance status {node} shows it")
             await within(timeout, _gone(api, node, ended), lambda: _still_there(ended))
         names = [full_name(item) for item in ended]
         return {**node_report(node, await absent_ok(api.get(node_path(node)))), "deleted": names}

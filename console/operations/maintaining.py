@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from http import HTTPStatus
 
 from console.operations.describing import full_name, phase_word
@@ -59,11 +60,22 @@ async def _refuse_second(api: Api, node: str) -> None:
 
 async def end(api: Api, node: str) -> list[Object]:
     """Request the deletion of every maintenance of the node, and return them; refuse where there is none (NMO-14)."""
-    ended = await maintenances(api, node)
-    if not ended:
-        raise await _nothing_to_end(api, node)
-    await together(*(_delete(api, item) for item in ended))
+    ended = await to_end(api, node)
+    await delete(api, ended)
     return ended
+
+
+async def to_end(api: Api, node: str) -> list[Object]:
+    """Every maintenance of the node; refuse where there is none."""
+    found = await maintenances(api, node)
+    if not found:
+        raise await _nothing_to_end(api, node)
+    return found
+
+
+async def delete(api: Api, items: Iterable[Object]) -> None:
+    """Request the deletion of these objects, and of none that came in their place."""
+    await together(*(_delete(api, item) for item in items))
 
 
 async def _nothing_to_end(api: Api, node: str) -> Refusal:

@@ -9,33 +9,28 @@ from typing import TypeVar
 
 import click
 
-from console.terminal.options import CONTEXT, KUBECONFIG
+from console.terminal.options import Access, access
 from kube.door.api import Api
 from kube.door.errors import ApiError, Denied, Unavailable
 
 T = TypeVar("T")
-INTERRUPTED = 130
-"""128 + SIGINT: what a shell expects of a program that Ctrl-C ended."""
 
 
 def with_api(work: Callable[[Api], Awaitable[T]]) -> T:
     """The result of `work`, done with the cluster that the command line names.
 
-    An error of the API server becomes the server's sentence with a remedy (exit 1); Ctrl-C ends quietly.
+    An error of the API server becomes the server's sentence with a remedy (exit 1).
     """
     logging.getLogger("kubernetes").setLevel(logging.ERROR)  # it would warn of what the error then says
-    meta = click.get_current_context().meta
     try:
-        return asyncio.run(_connected(meta.get(KUBECONFIG), meta.get(CONTEXT), work))
+        return asyncio.run(_connected(access(), work))
     except ApiError as error:
         raise click.ClickException(sentence(error)) from None
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
-async def _connected(kubeconfig: str | None, context: str | None, work: Callable[[Api], Awaitable[T]]) -> T:
+async def _connected(wanted: Access, work: Callable[[Api], Awaitable[T]]) -> T:
     try:
-        api = await Api.connect(kubeconfig, context)
+        api = await Api.connect(*wanted)
     except Unavailable as error:
         raise click.ClickException(error.message) from None  # it names the remedy already
     try:

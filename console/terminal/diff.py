@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from console.operations.diff import DIFFERS, EXPLAINED, SAME, UNRECORDED, Replayed
+from console.terminal.escaping import escaped
 from eventing.event_types import short
 from eventing.replay.again import Answer
 from eventing.replay.differences import Difference
@@ -22,7 +23,7 @@ def replay_lines(replayed: Replayed) -> Text:
     event, function = replayed.entry.event, replayed.now.function
     lines = Text.assemble(
         (f"{replayed.result:12}", STYLES[replayed.result]),
-        f"  {short(event.get_type()):25} ─▶ {function:8} {_answered(replayed.now):28}  {event.get_id()}",
+        escaped(f"  {short(event.get_type()):25} ─▶ {function:8} {_answered(replayed.now):28}  {event.get_id()}"),
     )
     for difference in replayed.differences:
         lines.append_text(_of_difference(difference))
@@ -32,17 +33,17 @@ def replay_lines(replayed: Replayed) -> Text:
 def _of_difference(difference: Difference) -> Text:
     if difference.explained:
         return Text(f"\n    {difference.field}: {_value(difference.then)} → {_value(difference.now)}: ", "dim").append(
-            difference.explained
+            escaped(difference.explained)
         )
     then = (f"\n      - {_value(difference.then)}", "red")
     now = (f"\n      + {_value(difference.now)}", "green")
-    return Text.assemble(f"\n    {difference.field}", then, now)
+    return Text.assemble(f"\n    {escaped(difference.field)}", then, now)
 
 
 def _value(value: Any) -> str:
     if value is None:
         return NOTHING
-    return short(value) if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return escaped(short(value)) if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def _answered(answer: Answer) -> str:
@@ -53,4 +54,4 @@ def _answered(answer: Answer) -> str:
 
 def lost_lines(lost: Iterable[str]) -> Text:
     """The objects that are gone since, a sentence each."""
-    return Text("\n".join(lost), "dim")
+    return Text("\n".join(map(escaped, lost)), "dim")

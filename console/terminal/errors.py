@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from console.operations.errors import NoResult, OperationError
-from console.terminal.options import CONTEXT, KUBECONFIG
+from console.terminal.escaping import escaped
+from console.terminal.options import access
 from kube.door.errors import ApiError
 
 if TYPE_CHECKING:
     from kube.door.cluster import Cluster
 
+INTERRUPTED = 130
+"""128 + SIGINT: what a shell expects of a program that Ctrl-C ended."""
+GOES_ON = "console.goes_on"
+
 
 class Commands(click.Group):
-    """The group of all commands: the one place where an operation's error becomes a line and an exit status."""
+    """The group of all commands: the one place where an operation's error, or Ctrl-C, becomes a line and a status."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except OperationError as error:
-            click.ClickException(str(error)).show()
+            click.ClickException(escaped(str(error))).show()
             raise click.exceptions.Exit(error.exit_status) from None
+        except click.UsageError:
+            raise  # of the command line: its text is click's
+        except click.ClickException as error:
+            click.ClickException(escaped(error.message)).show()
+            raise click.exceptions.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            if rest := ctx.meta.get(GOES_ON):
+                click.echo(f"\nInterrupted: {escaped(rest())}", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def goes_on(rest: Callable[[], str]) -> None:
+    """Have it told, should Ctrl-C end the command from now on, what goes on without it, or stays."""
+    click.get_current_context().meta[GOES_ON] = rest
 
 
 @contextmanager
@@ -35,9 +54,8 @@ def door() -> Iterator[Cluster]:
     from eventing.replay.again import NoAnswer
     from kube.door.cluster import Cluster  # whoever opens no door waits for none of it
 
-    meta = click.get_current_context().meta
     try:
-        cluster = Cluster(meta.get(KUBECONFIG), meta.get(CONTEXT))
+        cluster = Cluster(*access())
         try:
             yield cluster
         finally:
@@ -55,8 +73,10 @@ def confirm(question: str, otherwise: str) -> None:
     """
     try:
         agreed = click.confirm(question, err=True)
-    except click.Abort:
+    except click.Abort as abort:
         click.echo(err=True)  # the question's line is open
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
         raise NoResult(f"nobody confirmed: {otherwise}") from None
     if not agreed:
         raise NoResult(f"not confirmed, nothing was done: {otherwise}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -17,8 +17,8 @@ from eventing.urls import is_url
 from kube.maintenance.leases import NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-KUBECONFIG = "console.kubeconfig"
-CONTEXT = "console.context"
+KUBECONFIG, CONTEXT = "console.kubeconfig", "console.context"
+AS_USER, AS_GROUPS = "console.as", "console.as_groups"
 SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
@@ -66,7 +66,7 @@ class Url(click.ParamType[str]):
 
 
 def cluster_options(command: Decorated) -> Decorated:
-    """Add `--kubeconfig` and `--context`, which may stand before or after the command's name, as with kubectl."""
+    """Add the options of `access`, which may stand before or after the command's name, as with kubectl."""
     kubeconfig = click.option(
         "--kubeconfig",
         type=click.Path(exists=True, dir_okay=False),
@@ -77,11 +77,40 @@ def cluster_options(command: Decorated) -> Decorated:
     context = click.option(
         "--context", expose_value=False, callback=_remember(CONTEXT), help="Which of the kubeconfig's contexts to use."
     )
-    return kubeconfig(context(command))
+    user = click.option(
+        "--as", expose_value=False, callback=_remember(AS_USER), metavar="USER", help="Act as this user."
+    )
+    groups = click.option(
+        "--as-group",
+        multiple=True,
+        expose_value=False,
+        callback=_remember(AS_GROUPS),
+        metavar="GROUP",
+        help="Act as a member of this group, with --as; repeatable.",
+    )
+    return kubeconfig(context(user(groups(command))))
 
 
-def _remember(key: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
-    def remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+class Access(NamedTuple):
+    """How to reach the cluster, and as whom; None and empty: the usual way, as oneself."""
+
+    kubeconfig: str | None
+    context: str | None
+    as_user: str
+    as_groups: tuple[str, ...]
+
+
+def access() -> Access:
+    """What the command line says of it. A usage error for groups of nobody."""
+    meta = click.get_current_context().meta
+    user, groups = meta.get(AS_USER, ""), meta.get(AS_GROUPS, ())
+    if groups and not user:
+        raise click.UsageError("--as-group is of a user: name one by --as")
+    return Access(meta.get(KUBECONFIG), meta.get(CONTEXT), user, groups)
+
+
+def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value:
             ctx.meta[key] = value
 

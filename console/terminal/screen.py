@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from console.terminal.escaping import escaped
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -24,7 +26,8 @@ def console() -> Console:
     """The standard output as it is now; made afresh because tests replace it."""
     from rich.console import Console  # only what is drawn needs it
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(highlight=False, markup=False, emoji=False, width=width)  # brackets and colons are others' text
 
 
 def show(what: RenderableType) -> None:
@@ -40,7 +43,7 @@ def show_json(what: Any, indent: int | None = 2) -> None:
 def note(text: str, output: str = "table") -> None:
     """Show a line to a person; with JSON nothing, since the one object holds it all."""
     if output == "table":
-        click.echo(text)
+        click.echo(escaped(text))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from cloudevents.core.base import BaseCloudEvent
 
+from console.terminal.escaping import escaped
 from eventing.deadletters import DeadLetter
 from eventing.event_types import short
 from eventing.journal.entries import Attempt, Entry, maintenance_of
@@ -48,14 +49,14 @@ def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
     letters = sum(len(branch.dead_letters) for branch in branches)
     alerts = {f"{failed} failed": failed, f"{absent} missing": absent, counted(letters, "dead letter"): letters}
     counts += [click.style(text, fg="red", bold=True) for text, number in alerts.items() if number]
-    title = f"{tree.name} ({tree.uid}), node {tree.node}" if tree.uid else "Of no maintenance"
+    title = escaped(f"{tree.name} ({tree.uid}), node {tree.node}") if tree.uid else "Of no maintenance"
     return f"{click.style(title, bold=True)}, {_clock(first)}: {', '.join(counts)}"
 
 
 def _line(depth: int, branch: Branch, start: datetime) -> str:
     offset = (branch.entry.arrived - start).total_seconds()
     indent = "  " * (min(depth, DEEPEST) - 1) + "└─ " if depth else ""
-    kind = f"{indent}{short(branch.entry.event.get_type())}"
+    kind = f"{indent}{escaped(short(branch.entry.event.get_type()))}"
     outcomes = [*map(_attempt, branch.attempts), *map(_missing, branch.missing), *map(_letter, branch.dead_letters)]
     return f"{offset:+9.3f} s  {kind:{TYPE_WIDTH}} {_hop(branch):>{HOP_WIDTH}}  {', '.join(outcomes)}".rstrip()
 
@@ -66,13 +67,13 @@ def _hop(branch: Branch) -> str:
         return ""
     text = f"{branch.after:.3f} s"
     styled = click.style(f"{text:>{HOP_WIDTH}}", fg="yellow", bold=True) if branch.after >= SLOW else text
-    return f"{styled} after {short(branch.cause)}" if branch.cause else styled
+    return f"{styled} after {escaped(short(branch.cause))}" if branch.cause else styled
 
 
 def _attempt(made: Attempt) -> str:
-    text = f"{made.function} {made.seconds * 1000:.0f} ms"
+    text = escaped(f"{made.function} {made.seconds * 1000:.0f} ms")
     if made.failed:
-        return click.style(f"{text} {made.status} {made.error}".rstrip(), fg="red")
+        return click.style(escaped(f"{text} {made.status} {made.error}".rstrip()), fg="red")
     return click.style(text, fg="yellow", bold=True) if made.seconds >= SLOW else text
 
 
@@ -81,9 +82,8 @@ def _missing(function: str) -> str:
 
 
 def _letter(letter: DeadLetter) -> str:
-    return click.style(
-        f"DEAD LETTER {letter.code} from {letter.destination} {letter.data}".rstrip(), fg="red", bold=True
-    )
+    text = f"DEAD LETTER {letter.code} from {letter.destination} {letter.data}".rstrip()
+    return click.style(escaped(text), fg="red", bold=True)
 
 
 def table_lines(entries: Sequence[Entry], now: datetime) -> Iterator[str]:
@@ -102,7 +102,8 @@ def _row(entry: Entry, now: datetime) -> tuple[str, ...]:
     attempts = [_attempt(made) for made in entry.attempts if not made.replay]
     outcomes = [_letter(letter)] if letter else [*attempts, *map(_missing, missing(entry, now))]
     name = maintenance_of(event)[1]
-    return (_clock(entry.arrived), short(event.get_type()), entry.node, name, str(event.get_id()), ", ".join(outcomes))
+    named = (short(event.get_type()), entry.node, name, str(event.get_id()))
+    return (_clock(entry.arrived), *map(escaped, named), ", ".join(outcomes))
 
 
 def as_json(entries: Iterable[Entry], now: datetime) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations import maintaining
 from console.operations.errors import OperationError, Refusal
+from console.web.audit import note_outcomes
 from console.web.callers import Caller, to_see, to_start, to_stop
 from console.web.context import Context
 from console.web.faults import status_of
@@ -61,6 +62,7 @@ class Acting:
             return self._window(action, names)
         caller = self._context.caller()
         outcomes = self._context.cluster.together(*(_outcome(name, work(caller, name)) for name in names))
+        note_outcomes({each.node: (each.status, each.error) for each in outcomes})
         return _answer(action, outcomes)
 
     def _window(self, action: str, names: list[str]) -> AnyResponse:
@@ -82,13 +84,15 @@ class Acting:
         state = self._context.live.now(0)
         await caller.require(to_start(NEW_GROUP, state.groups))
         reason = " ".join(request.form.get("reason", "").split())[:LONGEST_REASON]
-        await maintaining.create(caller.api, NEW_GROUP, name, name, reason, await caller.name())
+        await maintaining.create(await caller.door(), NEW_GROUP, name, name, reason, await caller.name())
 
     async def _end(self, caller: Caller, name: str) -> None:
-        state = self._context.live.now(0)
-        known = [GROUPS[item["apiVersion"]] for item in state.maintenances if node_name(item) == name]
-        await caller.require([*to_see(state.groups), *to_stop(known or state.groups)])
-        await maintaining.end(caller.api, name)
+        """What is deleted is what was checked: the objects found now, none that comes meanwhile."""
+        await caller.require(to_see(self._context.live.now(0).groups))
+        door = await caller.door()
+        found = await maintaining.to_end(door, name)
+        await caller.require(to_stop(GROUPS[item["apiVersion"]] for item in found))
+        await maintaining.delete(door, found)
 
 
 async def _outcome(name: str, work: Awaitable[None]) -> Outcome:

@@ -14,6 +14,7 @@ from flask import Flask, Response, redirect, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
 from console.web.acting import Acting
+from console.web.audit import audit
 from console.web.callers import Identify
 from console.web.context import Context
 from console.web.event_pages import EventPages
@@ -26,6 +27,11 @@ from eventing.journal.store import Journal
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError
 from kube.words import counted
+
+OLD_SECONDS = 60.0
+"""A console that has heard nothing of the cluster for so long is not ready."""
+PROBES = ("liveness", "readiness")
+"""What a kubelet asks for, by the pod's address."""
 
 
 def create_app(
@@ -49,8 +55,9 @@ def create_app(
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     live = app.extensions["live"] = Live(cluster)
     context = Context(cluster, live, identify, journal, functions, broker)
-    app.jinja_env.globals.update(has_journal=journal is not None, counted=counted)
-    protect(app, tls=tls, hosts=list(hosts))
+    app.jinja_env.globals.update(has_journal=journal is not None, counted=counted, stale_since=live.stale_since)
+    audit(app, context)
+    protect(app, tls=tls, hosts=list(hosts), probes=PROBES)
     show_errors(app)
     pages, acting, events, redriving = Pages(context), Acting(context), EventPages(context), Redriving(context)
     app.add_url_rule("/", "home", _home)
@@ -75,7 +82,7 @@ def _home() -> AnyResponse:
 
 
 def _add_health(app: Flask, live: Live) -> None:
-    """Liveness: the process answers; readiness: nodes and maintenances are read."""
+    """Liveness: the process answers; readiness: nodes and maintenances are read, and not long ago."""
 
     @app.get("/health/liveness")
     def liveness() -> Response:
@@ -87,4 +94,7 @@ def _add_health(app: Flask, live: Live) -> None:
             live.now(0)
         except ApiError as error:
             return Response(f"not ready: {error.message}\n", 503, mimetype="text/plain")
+        if (age := live.age()) > OLD_SECONDS:
+            text = f"not ready: what is shown was last known to be so {age:.0f} s ago\n"
+            return Response(text, 503, mimetype="text/plain")
         return Response("ready\n", mimetype="text/plain")

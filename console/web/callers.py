@@ -2,15 +2,17 @@
 
 - the kubeconfig's user, for a console that only this machine can reach;
 - the owner of the bearer token that comes with the request: the API server judges every request;
-- the user whom an authenticating proxy names in a header: the console asks the API server what that user may do, and
-  then acts under its own account.
+- the user whom an authenticating proxy names in a header, beside a secret that only the two of them know: the console
+  asks the API server what that user may do. Then it acts as that user where its account may impersonate him, else under
+  its own account.
 
 Touches: subjectaccessreviews create; nodes get; pods get; nodemaintenances get, list, create, delete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hmac
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -20,11 +22,16 @@ from flask import Request
 from kube.door.api import Api
 from kube.door.errors import Denied
 from kube.door.reviews import Right, may, refusal, whoami
+from kube.door.together import together
 from kube.maintenance.groups import Group
 
 NODES_LIST = Right("list", "nodes")
 NODES_GET = Right("get", "nodes")
 PODS_GET = Right("get", "pods")
+AUTHENTICATED = "system:authenticated"
+"""The group of everybody whom the API server knows, which no proxy names."""
+SERVICE_ACCOUNT = "system:serviceaccount:"
+"""What the names of ServiceAccounts begin with; the right to impersonate users does not cover these."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Caller:
     """Somebody who asks.
 
     Attributes:
-        api: through which is acted; its owner is the caller, unless `user` names another.
+        api: the door that the caller came to; its owner is the caller, unless `user` names another.
         user, groups: as the proxy says; "" and none where the API server knows the owner of `api` by itself.
     """
 
@@ -46,9 +53,23 @@ class Caller:
 
     async def require(self, rights: Iterable[Right]) -> None:
         """Return when the caller has all of these rights; `Denied` names the first that is missing."""
+        groups = (*self.groups, *({AUTHENTICATED} - {*self.groups}))
         for right in rights:
-            if not await may(self.api, right, self.user, self.groups):
+            if not await may(self.api, right, self.user, groups):
                 raise refusal(await self.name(), right)
+
+    async def door(self) -> Api:
+        """Through which the caller acts: as himself where the console may impersonate him, else under its account.
+
+        Where it may, the API server judges each request once more, and its audit log names the caller.
+        """
+        if not self.user or self.user.startswith(SERVICE_ACCOUNT):
+            return self.api
+        groups = [group for group in self.groups if group != AUTHENTICATED]  # the API server adds it by itself
+        named = [Right("impersonate", "users", name=self.user)]
+        named += [Right("impersonate", "groups", name=group) for group in groups]
+        granted = await together(*(may(self.api, right) for right in named))
+        return self.api.impersonating(self.user, groups) if all(granted) else self.api
 
 
 Identify = Callable[[Request], Caller]
@@ -77,23 +98,44 @@ def networks(addresses: Iterable[str]) -> list[IPv4Network | IPv6Network]:
     return [ip_network(address) for address in addresses]
 
 
-def by_header(api: Api, user_header: str, groups_header: str, proxies: Iterable[str]) -> Identify:
-    """Whom the proxy names; a header from any address but one of `proxies` (addresses or networks) counts for nothing.
+@dataclass(frozen=True)
+class Proxy:
+    """An authenticating proxy: how it proves that it is the one, and where it names who asks.
 
-    Groups are separated by commas. Raises `ValueError` for a proxy that is no address.
+    Attributes:
+        secret: what only the proxy and the console know.
+        secret_header, user_header, groups_header: the headers with the secret, the user's name and the groups, which
+            are separated by commas; groups_header "" for none.
+        addresses: those, or networks, that it asks from.
     """
-    known = networks(proxies)
+
+    secret: str
+    secret_header: str
+    user_header: str
+    groups_header: str
+    addresses: Sequence[str]
+
+
+def by_header(api: Api, proxy: Proxy) -> Identify:
+    """Whom the proxy names. From any other address, or without the secret, its headers count for nothing.
+
+    An address alone proves nothing: whoever may forward a port of the pod comes from 127.0.0.1, too. Raises
+    `ValueError` for an address that is none.
+    """
+    known, secret = networks(proxy.addresses), proxy.secret.encode()
 
     def identify(request: Request) -> Caller:
         sender = ip_address(request.remote_addr or "0.0.0.0")  # noqa: S104 - nobody's address
-        if not any(sender in network for network in known):
+        given = request.headers.get(proxy.secret_header, "").encode()
+        if not (hmac.compare_digest(given, secret) and any(sender in network for network in known)):
             raise Denied(
                 HTTPStatus.UNAUTHORIZED, f"{sender} is not the authenticating proxy: name it, or go through it"
             )
-        user = request.headers.get(user_header, "")
+        user = request.headers.get(proxy.user_header, "")
         if not user:
-            raise Denied(HTTPStatus.UNAUTHORIZED, f"the proxy named nobody in {user_header}: sign in at the proxy")
-        groups = request.headers.get(groups_header, "") if groups_header else ""
+            message = f"the proxy named nobody in {proxy.user_header}: sign in at the proxy"
+            raise Denied(HTTPStatus.UNAUTHORIZED, message)
+        groups = request.headers.get(proxy.groups_header, "") if proxy.groups_header else ""
         return Caller(api, user, tuple(group.strip() for group in groups.split(",") if group.strip()))
 
     return identify

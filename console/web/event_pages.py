@@ -65,7 +65,8 @@ class EventPages:
         caller, state = self._context.caller(), self._context.live.now()
         self._context.cluster.run(caller.require([*to_start(MEDIK8S, state.groups), *to_replay(state.groups)]))
         entry = self._entry(seq)
-        shown = dry_run(entry, self._context.cluster, caller.api, self._context.functions)
+        door = self._context.cluster.run(caller.door())
+        shown = dry_run(entry, self._context.cluster, door, self._context.functions)
         return render_template("replayed.html", entry=entry, shown=shown, short=short, value=json.dumps)
 
     def timeline(self, name: str) -> str:
@@ -79,9 +80,9 @@ class EventPages:
         )
 
     def _last(self, name: str) -> str:
-        """Uid of the last maintenance that was recorded of the node."""
-        found = self._context.journal.select(Query(node=name, limit=50, newest=True))
-        return next((entry.maintenance for entry in reversed(found) if entry.maintenance), "")
+        """Uid of the last maintenance that was recorded of the node, whatever came after it."""
+        found = self._context.journal.select(Query(node=name, maintained=True, limit=1, newest=True))
+        return found[0].maintenance if found else ""
 
     def _entry(self, seq: int) -> Entry:
         found = self._context.journal.select(Query(after=seq - 1, limit=1))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from http import HTTPStatus
 
-from flask import Flask, Response, make_response, render_template, request
+from flask import Flask, Response, make_response, render_template
 from werkzeug.exceptions import HTTPException, SecurityError
 from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations.errors import OperationError
+from console.web.audit import note_refusal
 from eventing.journal.store import JournalError
 from eventing.replay.again import NoAnswer
 from kube.door.errors import ApiError, Conflict, Denied, NotFound, Rejected
 
 STATUSES = {NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT, Rejected: HTTPStatus.BAD_REQUEST}
 """What the API server refused, in our own words; what it could not do is 503."""
-log = logging.getLogger(__name__)
 
 
 def show_errors(app: Flask) -> None:
@@ -37,10 +36,10 @@ def status_of(error: ApiError) -> HTTPStatus:
 
 def page(message: str, status: int) -> Response:
     """A page, or for a part of one the sentence alone, which says what is wrong."""
+    note_refusal(message)
     response = make_response(render_template("error.html", message=message, status=HTTPStatus(status)), status)
     if status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = "Bearer"
-    log.info("%s %s: %s %s", request.method, request.path, status, message)
     return response
 
 

@@ -58,11 +58,11 @@ class Pages:
         state, _ = self._context.viewed()
         wanted, seen = _wanted(), _seen()
         shown = [item for item in rows(state.nodes, state.maintenances) if wanted(item)]
-        first = "" if seen == str(state.version) else render_template("rows_all.html", rows=shown)
+        first = "" if seen == str(state.version) else render_template("rows_all.html", rows=shown) + _banner(state)
 
         def changes() -> Iterator[str]:
             nonlocal shown
-            before, known = shown, None
+            before, known, stale = shown, None, None
             if first:
                 yield message("rows", first, state.version)
             for newer in self._newer(state):
@@ -73,9 +73,10 @@ class Pages:
                 after = [item for item in everything if wanted(item)]
                 html = render_template("rows_changed.html", steps=list(steps(before, after)))
                 totals, before = counts(everything), after
-                if html.strip() or totals != known:
-                    known = totals
-                    yield message("rows", html + render_template("counts.html", counts=totals, oob=True), newer.version)
+                if html.strip() or totals != known or newer.stale != stale:
+                    known, stale = totals, newer.stale
+                    html += render_template("counts.html", counts=totals, oob=True)
+                    yield message("rows", html + _banner(newer), newer.version)
 
         return self._stream(changes())
 
@@ -88,7 +89,7 @@ class Pages:
         """Changes of the details; `moved` says that there may be new events, too."""
         state, _ = self._context.viewed()
         seen = _seen()
-        last = _parts(self._details(state, name))
+        last = _parts(self._details(state, name), _banner(state))
 
         def changes() -> Iterator[str]:
             before = last if seen == str(state.version) else {}
@@ -96,7 +97,7 @@ class Pages:
                 if newer is None:
                     yield STILL_HERE
                     continue
-                after = _parts(self._details(newer, name, known=True))
+                after = _parts(self._details(newer, name, known=True), _banner(newer))
                 changed = [part for part in after if before.get(part) != after[part]]
                 yield from (message(part, after[part], newer.version) for part in changed)
                 if changed:
@@ -176,10 +177,15 @@ def _wanted() -> Wanted:
     return Wanted(request.args.get("q", "").strip(), state if state in STATE_FILTERS else "")
 
 
-def _parts(details: Object) -> dict[str, str]:
+def _banner(state: State) -> str:
+    """What says that the page is old, to be put in its place."""
+    return render_template("stale.html", since=state.stale, oob=True)
+
+
+def _parts(details: Object, banner: str) -> dict[str, str]:
     """The two parts of the details that change, by the name of their event."""
     return {
-        "status": render_template("node_status.html", **details),
+        "status": render_template("node_status.html", **details) + banner,
         "offers": render_template("offers.html", row=details["row"], at="node"),
     }
 

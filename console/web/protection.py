@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, request, session
+from werkzeug.exceptions import SecurityError
+from werkzeug.sansio.utils import host_is_trusted
 
 TOKEN = "csrf"  # noqa: S105 - the name of the field, not its value
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -28,11 +31,12 @@ LARGEST_FORM = 256 * 1024
 COOKIE_OF_TLS = "__Host-console"
 
 
-def protect(app: Flask, *, tls: bool, hosts: list[str]) -> None:
+def protect(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str]) -> None:
     """Guard every request of the app, and put the headers on every answer.
 
     `hosts` are the names under which the console may be asked for (none: any); a page of another name that leads to
-    this address, as DNS can be made to, gets nothing. `tls`: browsers reach it by https only.
+    this address, as DNS can be made to, gets nothing. The endpoints `probes` tell no secrets and may be asked for by
+    any name: a kubelet knows the pod's address alone. `tls`: browsers reach it by https only.
     """
     app.config.update(
         SECRET_KEY=secrets.token_bytes(32),
@@ -40,10 +44,11 @@ def protect(app: Flask, *, tls: bool, hosts: list[str]) -> None:
         SESSION_COOKIE_SECURE=tls,
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Strict",
-        TRUSTED_HOSTS=hosts or None,
         MAX_CONTENT_LENGTH=LARGEST_FORM,
         MAX_FORM_MEMORY_SIZE=LARGEST_FORM,
     )
+    if hosts:
+        app.before_request(_refusing_others(hosts, probes))
     app.before_request(_refuse_forged)
     app.after_request(_with_headers)
     app.jinja_env.globals["csrf_token"] = token
@@ -52,6 +57,14 @@ def protect(app: Flask, *, tls: bool, hosts: list[str]) -> None:
 def token() -> str:
     """The token that the forms of this browser carry."""
     return str(session.setdefault(TOKEN, secrets.token_urlsafe(32)))
+
+
+def _refusing_others(hosts: list[str], probes: Collection[str]) -> Callable[[], None]:
+    def refuse() -> None:
+        if request.endpoint not in probes and not host_is_trusted(request.headers.get("Host", ""), hosts):
+            raise SecurityError(f"Host {request.headers.get('Host')!r} is not trusted")
+
+    return refuse
 
 
 def _refuse_forged() -> None:

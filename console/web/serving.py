@@ -14,7 +14,8 @@ from gunicorn.app.base import BaseApplication
 
 from console.operations.errors import OperationError
 from console.web.app import create_app
-from console.web.callers import Identify, as_owner, by_header, by_token
+from console.web.audit import write_to_stdout
+from console.web.callers import Identify, Proxy, as_owner, by_header, by_token
 from console.web.pages import STREAMS
 from eventing.journal.store import Journal, JournalError
 from eventing.urls import host_and_port
@@ -36,10 +37,9 @@ class Settings:
         functions: below which URL functions answer by their names, "" where the Triggers say.
         broker: where the broker takes events, "" where the Broker says.
         hosts: names by which browsers may ask, none for any.
-        user_header, groups_header: where a proxy names who asks, "" without such a proxy.
-        proxies: addresses or networks of that proxy.
+        proxy: who says who asks, None for nobody.
         tls: browsers use https.
-        kubeconfig, context: which cluster; None for the usual ways to find it.
+        access: kubeconfig and context (None for the usual ways to find the cluster), and as which user and groups.
     """
 
     listen: str
@@ -48,12 +48,9 @@ class Settings:
     functions: str
     broker: str
     hosts: Sequence[str]
-    user_header: str
-    groups_header: str
-    proxies: Sequence[str]
+    proxy: Proxy | None
     tls: bool
-    kubeconfig: str | None
-    context: str | None
+    access: tuple[str | None, str | None, str, Sequence[str]]
 
 
 def serve(settings: Settings) -> None:
@@ -100,20 +97,21 @@ class Server(BaseApplication):
     def load(self) -> Any:
         """Called by gunicorn, in the process that serves."""
         logging.getLogger("kubernetes").setLevel(logging.ERROR)
+        write_to_stdout()
         return load(self._settings)
 
 
 def _connected(settings: Settings) -> Cluster:
     try:
-        return Cluster(settings.kubeconfig, settings.context)
+        return Cluster(*settings.access)
     except Unavailable as error:
         raise OperationError(error.message) from None
 
 
 def _identify(cluster: Cluster, settings: Settings) -> Identify:
     """A proxy when one is named; else tokens, but on this machine alone the kubeconfig's user."""
-    if settings.user_header:
-        return by_header(cluster.api, settings.user_header, settings.groups_header, settings.proxies)
+    if settings.proxy:
+        return by_header(cluster.api, settings.proxy)
     return as_owner(cluster.api) if settings.here else by_token(cluster.run(cluster.api.nameless()))
 
 

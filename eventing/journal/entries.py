@@ -105,6 +105,7 @@ class Query:
     Attributes:
         node: name of the node.
         maintenance: uid or name of the NodeMaintenance.
+        maintained: events that are about some NodeMaintenance.
         types: one of these types.
         since, until: arrived at or after, and before; with time zone.
         failed: events that a function answered with an error, `maintenance.failed`, and dead letters.
@@ -126,6 +127,7 @@ class Query:
     after: int = 0
     limit: int = 0
     newest: bool = False
+    maintained: bool = False
 
 
 def maintenance_of(event: BaseCloudEvent) -> tuple[str, str]:

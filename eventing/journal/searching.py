@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, union_all
+from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select, union_all
 
 from eventing.events import MAINTENANCE_FAILED
 from eventing.journal.entries import Query
@@ -33,6 +33,8 @@ def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
         yield EVENTS.c.node == query.node
     if query.maintenance:
         yield or_(EVENTS.c.maintenance == query.maintenance, EVENTS.c.name == query.maintenance)
+    if query.maintained:
+        yield EVENTS.c.maintenance != literal_column("''")
     if query.types:
         yield EVENTS.c.type.in_(query.types)
     if query.ids:

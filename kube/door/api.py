@@ -9,10 +9,12 @@ import asyncio
 import copy
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+
+from multidict import CIMultiDict
 
 from kube.door.config import (
     ConfigException,
@@ -35,6 +37,7 @@ WATCH_SECONDS = 300
 """The server ends a watch after this long; the follower resumes where it ended."""
 SILENCE_SECONDS = 150.0
 """A watch gets a bookmark about every minute; a connection that is silent for longer is dead."""
+IMPERSONATE_USER, IMPERSONATE_GROUP = "Impersonate-User", "Impersonate-Group"
 CLOSING_TURNS = 5
 """A cancelled TLS connection ends some turns of the loop later; a command's loop would be gone by then."""
 CONNECTIONS = 100
@@ -60,22 +63,32 @@ class Api:
         self._dry_run = False
         self._rest = RESTClientObject(configuration)
         self._token = ""
+        self._identity: MutableMapping[str, str] = {}
 
     @classmethod
     async def connect(
-        cls, kubeconfig: str | None = None, context: str | None = None, *, connections: int = CONNECTIONS
+        cls,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        as_user: str = "",
+        as_groups: Sequence[str] = (),
+        *,
+        connections: int = CONNECTIONS,
     ) -> Api:
         """An Api for `kubeconfig` (default: `$KUBECONFIG`, then the usual file), or the pod's own account in a cluster.
 
-        Raises `Unavailable` naming the remedy when there is neither.
+        It acts as `as_user` and a member of `as_groups`, if the owner of the credentials may impersonate them.
+        As with kubectl, a pod's own account is for who names nothing: neither a file nor a context. Raises
+        `Unavailable` naming the remedy when there is neither.
         """
         configuration = Configuration()
         wanted = kubeconfig or os.environ.get("KUBECONFIG")
         files = (wanted or str(Path("~/.kube/config").expanduser())).split(os.pathsep)
+        is_there = any(Path(file).is_file() for file in files)
         try:
-            if wanted is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+            if not (wanted or context or is_there) and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 load_incluster_config(client_configuration=configuration)
-            elif not any(Path(file).is_file() for file in files):
+            elif not is_there:
                 raise Unavailable(0, f"there is no kubeconfig at {os.pathsep.join(files)}: set KUBECONFIG")
             else:
                 await load_kube_config(configuration, wanted, context)
@@ -83,7 +96,8 @@ class Api:
             reason = " ".join(str(error).split())
             where = os.pathsep.join(files)
             raise Unavailable(0, f"no usable kubeconfig at {where}: {reason}; set KUBECONFIG") from None
-        return cls(configuration, connections)
+        api = cls(configuration, connections)
+        return api.impersonating(as_user, as_groups) if as_user else api
 
     async def nameless(self) -> Api:
         """The same server on connections of its own, which carry nobody's certificate, token or cookie.
@@ -101,6 +115,16 @@ class Api:
         """The same connections with the credentials of whoever owns `token`; the original closes them."""
         other = copy.copy(self)
         other._token = f"Bearer {token}"
+        return other
+
+    def impersonating(self, user: str, groups: Sequence[str] = ()) -> Api:
+        """The same connections, whose every request is made as this user and a member of these groups.
+
+        The API server refuses it unless the owner of the credentials may impersonate them.
+        """
+        other = copy.copy(self)
+        named = ((IMPERSONATE_USER, user), *((IMPERSONATE_GROUP, group) for group in groups))
+        other._identity = CIMultiDict(named)  # a header for each group
         return other
 
     async def close(self) -> None:
@@ -233,7 +257,8 @@ class Api:
         content_type: str,
         seconds: float | None,
     ) -> Any:
-        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "nodemaintenance"}
+        headers = copy.copy(self._identity)
+        headers.update({"Accept": "application/json", "Content-Type": content_type, "User-Agent": "nodemaintenance"})
         token = self._token or await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         if token:
             headers["Authorization"] = token

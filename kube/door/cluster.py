@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from kube.door.api import MERGE_PATCH, Api
@@ -21,12 +21,18 @@ class Cluster:
     `api` is the asynchronous door behind it: hand several of its calls to `together` and they run side by side.
     """
 
-    def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
+    def __init__(
+        self,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        as_user: str = "",
+        as_groups: Sequence[str] = (),
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kube-api", daemon=True)
         self._thread.start()
         try:
-            self.api = self.run(Api.connect(kubeconfig, context))
+            self.api = self.run(Api.connect(kubeconfig, context, as_user, as_groups))
         except BaseException:
             self._stop()
             raise

@@ -15,15 +15,17 @@ AUTHORIZATION, AUTHENTICATION = "authorization.k8s.io/v1", "authentication.k8s.i
 
 @dataclass(frozen=True)
 class Right:
-    """One verb on one cluster-scoped resource; `group` is "" for the core group."""
+    """One verb on one cluster-scoped resource; `group` is "" for the core group, `name` for every object."""
 
     verb: str
     resource: str
     group: str = ""
+    name: str = ""
 
     def attributes(self) -> Object:
         """As `resourceAttributes` of a review."""
-        return {"verb": self.verb, "resource": self.resource, "group": self.group}
+        fields = {"verb": self.verb, "resource": self.resource, "group": self.group}
+        return {**fields, "name": self.name} if self.name else fields
 
 
 async def may(api: Api, right: Right, user: str = "", groups: Sequence[str] = ()) -> bool:

@@ -77,26 +77,53 @@ def test_the_consoles_pod_is_confined_and_reads_its_journal_from_a_secret(tmp_pa
 
 
 def test_a_proxys_headers_are_believed_only_where_that_was_asked_for(tmp_path: Path) -> None:
+    """And where it proves itself by a secret that is mounted."""
     (pod,) = pod_specs(install(tmp_path, "console", "proxied")).values()
 
-    variables = {item["name"] for item in pod["spec"]["containers"][0]["env"]}
+    (container,) = pod["spec"]["containers"]
+    variables = {item["name"]: item.get("value") for item in container["env"]}
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert {"CONSOLE_USER_HEADER", "CONSOLE_GROUPS_HEADER"} <= set(variables)
+    assert variables["CONSOLE_PROXY_SECRET"] == f"{mounts['proxy']['mountPath']}/secret"
+    assert mounts["proxy"]["readOnly"]
+    assert volumes["proxy"]["secret"] == {
+        "secretName": "console-proxy",
+        "items": [{"key": "secret", "path": "secret"}],
+    }
 
-    assert {"CONSOLE_USER_HEADER", "CONSOLE_GROUPS_HEADER"} <= variables
+
+def test_to_act_as_others_is_a_component_of_its_own(tmp_path: Path) -> None:
+    """Whoever may impersonate everybody may do everything."""
+    parts = ("console", "proxied", "impersonating")
+    without, whole = (tmp_path / name for name in ("without", "whole"))
+    for folder in (without, whole):
+        folder.mkdir()
+
+    more = granted(install(whole, *parts)) - granted(install(without, *parts[:-1]))
+
+    assert {(right.group, right.resource, right.verb) for right in more} == {
+        ("", "users", "impersonate"),
+        ("", "groups", "impersonate"),
+    }
 
 
 def test_only_the_door_reaches_the_console_and_it_reaches_the_functions(tmp_path: Path) -> None:
+    """The door is of the console's own namespace: a label in any other is not enough."""
     policies = {
         item["metadata"]["name"]: item["spec"] for item in of_kind(install(tmp_path, "console"), "NetworkPolicy")
     }
 
     (door,) = policies["to-console"]["ingress"]
     (replay,) = policies["from-console"]["ingress"]
-    assert door["from"][0]["podSelector"] == {"matchLabels": {"nodemaintenance.dev/door": "console"}}
+    assert door["from"] == [{"podSelector": {"matchLabels": {"nodemaintenance.dev/door": "console"}}}]
     assert door["ports"] == [{"protocol": "TCP", "port": 8090}]
     assert replay["from"] == [{"podSelector": {"matchLabels": OURS}}]
 
 
-@pytest.mark.parametrize("components", [("console",), ("console", "proxied")], ids="-".join)
+@pytest.mark.parametrize(
+    "components", [("console",), ("console", "proxied"), ("console", "proxied", "impersonating")], ids="-".join
+)
 def test_a_real_api_server_takes_what_the_components_add(
     installed: LocalCluster, tmp_path: Path, components: tuple[str, ...]
 ) -> None:

@@ -35,17 +35,32 @@ def test_the_page_lists_every_overlay() -> None:
     assert {row[0].strip("`") for row in rows(INSTALL, "By kustomize")} == set(INSTALLS)
 
 
+def shown(folder: Path, number: int) -> list[Manifest]:
+    """What the overlay makes that the page shows as its first, second, ... one."""
+    written = re.findall(r"<<END\n(.*?)\nEND\n", INSTALL, re.DOTALL)[number]
+    relative = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
+    (folder / "kustomization.yaml").write_text(written.replace("../manifests", relative))
+    return rendered(folder)
+
+
 def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Path) -> None:
     """The functions and PodSource are one image, said once."""
-    (shown,) = re.findall(r"<<END\n(.*?)\nEND\n", INSTALL, re.DOTALL)
-    relative = f"{'../' * len(tmp_path.parts[1:])}{(MANIFESTS / 'overlays' / 'knative').relative_to('/')}"
-    (tmp_path / "kustomization.yaml").write_text(shown.replace("../manifests/overlays/knative", relative))
-
-    objects = rendered(tmp_path)
+    objects = shown(tmp_path, 0)
 
     assert images(overlay("knative")) == {"nodemaintenance"}
     assert images(objects) == {"registry.example/nodemaintenance:1"}
     assert len(objects) == len(overlay("knative"))
+
+
+def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> None:
+    """Its secret, its address, and the name that browsers ask for."""
+    (console,) = [item for item in of_kind(shown(tmp_path, 1), "Deployment") if item["metadata"]["name"] == "console"]
+
+    (container,) = console["spec"]["template"]["spec"]["containers"]
+    variables = {item["name"]: item.get("value") for item in container["env"]}
+    assert variables["CONSOLE_PROXIES"] == "10.0.0.0/8"
+    assert variables["CONSOLE_HOSTS"] == "console.example"
+    assert variables["CONSOLE_PROXY_SECRET"] == "/etc/console-proxy/secret"  # noqa: S105 - a path
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,34 @@ document.addEventListener("htmx:afterSettle", () => { ages(); count(); });
 
 // Whether what is shown is live.
 const connection = document.getElementById("connection");
-function live(isLive) {
+function live(word) {
   connection.hidden = false;
-  connection.classList.toggle("off", !isLive);
-  connection.textContent = isLive ? "live" : "reconnecting";
+  connection.classList.toggle("off", word !== "live");
+  connection.textContent = word;
 }
-document.addEventListener("htmx:sseOpen", () => live(true));
-document.addEventListener("htmx:sseError", () => live(false));
+document.addEventListener("htmx:sseOpen", () => live("live"));
+document.addEventListener("htmx:sseError", () => live(document.hidden ? "paused" : "reconnecting"));
+
+// A page that nobody sees has no stream. The extension opens one anew that is closed, once it is told of an error.
+let streams = [];
+let paused = [];
+function pause() {
+  for (const stream of streams) stream.close();
+  paused.push(...streams.splice(0));
+  live("paused");
+}
+htmx.createEventSource = (url) => {
+  const stream = new EventSource(url, { withCredentials: true });
+  streams = [...streams.filter((each) => each.readyState !== EventSource.CLOSED), stream];
+  if (document.hidden) pause();
+  return stream;
+};
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    streams = streams.filter((each) => each.readyState !== EventSource.CLOSED);
+    if (streams.length) pause();
+  } else {
+    for (const stream of paused.splice(0)) stream.dispatchEvent(new Event("error"));
+  }
+});
 count();

@@ -16,13 +16,9 @@ from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.console import Console
 from tests.chain.scene import Scene
+from tests.console.web.callers import VIEWER, Form, act, bearer, look
 from tests.console.web.site import Site
 from tests.proofs import proves
-
-USER, GROUPS = "X-Forwarded-User", "X-Forwarded-Groups"
-VIEWER = access.service_account("sources")
-"""May list nodes and maintenances, and nothing else."""
-HIDDEN = re.compile(r'name="csrf" value="([^"]+)"')
 
 
 @pytest.fixture
@@ -36,27 +32,10 @@ def node(site: Site) -> str:
     return site.scene.node("guarded-1")
 
 
-def token_of(page: str) -> str:
-    (token, *_) = HIDDEN.findall(page)
-    return str(token)
-
-
 @pytest.fixture
 def form(site: Site) -> Iterator[Form]:
     with requests.Session() as session:
         yield Form(site, session)
-
-
-class Form:
-    """A browser that fills in forms: keeps its cookie, sends the form's token."""
-
-    def __init__(self, site: Site, session: requests.Session) -> None:
-        self.site, self.session = site, session
-        self.token = token_of(self.session.get(site.url("/nodes"), timeout=10).text)
-
-    def post(self, path: str, *nodes: str, headers: dict[str, str] | None = None, **fields: str) -> requests.Response:
-        data = {"node": list(nodes), "csrf": self.token, **fields}
-        return self.session.post(self.site.url(path), data, headers=headers, timeout=10, allow_redirects=False)
 
 
 def in_maintenance(scene: Scene, node: str) -> bool:
@@ -191,29 +170,6 @@ def tokens(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
         yield Site(site.scene, console)
 
 
-@pytest.fixture(scope="module")
-def proxied(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The console behind a proxy on this machine that says who the user is."""
-    options = ("--user-header", USER, "--groups-header", GROUPS)
-    with Console(site.scene.cluster, tmp_path_factory.mktemp("proxied"), *options) as console:
-        yield Site(site.scene, console)
-
-
-def look(site: Site, path: str, headers: dict[str, str] | None = None) -> requests.Response:
-    return requests.get(site.url(path), headers=headers, timeout=10)
-
-
-def act(site: Site, path: str, node: str, headers: dict[str, str]) -> requests.Response:
-    """A confirmed form of a caller who may look."""
-    with requests.Session() as session:
-        session.headers.update(headers)
-        return Form(site, session).post(path, node, confirm="yes")
-
-
-def bearer(scene: Scene, user: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {scene.cluster.token(user)}"}
-
-
 @pytest.mark.parametrize(
     "path", ["/nodes", "/nodes/guarded-1", "/live/nodes", "/live/nodes/guarded-1", "/start?node=x"]
 )
@@ -256,37 +212,20 @@ def test_a_token_acts_as_its_owner(tokens: Site, scene: Scene) -> None:
     assert by == {"create": access.ADMIN, "delete": access.ADMIN}
 
 
-def test_a_user_whom_the_proxy_names_may_do_what_his_rights_say(proxied: Site, scene: Scene, node: str) -> None:
-    """Asked by SubjectAccessReview before each action; the console then acts, and writes down for whom."""
-    looks = {USER: VIEWER}
-    rules = {USER: "eve", GROUPS: "staff, system:masters"}
-
-    assert look(proxied, "/nodes", {USER: "eve"}).status_code == 403
-    assert look(proxied, "/nodes", looks).status_code == 200
-    refused = act(proxied, "/start", node, looks)
-    assert refused.status_code == 403
-    assert not in_maintenance(scene, node)
-
-    assert act(proxied, "/start", node, rules).status_code == 303
-    made = scene.admin.get(f"{MEDIK8S.path}/{node}")
-    assert made["metadata"]["annotations"]["nodemaintenance.dev/requested-by"] == "eve"
-    assert act(proxied, "/stop", node, looks).status_code == 403
-    assert act(proxied, "/stop", node, rules).status_code == 303
-    scene.gone(f"{MEDIK8S.path}/{node}")
-
-
-def test_an_identity_header_from_anybody_else_counts_for_nothing(site: Site, proxied: Site, tmp_path: Path) -> None:
-    """Who can reach the console must not be able to say who he is."""
-    forged = {USER: "admin", GROUPS: "system:masters"}
-
-    assert look(proxied, "/nodes").status_code == 401
-    with Console(site.scene.cluster, tmp_path, "--user-header", USER, "--proxy", "10.0.0.7") as console:
-        assert look(Site(site.scene, console), "/nodes", forged).status_code == 401
-
-
 def test_where_no_proxy_was_named_identity_headers_count_for_nothing(tokens: Site) -> None:
     """Off unless switched on."""
-    assert look(tokens, "/nodes", {USER: "admin", GROUPS: "system:masters"}).status_code == 401
+    forged = {"X-Forwarded-User": "admin", "X-Forwarded-Groups": "system:masters"}
+    assert look(tokens, "/nodes", forged).status_code == 401
+
+
+def test_a_kubelet_may_ask_for_health_by_the_pods_address(site: Site, tmp_path: Path) -> None:
+    """With names set, too: it knows no other. Nothing else is answered under a name that is not the console's."""
+    with Console(site.scene.cluster, tmp_path, "--host", "console.example") as console:  # it is up: it was asked so
+        named = Site(site.scene, console)
+        assert look(named, "/health/liveness").status_code == 200
+        for path in ("/nodes", "/static/console.js", "/no-such-page", "/health"):
+            assert look(named, path).status_code == 400
+        assert look(named, "/nodes", {"Host": "console.example"}).status_code == 200
 
 
 def test_an_address_that_is_taken_is_one_line(site: Site) -> None:

@@ -1,13 +1,17 @@
-"""Which proxy a door goes through."""
+"""Which cluster a door leads to, as whom, and through which proxy."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+import yaml
 
+from kube.door import api as door
 from kube.door.api import Api
 from kube.door.config import Configuration, proxy_of
+from kube.door.errors import Unavailable
 
 NAMES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
@@ -52,3 +56,74 @@ def test_a_kubeconfigs_own_proxy_comes_first(own: str | None, used: str, monkeyp
     configuration.proxy = own
 
     assert asyncio.run(_proxy_of_a_door(configuration)) == used
+
+
+def kubeconfig(file: Path, name: str) -> Path:
+    """One with one context, which is of no use: nobody connects."""
+    content = {
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": {"server": f"https://{name}.example:6443"}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "users": [{"name": name, "user": {"token": name}}],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pod with an account of its own; the home of whoever is in it."""
+
+    def as_the_pod(*, client_configuration: Configuration) -> None:
+        client_configuration.host = "https://pods-own.example"
+
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(door, "load_incluster_config", as_the_pod)
+    return tmp_path
+
+
+async def _host(file: str | None, context: str | None) -> str:
+    api = await Api.connect(file, context)
+    await api.close()
+    return str(api._configuration.host)
+
+
+def host(file: Path | None = None, context: str | None = None) -> str:
+    """The server that a door leads to."""
+    return asyncio.run(_host(str(file) if file else None, context))
+
+
+def test_a_pods_own_account_is_for_who_names_nothing(pod: Path) -> None:
+    """As with kubectl: so a function in its pod needs no file."""
+    assert host() == "https://pods-own.example"
+
+
+def test_whoever_names_a_cluster_gets_that_one_in_a_pod_too(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option, then the environment, then the file in the home."""
+    kubeconfig(pod / ".kube" / "config", "home")
+    assert host() == "https://home.example:6443"
+    assert host(context="home") == "https://home.example:6443"
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(pod / "other", "environment")))
+    assert host() == "https://environment.example:6443"
+    assert host(kubeconfig(pod / "third", "option")) == "https://option.example:6443"
+
+
+def test_a_context_never_leads_to_the_pods_own_cluster(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain in the wrong cluster is worse than none: with no such context, or no file at all, it is an error."""
+    with pytest.raises(Unavailable, match="there is no kubeconfig"):
+        host(context="staging")
+    kubeconfig(pod / ".kube" / "config", "home")
+    with pytest.raises(Unavailable, match="staging"):
+        host(context="staging")
+
+
+def test_a_kubeconfig_of_the_environment_that_is_not_there_is_an_error(
+    pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the pod's own account in its place."""
+    monkeypatch.setenv("KUBECONFIG", str(pod / "nowhere"))
+    with pytest.raises(Unavailable, match="there is no kubeconfig"):
+        host()

@@ -1,0 +1,83 @@
+"""Ctrl-C ends a command with 130, and it says what goes on without it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from localcluster.cluster import LocalCluster
+from localcluster.product import Product
+from tests.console.commands.workloads import apply, budget, controlled, is_cordoned
+from tests.console.conftest import ROOT, Nodes, Run
+
+
+@contextmanager
+def running(cluster: LocalCluster, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process of its own; it is interrupted at the end."""
+    line = [sys.executable, "-m", "console.cli", *words, "--kubeconfig", str(cluster.kubeconfig)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        yield process
+        process.send_signal(signal.SIGINT)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Its exit status, and the last line that it says to a person."""
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert "Traceback" not in errors
+    return process.returncode, errors.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def blocked(installed: LocalCluster, product: Product, node: str, run: Run) -> Iterator[str]:
+    """A node that cannot be drained."""
+    apply(installed, controlled("ReplicaSet", node, replicas=1))
+    apply(installed, budget(f"keep-{node}", node, minAvailable=1))
+    yield node
+    run("stop", node)
+
+
+def test_start_says_that_the_maintenance_goes_on(installed: LocalCluster, blocked: str) -> None:
+    with running(installed, "start", blocked, "--wait") as process:
+        assert process.stdout
+        assert process.stdout.readline().endswith("created\n")
+        assert "blocked" in process.stdout.readline()
+        status, said = ended(process)
+
+    assert status == 130
+    assert said.startswith(f"Interrupted: the maintenance of {blocked} goes on: ")
+    assert f"kubectl maintenance stop {blocked} ends it" in said
+
+
+def test_drain_says_that_the_node_stays_cordoned_and_who_is_left(installed: LocalCluster, blocked: str) -> None:
+    with running(installed, "drain", blocked) as process:
+        assert process.stdout
+        assert any("waiting with pod" in line for line in process.stdout)
+        status, said = ended(process)
+
+    assert status == 130
+    assert said.startswith(f"Interrupted: nothing more is evicted, {blocked} stays cordoned, 1 pod left: ")
+    assert said.endswith(f"kubectl maintenance uncordon {blocked} ends that")
+    assert is_cordoned(installed, blocked)
+
+
+def test_stop_says_that_the_node_is_given_back_without_it(installed: LocalCluster, new_node: Nodes) -> None:
+    """Here by nobody: no function is at work on an object that has a finalizer of somebody else's."""
+    node = new_node()
+    item = {"apiVersion": "nodemaintenance.kubevirt.io/v1beta1", "kind": "NodeMaintenance", "spec": {"nodeName": node}}
+    apply(installed, {**item, "metadata": {"name": node, "finalizers": ["example.com/kept"]}})
+    try:
+        with running(installed, "stop", node) as process:
+            name = f"nodemaintenances.nodemaintenance.kubevirt.io/{node}"
+            installed.kubectl("wait", "--for=jsonpath={.metadata.deletionTimestamp}", name, "--timeout=20s")
+            status, said = ended(process)
+    finally:
+        installed.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+
+    assert status == 130
+    assert said.startswith(f"Interrupted: {node} is given back without this command: ")

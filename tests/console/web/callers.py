@@ -1,0 +1,93 @@
+"""Callers of the console without a browser: forms, bearer tokens, confirmed actions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import requests
+
+from localcluster import access
+from localcluster.processes import await_ready
+from tests.chain.scene import Scene
+from tests.console.web.site import Site
+
+VIEWER = access.service_account("sources")
+"""May list nodes and maintenances, and nothing else."""
+LOOKS = tuple(f"{verb} {kind}" for verb in ("list", "watch") for kind in ("nodes", "nodemaintenances"))
+"""What the component `console` grants in the whole cluster."""
+HIDDEN = re.compile(r'name="csrf" value="([^"]+)"')
+
+
+class Form:
+    """A browser that fills in forms: keeps its cookie, sends the form's token."""
+
+    def __init__(self, site: Site, session: requests.Session) -> None:
+        self.site, self.session = site, session
+        self.token = token_of(self.session.get(site.url("/nodes"), timeout=10).text)
+
+    def post(self, path: str, *nodes: str, headers: dict[str, str] | None = None, **fields: str) -> requests.Response:
+        """What the console answers to the form, filled in for these nodes."""
+        data = {"node": list(nodes), "csrf": self.token, **fields}
+        return self.session.post(self.site.url(path), data, headers=headers, timeout=10, allow_redirects=False)
+
+
+def token_of(page: str) -> str:
+    """The token that the page's forms carry."""
+    (token, *_) = HIDDEN.findall(page)
+    return str(token)
+
+
+def look(site: Site, path: str, headers: dict[str, str] | None = None) -> requests.Response:
+    """The page as these headers get it."""
+    return requests.get(site.url(path), headers=headers, timeout=10)
+
+
+def act(site: Site, path: str, node: str, headers: dict[str, str]) -> requests.Response:
+    """A confirmed form of a caller who may look."""
+    with requests.Session() as session:
+        session.headers.update(headers)
+        return Form(site, session).post(path, node, confirm="yes")
+
+
+def bearer(scene: Scene, user: str) -> dict[str, str]:
+    """The header that says who the user is."""
+    return {"Authorization": f"Bearer {scene.cluster.token(user)}"}
+
+
+def account(scene: Scene, name: str, rules: Iterable[str]) -> dict[str, str]:
+    """The header of a new ServiceAccount that may do this and nothing else; `rules` are such as "list nodes"."""
+    user = f"system:serviceaccount:default:{name}"
+    scene.cluster.kubectl("create", "serviceaccount", name)
+    allow(scene, name, rules, {"kind": "ServiceAccount", "name": name, "namespace": "default"}, f"--as={user}")
+    return {"Authorization": f"Bearer {scene.cluster.kubectl('create', 'token', name).stdout.strip()}"}
+
+
+def run_as(scene: Scene, folder: Path, name: str, rules: Iterable[str]) -> tuple[str, Path]:
+    """The option that makes a command one of a new ServiceAccount that may do this and nothing else."""
+    file, cluster = folder / f"{name}.kubeconfig", scene.cluster
+    token = account(scene, name, rules)["Authorization"].split()[1]
+    access.write_kubeconfig(file, cluster.url, cluster.certificate, name, token)
+    return "--kubeconfig", file
+
+
+def allow(scene: Scene, name: str, rules: Iterable[str], subject: dict[str, str], *identity: str) -> None:
+    """Give a subject these rights in the whole cluster; returns when the API server knows, asked as `identity`."""
+    split = [rule.split() for rule in rules]
+    role = [{"apiGroups": ["*"], "resources": [resource], "verbs": [verb]} for verb, resource in split]
+    rbac = "rbac.authorization.k8s.io"
+    about = {"apiVersion": f"{rbac}/v1", "metadata": {"name": name}}
+    reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
+    binding = {**about, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]}
+    for item in ({**about, "kind": "ClusterRole", "rules": role}, binding):
+        scene.cluster.kubectl("create", "-f", "-", input=json.dumps(item))
+    for verb, resource in split:
+        known = partial(_may, scene, verb, resource, *identity)
+        await_ready(f"the right to {verb} {resource}", known, [], 10)
+
+
+def _may(scene: Scene, *right: str) -> bool:
+    return scene.cluster.kubectl("auth", "can-i", *right, check=False).stdout.strip() == "yes"

@@ -1,0 +1,153 @@
+"""Who may read the journal's pages, and who may replay and redrive, at a console that callers bring tokens to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import requests
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.journal.entries import Query
+from eventing.journal.store import Journal
+from kube.maintenance.groups import MEDIK8S
+from localcluster import access
+from localcluster.access import UNPRIVILEGED
+from localcluster.console import Console
+from tests.chain.scene import Scene
+from tests.console.web.callers import LOOKS, VIEWER, Form, account, bearer, look, run_as
+from tests.console.web.site import Site
+from tests.proofs import proves
+from tests.receiver import Receiver
+
+READ = ("/events", "/events/1", "/events/2", "/timeline/told-1", "/dead-letters")
+REPLAY, REDRIVE = "/events/1/replay", "/dead-letters/redrive"
+NODE = "told-1"
+SECRET = "secret-of-the-journal"  # noqa: S105 - a word that only the recorded event has
+
+
+def recorded() -> CloudEvent:
+    """An event that `cordon` consumes."""
+    maintenance = {"apiVersion": MEDIK8S.api_version, "name": NODE, "uid": "uid-1"}
+    attributes = {"id": "id-1", "source": "/test", "type": events.MAINTENANCE_BEGUN, "subject": NODE, "node": NODE}
+    about = {"maintenance": "uid-1", "datacontenttype": "application/json"}
+    return CloudEvent({**attributes, **about}, {"node": NODE, "maintenance": maintenance, "said": SECRET})
+
+
+@pytest.fixture(scope="module")
+def function() -> Iterator[Receiver]:
+    """Whoever is asked: every function, and the broker."""
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory, function: Receiver) -> Path:
+    """A journal with event 1, and the same as dead letter 2."""
+    file = tmp_path_factory.mktemp("rights") / "journal.db"
+    with closing(Journal(file)) as book:
+        book.write(recorded())
+        book.write(as_dead_letter(recorded(), DeadLetter(f"{function.url}/cordon", 503, SECRET)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def tokens(site: Site, journal: Path, function: Receiver) -> Iterator[Site]:
+    """The console as in a cluster: others can reach it, its own account may look, and callers bring tokens."""
+    where = {"functions": function.url, "broker": f"{function.url}/broker", "address": "0.0.0.0"}  # noqa: S104
+    own = run_as(site.scene, journal.parent, "looking", [*LOOKS, "list triggers", "list brokers"])
+    with Console(site.scene.cluster, journal.parent, "--journal", journal, *own, **where) as console:
+        yield Site(site.scene, console)
+
+
+@pytest.fixture
+def scene(site: Site) -> Scene:
+    return site.scene
+
+
+def form(site: Site, headers: dict[str, str], path: str, *, looks: dict[str, str], **fields: str) -> requests.Response:
+    """A form with a good token: it is fetched as somebody who may look, and sent as the owner of `headers`."""
+    with requests.Session() as session:
+        session.headers.update(looks)
+        filled = Form(site, session)
+        session.headers.pop("Authorization")
+        return filled.post(path, headers=headers, **fields)
+
+
+@pytest.mark.parametrize("path", READ)
+def test_who_may_not_look_reads_nothing_of_the_journal(tokens: Site, scene: Scene, path: str) -> None:
+    """Recorded events name pods, nodes and people: without a token 401, without the right to list 403."""
+    nobody, wrong = look(tokens, path), look(tokens, path, {"Authorization": "Bearer wrong"})
+    unprivileged = look(tokens, path, bearer(scene, UNPRIVILEGED))
+
+    assert (nobody.status_code, wrong.status_code, unprivileged.status_code) == (401, 401, 403)
+    assert "User &#34;unprivileged&#34; cannot list resource &#34;nodes&#34;" in unprivileged.text
+    assert SECRET not in nobody.text + wrong.text + unprivileged.text
+
+
+@pytest.mark.parametrize("path", READ)
+def test_who_may_look_reads_the_journal(tokens: Site, scene: Scene, path: str) -> None:
+    """The same rights as for the nodes' pages."""
+    assert look(tokens, path, bearer(scene, VIEWER)).status_code == 200
+
+
+def test_what_is_not_there_is_nobodys_to_know_without_the_right_to_look(tokens: Site, scene: Scene) -> None:
+    """Numbers of events cannot be tried out."""
+    assert look(tokens, "/events/77", bearer(scene, UNPRIVILEGED)).status_code == 403
+    assert look(tokens, "/events/77", bearer(scene, VIEWER)).status_code == 404
+
+
+@proves("OSV-14")
+@pytest.mark.parametrize(("path", "confirm"), [(REPLAY, ""), (REDRIVE, ""), (REDRIVE, "yes")])
+@pytest.mark.parametrize("user", ["", UNPRIVILEGED, VIEWER])
+def test_who_may_only_look_replays_and_redrives_nothing(
+    tokens: Site, scene: Scene, journal: Path, function: Receiver, path: str, confirm: str, user: str
+) -> None:
+    """Both need the right to start a maintenance; no function is asked, no attempt recorded."""
+    headers = bearer(scene, user) if user else {}
+
+    refused = form(tokens, headers, path, looks=bearer(scene, VIEWER), letter="2", confirm=confirm)
+
+    assert refused.status_code == (403 if user else 401)
+    assert "cannot" in refused.text or not user
+    assert function.requests == []
+    assert attempts(journal) == []
+
+
+TO_REPLAY = ("list nodes", "get nodes", "get pods", *(f"{verb} nodemaintenances" for verb in ("get", "list", "create")))
+
+
+@pytest.mark.parametrize("lacking", ["get pods", "create nodemaintenances"])
+def test_a_replay_needs_the_rights_to_start_and_to_see_pods(
+    tokens: Site, scene: Scene, function: Receiver, lacking: str
+) -> None:
+    """It shows what became of the pods of a recording: one of the two is not enough."""
+    rules = [rule for rule in TO_REPLAY if rule != lacking]
+    headers = account(scene, f"without-{lacking.replace(' ', '-')}", rules)
+
+    refused = form(tokens, headers, REPLAY, looks=headers)
+
+    assert refused.status_code == 403
+    verb, resource = lacking.split()
+    assert f"cannot {verb} resource &#34;{resource}&#34;" in refused.text
+    assert function.requests == []
+
+
+def test_who_may_start_replays_and_redrives(tokens: Site, scene: Scene, journal: Path, function: Receiver) -> None:
+    """The counterpart: the same forms, sent by somebody who has the rights."""
+    headers = bearer(scene, access.ADMIN)
+
+    assert form(tokens, headers, REPLAY, looks=headers).status_code == 200
+    assert [request.headers["ce-replay"] != "" for request in function.at("/cordon")] == [True]
+    assert form(tokens, headers, REDRIVE, looks=headers, letter="2", confirm="yes").status_code == 200
+    assert "ce-replay" not in function.wait_for("/cordon", 2)[1].headers
+
+
+def attempts(journal: Path) -> list[object]:
+    with closing(Journal(journal)) as book:
+        return [attempt for entry in book.select(Query()) for attempt in entry.attempts]
