@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -70,7 +71,8 @@ def test_stop_says_that_the_node_is_given_back_without_it(installed: LocalCluste
     """Here by nobody: no function is at work on an object that has a finalizer of somebody else's."""
     node = new_node()
     item = {"apiVersion": "nodemaintenance.kubevirt.io/v1beta1", "kind": "NodeMaintenance", "spec": {"nodeName": node}}
-    apply(installed, {**item, "metadata": {"name": node, "finalizers": ["example.com/kept"]}})
+    metadata = {"name": node, "finalizers": ["example.com/kept"]}
+    installed.kubectl("create", "-f", "-", input=json.dumps({**item, "metadata": metadata}))
     try:
         with running(installed, "stop", node) as process:
             name = f"nodemaintenances.nodemaintenance.kubevirt.io/{node}"

@@ -116,13 +116,12 @@ def test_the_pods_of_others_nodes_stay_where_they_are(functions: Functions, work
     assert kinds == [
         ("patch", "nodes"),
         ("create", "events"),
-        ("create", "events"),
         ("delete", "leases"),
         ("patch", "nodemaintenances"),
         ("create", "events"),
         ("create", "events"),
     ]
-    assert f"Node {node} status is now: NodeSchedulable" in work.local.kubectl("describe", "node", node).stdout
+    assert "Uncordon a node" in work.local.kubectl("describe", "node", node).stdout
 
 
 def test_an_update_that_is_no_deletion_costs_nothing(functions: Functions, work: Workload, audit: Audit) -> None:

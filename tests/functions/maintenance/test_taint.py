@@ -130,6 +130,7 @@ def test_the_operators_lines_are_in_the_log(
 
     lines = [record.message for record in caplog.records]
     assert lines[0] == f"Maintenance taints will be added to node {node}"
-    assert lines[1].startswith("Taints: [")
-    assert lines[1].endswith(f"] will be added to node {node}")
+    keys = ("medik8s.io/drain", UNSCHEDULABLE)
+    added = ",".join(f'{{"key":"{key}","effect":"NoSchedule"}}' for key in keys)
+    assert lines[1] == f"Taints: [{added}] will be added to node {node}"
     assert lines[2:] == [f"Applying medik8s.io/drain taint add on Node: {node}", f"Patching taints on Node: {node}"]
