@@ -188,12 +188,14 @@ def test_a_blocked_pod_goes_when_its_budget_opens(
 def test_ctrl_c_ends_a_waiting_drain_without_a_traceback(
     installed: LocalCluster, node: str, waiting_drain: subprocess.Popen[str]
 ) -> None:
-    """DRN-6: the node stays cordoned, as with kubectl."""
+    """DRN-6: the node stays cordoned, as with kubectl; it says so, and who is left."""
     waiting_drain.send_signal(2)
 
     _, errors = waiting_drain.communicate(timeout=10)
 
-    assert (waiting_drain.returncode, errors) == (130, "")
+    assert waiting_drain.returncode == 130
+    assert errors.startswith(f"\nInterrupted: nothing more is evicted, {node} stays cordoned, 2 pods left: ")
+    assert errors.endswith(f"; kubectl maintenance uncordon {node} ends that\n")
     assert is_cordoned(installed, node)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.console.commands.workloads import apply, budget, controlled, is_cordoned
+from tests.console.commands.workloads import apply, budget, controlled
 from tests.console.conftest import ROOT, Nodes, Run
 
 
@@ -53,18 +53,6 @@ def test_start_says_that_the_maintenance_goes_on(installed: LocalCluster, blocke
     assert status == 130
     assert said.startswith(f"Interrupted: the maintenance of {blocked} goes on: ")
     assert f"kubectl maintenance stop {blocked} ends it" in said
-
-
-def test_drain_says_that_the_node_stays_cordoned_and_who_is_left(installed: LocalCluster, blocked: str) -> None:
-    with running(installed, "drain", blocked) as process:
-        assert process.stdout
-        assert any("waiting with pod" in line for line in process.stdout)
-        status, said = ended(process)
-
-    assert status == 130
-    assert said.startswith(f"Interrupted: nothing more is evicted, {blocked} stays cordoned, 1 pod left: ")
-    assert said.endswith(f"kubectl maintenance uncordon {blocked} ends that")
-    assert is_cordoned(installed, blocked)
 
 
 def test_stop_says_that_the_node_is_given_back_without_it(installed: LocalCluster, new_node: Nodes) -> None:

@@ -153,6 +153,7 @@ def test_an_open_page_says_so_while_the_cluster_is_away(
 
     relay.cut()
     browser.until(lambda: "The cluster does not answer" in browser.text("#stale"), STALE_SECONDS + CHECK_SECONDS + 20)
+    browser.until(lambda: browser.text("#connection") == "old")
     assert "relayed-1" in browser.text("main")
     browser.driver.save_screenshot(f"{tmp_path}/old.png")
     if path == "/nodes":
@@ -160,6 +161,7 @@ def test_an_open_page_says_so_while_the_cluster_is_away(
 
     relay.mend()
     browser.until(lambda: browser.text("#stale") == "")
+    browser.until(lambda: browser.text("#connection") == "live")
 
 
 @pytest.mark.parametrize("path", ["/nodes", "/nodes/hidden-1"])
