@@ -79,7 +79,7 @@ def test_on_this_machine_alone_the_line_names_the_kubeconfigs_user(site: Site, s
     with requests.Session() as session:
         form = Form(site, session)
         form.post("/start", node)
-        form.post("/start", node, "nowhere", confirm="yes")
+        form.post("/start", node, "not-audited", confirm="yes")
         form.post("/stop", node, confirm="yes")
     scene.gone(f"{MEDIK8S.path}/{node}")
 
@@ -87,9 +87,9 @@ def test_on_this_machine_alone_the_line_names_the_kubeconfigs_user(site: Site, s
         ("start", "done"),
         ("stop", "done"),
     ]
-    (missing,) = audited(site, 1, node="nowhere")
+    (missing,) = audited(site, 1, node="not-audited")
     assert (missing["user"], missing["outcome"], missing["status"]) == ("admin", "refused", 404)
-    assert missing["error"] == "there is no node nowhere"
+    assert missing["error"] == "there is no node not-audited"
 
 
 def test_a_forged_request_leaves_a_line_too(asked: tuple[str, Site]) -> None:
