@@ -17,6 +17,7 @@ COMMANDS = {
     "console": "Serve the web console until Ctrl-C.",
     "stop": "End every maintenance of NODE, whoever started it: take off taints and cordon.",
     "status": "Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.",
+    "cordon": "Have NODE take no new pods; those on it stay, and it stays cordoned until uncordon.",
     "drain": "Cordon NODE and evict its pods, as kubectl drain does; it stays cordoned until uncordon.",
     "uncordon": "Let NODE take new pods again after a drain.",
     "must-gather": "Write maintenances, nodes, budgets, events, pods and the functions' logs into one archive.",

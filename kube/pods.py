@@ -54,6 +54,8 @@ class Sorted:
 
 
 NODE_MAINTENANCE = DrainOptions()
+UNMANAGED = "deleting Pods not managed by ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet"
+"""As kubectl worded it when those operators were written."""
 
 
 def key(pod: Pod) -> str:
@@ -165,11 +167,16 @@ def _refusals(found: Sorted, local: list[Pod], options: DrainOptions) -> Iterabl
         )
 
 
-def warnings(found: Sorted) -> list[str]:
-    """What an operator is warned of once, before the first eviction (NMO-7, NMO-8)."""
+def warnings(found: Sorted, bare: str = "deleting Pods that declare no controller") -> list[str]:
+    """What an operator is warned of once, before the first eviction (NMO-7, NMO-8); `bare` are kubectl's own words."""
     lines = []
     if found.daemons:
         lines.append("ignoring DaemonSet-managed Pods: " + ", ".join(key(pod) for pod in found.daemons))
     if found.bare:
-        lines.append("deleting Pods that declare no controller: " + ", ".join(key(pod) for pod in found.bare))
+        lines.append(f"{bare}: " + ", ".join(key(pod) for pod in found.bare))
     return lines
+
+
+def warning(found: Sorted) -> str:
+    """The same in the one line and the words of the operators whose place this takes, "" for none (NMO-8a)."""
+    return "; ".join(warnings(found, UNMANAGED))

@@ -12,21 +12,8 @@ from kube.door.api import Api
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Conflict
 from kube.maintenance import announcements
-from kube.maintenance.objects import Maintenance, timestamp
+from kube.maintenance.objects import Maintenance
 from kube.paths import Object
-
-
-def announce_scheduling(node: str, reason: str, maintenance: Maintenance, cluster: Cluster) -> None:
-    """Write `Node <n> status is now: <reason>` unless somebody (the kubelet does) has just done so (OSV-12)."""
-    now = datetime.now(timezone.utc)
-    message = f"Node {node} status is now: {reason}"
-    try:
-        known = cluster.list(announcements.EVENTS, fields=announcements.about(node, reason), version="0")["items"]
-    except ApiError as error:
-        _log(reason, error, maintenance)
-        return
-    if not announcements.any_since(known, timestamp(now)):
-        _write([announcements.node_event(node, reason, message, maintenance, now)], maintenance, cluster)
 
 
 def announce_progress(reason: str, maintenance: Maintenance, cluster: Cluster, detail: str = "") -> None:

@@ -23,7 +23,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.nodes import Node, node_path
 from kube.paths import Object, pods_on
-from kube.pods import Pod, sort, warnings
+from kube.pods import Pod, sort, warning
 
 CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
 EMITS = (events.MAINTENANCE_BEGUN,)
@@ -73,8 +73,8 @@ def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Clu
     log_about("Applying maintenance mode", maintenance, reason=reason)
     log_about(f"Applying Maintenance mode on Node: {name} with Reason: {reason}", maintenance)
     found = sort(pods, orphans=cluster.run(orphans(cluster.api, pods)))
-    for warning in warnings(found):
-        log_about(f"WARNING: {warning}", maintenance)
+    if said := warning(found):
+        log_about(f"WARNING: {said}", maintenance)
     return {"totalpods": len(pods), "evictionPods": len(found.leaving)}
 
 

@@ -15,7 +15,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.data import metadata_of
 from functions.failures import Retry
-from functions.maintenance.announcing import announce_on_node, announce_progress, announce_scheduling
+from functions.maintenance.announcing import announce_on_node, announce_progress
 from functions.maintenance.subject import log_about, node_of, read_maintenance, reference_of
 from functions.patching import ATTEMPTS, patch_node
 from kube.door.api import absent_ok
@@ -42,6 +42,7 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         return _restore_stray(event, cluster) if event.get_type() == events.MAINTENANCE_ENDED else []
     if not m.is_deleting(maintenance):
         return []
+    log_about("Reconciling NodeMaintenance", maintenance)
     name = m.node_name(maintenance)
     others = _give_back(maintenance, name, cluster)
     lease = _lease(name, cluster)
@@ -102,7 +103,6 @@ def _heirs(name: str, cluster: Cluster) -> list[Object]:
 
 def _announce(name: str, maintenance: m.Maintenance, cluster: Cluster) -> None:
     log_about(f"uncordon Node: {name}", maintenance)
-    announce_scheduling(name, "NodeSchedulable", maintenance, cluster)
     announce_on_node(name, UNCORDON, TEXTS[UNCORDON], maintenance, cluster, kind="Normal")
 
 

@@ -17,13 +17,13 @@ from eventing.signatures import require_ours
 from functions.data import blocked_in, data_of, version_in
 from functions.failures import Retry
 from functions.maintenance import fleet
-from functions.maintenance.announcing import announce_progress, announce_scheduling
+from functions.maintenance.announcing import announce_on_node, announce_progress
 from functions.maintenance.subject import log_about, read_maintenance
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.maintenance import objects as m
-from kube.maintenance.announcements import BEGIN, FAIL, SUCCEED
+from kube.maintenance.announcements import BEGIN, CORDON, FAIL, SUCCEED, TEXTS
 from kube.maintenance.progress import Findings, status_patch
 from kube.nodes import node_path
 from kube.paths import Object, pods_on
@@ -87,7 +87,7 @@ def _patch(maintenance: m.Maintenance, findings: Findings, version: str, cluster
 def _announce(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None:
     """Log and announce what has changed; the write was ours, so it is announced once, and no eviction waits for it."""
     if _now_cordoned(maintenance, written):
-        announce_scheduling(m.node_name(maintenance), "NodeNotSchedulable", maintenance, cluster)
+        announce_on_node(m.node_name(maintenance), CORDON, TEXTS[CORDON], maintenance, cluster, kind="Normal")
     phase, error = written.get("phase"), written.get("lastError") or ""
     if not phase:
         return

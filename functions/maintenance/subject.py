@@ -112,6 +112,8 @@ def failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]
 
 
 def log_about(message: str, maintenance: Maintenance, **more: object) -> None:
-    """Log one line about a maintenance, with the keys an operator greps for (NMO-17, KNM-5)."""
-    names = {"Request.Namespace": "", "Request.Name": maintenance["metadata"]["name"], "node": node_name(maintenance)}
-    log.info(message, extra={"fields": {**names, **more}})
+    """Log one line about a maintenance, with the keys an operator greps for (NMO-17, NMO-17a, KNM-5)."""
+    name, node = maintenance["metadata"]["name"], node_name(maintenance)
+    kind = {"reconciler group": maintenance["apiVersion"].split("/")[0], "reconciler kind": "NodeMaintenance"}
+    names = {"name": name, "namespace": "", "Request.Namespace": "", "Request.Name": name}
+    log.info(message, extra={"fields": {**kind, **names, "node": node, "nodeName": node, **more}})

@@ -6,6 +6,8 @@ Touches: nodemaintenances get; nodes get, patch.
 
 from __future__ import annotations
 
+import json
+
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
@@ -39,6 +41,7 @@ def _log(maintenance: Maintenance, node: Node) -> None:
     """What was added to the node, which is as it was before."""
     name, key = node["metadata"]["name"], group(maintenance).drain_taint
     log_about(f"Maintenance taints will be added to node {name}", maintenance)
-    log_about(f"Taints: {missing_taints(node, key)} will be added to node {name}", maintenance)
+    added = json.dumps(missing_taints(node, key), separators=(",", ":"))
+    log_about(f"Taints: {added} will be added to node {name}", maintenance)
     log_about(f"Applying {key} taint add on Node: {name}", maintenance)
     log_about(f"Patching taints on Node: {name}", maintenance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,20 +14,17 @@ NAMESPACE = "default"
 """Events of cluster-scoped objects live here."""
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 BEGIN, SUCCEED, FAIL, REMOVE = "BeginMaintenance", "SucceedMaintenance", "FailedMaintenance", "RemovedMaintenance"
-UNCORDON = "UncordonNode"
+CORDON, UNCORDON = "CordonNode", "UncordonNode"
+"""Words of our own: the kubelet's NodeNotSchedulable and NodeSchedulable may come ten seconds later (OSV-12a)."""
 TEXTS = {
     BEGIN: "Begin a node maintenance",
     SUCCEED: "Node maintenance was succeeded",
     FAIL: "Failed a node maintenance",
     REMOVE: "Removed a node maintenance",
+    CORDON: "Cordon a node",
     UNCORDON: "Uncordon a node",
 }
 """Reason → message, as the medik8s operator words them; what else is known follows a colon."""
-
-
-def about(node: str, reason: str) -> str:
-    """Field selector for the Events with this reason about a node."""
-    return f"involvedObject.kind=Node,involvedObject.name={node},reason={reason}"
 
 
 def node_event(
@@ -87,8 +84,3 @@ def counted_again(known: Mapping[str, Any], event: Mapping[str, Any]) -> Object:
     """Merge patch that counts an Event that is there already once more."""
     newest = {key: event[key] for key in ("message", "lastTimestamp")}
     return {**newest, "count": (known.get("count") or 1) + 1}
-
-
-def any_since(found: Iterable[Any], since: str) -> bool:
-    """Whether one of the Events is not older than `since` (RFC 3339)."""
-    return any((item.get("lastTimestamp") or item.get("eventTime") or "") >= since for item in found)

@@ -64,6 +64,7 @@ def test_the_tables_name_every_metric_and_its_labels(scene: Scene) -> None:
 MESSAGE = re.compile(r"^\| `([^`]+)` \| `(\w+)` \|$", re.MULTILINE)
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 KEYS = {"level", "ts", "logger", "msg", "Request.Namespace", "Request.Name", "node"}
+RECONCILER = {"reconciler group", "reconciler kind", "name", "namespace", "nodeName"}
 
 
 def daemonset(scene: Scene, namespace: str, node: str) -> None:
@@ -83,7 +84,7 @@ def logged(scene: Scene, name: str) -> list[Object]:
     return [line for line in lines if line.get("Request.Name") == name]
 
 
-@proves("NMO-7", "NMO-17", "KNM-5", "C31")
+@proves("NMO-7", "NMO-17", "NMO-17a", "KNM-5", "C31")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Group) -> None:
     """NMO-17, KNM-5, C31: a real drain and its end log each message in the words of both documents, once an action."""
@@ -113,11 +114,17 @@ def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Grou
         f"NodeMaintenance Object: /{name} Deleted ",
     ]
     assert {message: said.count(message) for message in once} == dict.fromkeys(once, 1)
-    assert "Reconciling NodeMaintenance" in said
+    deleted = said.index(f"Maintenance taints will be removed from node {node}")
+    for end in (said.index("Applying maintenance mode"), deleted):
+        assert said[end - 1] == "Reconciling NodeMaintenance"
     assert any(message.startswith(f"WARNING: ignoring DaemonSet-managed Pods: {namespace}/agent-") for message in said)
     (applied,) = (line for line in lines if line["msg"] == "Applying maintenance mode")
     assert (applied["node"], applied["reason"]) == (node, "new disk")
-    assert all(line.keys() >= KEYS for line in lines)
+    assert all(line.keys() >= KEYS | RECONCILER for line in lines)
+    api = group.api_version.split("/")[0]
+    assert {(line["reconciler group"], line["reconciler kind"], line["name"], line["nodeName"]) for line in lines} == {
+        (api, "NodeMaintenance", name, node)
+    }
     assert {(line["logger"], line["node"], line["Request.Namespace"]) for line in lines} == {
         ("controller_nodemaintenance", node, "")
     }

@@ -7,10 +7,11 @@ from hypothesis import given
 
 from kube.door.cluster import Cluster
 from kube.paths import Object
-from kube.pods import DrainOptions, is_ready, key, sort, warnings
+from kube.pods import DrainOptions, is_ready, key, sort, warning, warnings
 from localcluster.cluster import LocalCluster
 from tests.kube import samples
 from tests.kube.samples import pod
+from tests.proofs import proves
 from tests.workload import Workload
 
 MIRROR = {"kubernetes.io/config.mirror": "hash"}
@@ -112,6 +113,17 @@ def test_the_warnings_name_the_pods() -> None:
         "deleting Pods that declare no controller: ns/c",
     ]
     assert warnings(sort([])) == []
+
+
+@proves("NMO-8a")
+def test_a_maintenance_warns_in_one_line_in_the_documents_words() -> None:
+    """NMO-8a: the daemons that stay, then the pods that nobody makes again."""
+    daemons, bare = [pod("a", owner="DaemonSet"), pod("b", owner="DaemonSet")], [pod("c")]
+    unmanaged = "deleting Pods not managed by ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet: ns/c"
+
+    assert warning(sort([*daemons, *bare])) == f"ignoring DaemonSet-managed Pods: ns/a, ns/b; {unmanaged}"
+    assert warning(sort(bare)) == unmanaged
+    assert warning(sort([])) == ""
 
 
 @given(samples.pods)

@@ -87,13 +87,17 @@ document.addEventListener("htmx:afterSettle", () => { ages(); count(); });
 
 // Whether what is shown is live.
 const connection = document.getElementById("connection");
-function live(word) {
+function tell(word) {
   connection.hidden = false;
   connection.classList.toggle("off", word !== "live");
-  connection.textContent = word;
+  if (connection.textContent !== word) connection.textContent = word;
 }
-document.addEventListener("htmx:sseOpen", () => live("live"));
-document.addEventListener("htmx:sseError", () => live(document.hidden ? "paused" : "reconnecting"));
+function live() {
+  tell(document.querySelector("#stale p") ? "old" : "live");
+}
+document.addEventListener("htmx:sseOpen", live);
+document.addEventListener("htmx:sseMessage", live);
+document.addEventListener("htmx:sseError", () => tell(document.hidden ? "paused" : "reconnecting"));
 
 // A page that nobody sees has no stream. The extension opens one anew that is closed, once it is told of an error.
 let streams = [];
@@ -101,7 +105,7 @@ let paused = [];
 function pause() {
   for (const stream of streams) stream.close();
   paused.push(...streams.splice(0));
-  live("paused");
+  tell("paused");
 }
 htmx.createEventSource = (url) => {
   const stream = new EventSource(url, { withCredentials: true });

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 from console.cli import commands
 from console.terminal.options import Duration
+from localcluster.access import UNPRIVILEGED
 from tests.console.conftest import ROOT, Run
 from tests.proofs import proves
 
-NAMES = ["start", "stop", "status", "drain", "uncordon", "must-gather", "replay", "redrive"]
+NAMES = ["start", "stop", "status", "cordon", "drain", "uncordon", "must-gather", "replay", "redrive"]
 OF_THE_JOURNAL = ["events", "deadletters"]
 """These need no cluster."""
 SERVING = ["console"]
@@ -117,6 +118,30 @@ def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
 
     assert done.returncode == 0, done.stderr
     assert list(json.loads(done.stdout)) == ["maintenances"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "console"])
+def test_groups_of_nobody_are_a_usage_error(name: str) -> None:
+    """As the API server would refuse them."""
+    node = ["node-1"] if name in ("start", "stop", "cordon", "drain", "uncordon") else []
+    words = {"redrive": ["--all"], "replay": ["--id", "x"]}.get(name, node)
+
+    result = CliRunner().invoke(commands, ["--as-group", "staff", name, *words])
+
+    assert result.exit_code == 2
+    assert "--as-group is of a user: name one by --as" in result.stderr
+
+
+def test_a_command_acts_as_somebody_else(run: Run) -> None:
+    """As kubectl does: the API server judges the user and the groups that are named, and knows who it really is."""
+    refused = run("status", "--as", "eve")
+    allowed = run("status", "--as", "eve", "--as-group", "staff", "--as-group", "system:masters", "-o", "json")
+    nobody = run("status", "--as", "eve", user=UNPRIVILEGED)
+
+    assert refused.exit_code == 1
+    assert 'User "eve" cannot list resource "nodemaintenances"' in refused.stderr
+    assert allowed.exit_code == 0, allowed.output
+    assert 'User "unprivileged" cannot impersonate resource "users"' in nobody.stderr
 
 
 @pytest.mark.parametrize(

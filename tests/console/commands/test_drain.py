@@ -38,6 +38,7 @@ def outcome(cluster: LocalCluster, node: str) -> tuple[bool, list[str]]:
 
 
 EVERYTHING = ("managed", "daemon", "bare", "launcher", "local", "mirror")
+EVERYTHING_BY_NAME = ("replicaset", "daemonset", "bare", "launcher", "local", "mirror")
 TWINS = {
     "DRN-1: all flags": (EVERYTHING, MODERN, SPELLED_AS_THEN, ["daemonset", "mirror"]),
     "DRN-2: emptyDir without its flag": (("managed", "local"), ["--force"], ["--force"], ["local", "replicaset"]),
@@ -187,12 +188,14 @@ def test_a_blocked_pod_goes_when_its_budget_opens(
 def test_ctrl_c_ends_a_waiting_drain_without_a_traceback(
     installed: LocalCluster, node: str, waiting_drain: subprocess.Popen[str]
 ) -> None:
-    """DRN-6: the node stays cordoned, as with kubectl."""
+    """DRN-6: the node stays cordoned, as with kubectl; it says so, and who is left."""
     waiting_drain.send_signal(2)
 
     _, errors = waiting_drain.communicate(timeout=10)
 
-    assert (waiting_drain.returncode, errors) == (130, "")
+    assert waiting_drain.returncode == 130
+    assert errors.startswith(f"\nInterrupted: nothing more is evicted, {node} stays cordoned, 2 pods left: ")
+    assert errors.endswith(f"; kubectl maintenance uncordon {node} ends that\n")
     assert is_cordoned(installed, node)
 
 
@@ -229,3 +232,33 @@ def test_a_drained_node_stays_cordoned_until_it_is_uncordoned(installed: LocalCl
 
     assert [first.stdout, second.stdout] == [f"node/{node} uncordoned\n", f"node/{node} already uncordoned\n"]
     assert not is_cordoned(installed, node)
+
+
+@proves("OSV-10a")
+def test_the_sequence_of_the_document_ends_as_that_of_kubectl_does(
+    installed: LocalCluster, run: Run, new_node: Nodes
+) -> None:
+    """OSV-10a: cordon, drain with the documented flags, uncordon, on twin nodes; each step leaves them alike."""
+    ours, theirs = new_node(), new_node()
+    for node in (ours, theirs):
+        furnish(installed, node, *EVERYTHING)
+
+    said = run("cordon", ours).stdout
+    installed.kubectl("cordon", theirs)
+    assert outcome(installed, ours) == outcome(installed, theirs) == (True, sorted(EVERYTHING_BY_NAME))
+    drained = run("drain", ours, *SPELLED_AS_THEN)
+    installed.kubectl("drain", theirs, *MODERN)
+    assert outcome(installed, ours) == outcome(installed, theirs) == (True, ["daemonset", "mirror"])
+    freed = run("uncordon", ours)
+    installed.kubectl("uncordon", theirs)
+    assert is_cordoned(installed, ours) is is_cordoned(installed, theirs) is False
+
+    assert said == f"node/{ours} cordoned\n"
+    assert f"node/{ours} already cordoned" in drained.stdout
+    assert (drained.exit_code, freed.stdout) == (0, f"node/{ours} uncordoned\n")
+
+
+def test_to_cordon_again_changes_nothing(run: Run, node: str) -> None:
+    """And says so, to programs too."""
+    assert json.loads(run("cordon", node, "-o", "json").stdout) == {"node": node, "schedulable": False, "changed": True}
+    assert run("cordon", node).stdout == f"node/{node} already cordoned\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -22,16 +23,17 @@ EVIL = "[/] [red] \x1b[2J\u202e"
 SHOWN = "[/] [red] \\x1b[2J\\u202e"
 
 
-@pytest.fixture
-def foreign(installed: LocalCluster) -> str:
-    """A maintenance whose node and reason are no words; nobody is at work on it."""
+@pytest.fixture(scope="module")
+def foreign(installed: LocalCluster) -> Iterator[str]:
+    """A maintenance whose node and reason are no words."""
     metadata = {"name": "foreign-text"}
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": metadata}
     installed.kubectl("create", "-f", "-", input=json.dumps({**body, "spec": {"nodeName": EVIL, "reason": EVIL}}))
     failed = {"status": {"phase": "Failed", "lastError": f"{EVIL}\nsecond line"}}
     words = ("nodemaintenances.nodemaintenance.medik8s.io", "foreign-text", "--type=merge", "--subresource=status")
     installed.kubectl("patch", *words, "-p", json.dumps(failed))
-    return "foreign-text"
+    yield "foreign-text"
+    installed.kubectl("delete", *words[:2])
 
 
 @pytest.mark.parametrize("words", [("status",), ("status", EVIL)], ids=["all", "one node"])
@@ -45,7 +47,7 @@ def test_status_shows_them_as_they_are(run: Run, foreign: str, words: tuple[str,
     assert "\x1b" not in result.stdout
 
 
-def test_an_error_shows_them_too(run: Run, foreign: str) -> None:
+def test_an_error_shows_them_too(run: Run) -> None:
     """On one line."""
     result = run("start", "no-such-node\x1b]0;title\x07")
 

@@ -132,7 +132,7 @@ def test_a_node_in_maintenance_is_not_uncordoned(run: Run, node: str) -> None:
     assert result.stderr.endswith(f": kubectl maintenance stop {node}\n")
 
 
-@pytest.mark.parametrize("command", ["start", "stop", "status", "drain", "uncordon"])
+@pytest.mark.parametrize("command", ["start", "stop", "status", "cordon", "drain", "uncordon"])
 def test_an_unknown_node_is_one_line_and_exit_1(run: Run, command: str) -> None:
     """NMO-19: nothing is created for it."""
     result = run(command, "no-such-node")

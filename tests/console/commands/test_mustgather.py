@@ -87,7 +87,7 @@ def test_all_that_explains_a_maintenance_is_in_the_archive(
     assert "strict" in names(files["poddisruptionbudgets.json"])
     assert f"bare-{maintained}" in names(files[f"pods/{maintained}.json"])
     assert maintained in names(files["leases.json"])
-    assert "NodeNotSchedulable" in {item["reason"] for item in json.loads(files["events.json"])["items"]}
+    assert "CordonNode" in {item["reason"] for item in json.loads(files["events.json"])["items"]}
     assert b"Reconciling NodeMaintenance" in files["logs/functions.log"]
     recorded = [json.loads(line) for line in files["journal.jsonl"].splitlines()]
     assert {"dev.nodemaintenance.maintenance.begun", "dev.nodemaintenance.attempts.made"} <= {

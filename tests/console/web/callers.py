@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import requests
 
@@ -56,6 +57,19 @@ def act(site: Site, path: str, node: str, headers: dict[str, str]) -> requests.R
 def bearer(scene: Scene, user: str) -> dict[str, str]:
     """The header that says who the user is."""
     return {"Authorization": f"Bearer {scene.cluster.token(user)}"}
+
+
+def audited(site: Site, count: int, **about: str) -> list[dict[str, Any]]:
+    """The console's lines about an action or object, awaited."""
+    known: list[dict[str, Any]] = []
+
+    def written() -> bool:
+        lines = [json.loads(line) for line in site.console.server.log.read_text().splitlines() if line[:1] == "{"]
+        known[:] = [line for line in lines if line["logger"] == "audit" and about.items() <= line.items()]
+        return len(known) >= count
+
+    await_ready(f"{count} lines about {about}", written, [], 5)
+    return known
 
 
 def account(scene: Scene, name: str, rules: Iterable[str]) -> dict[str, str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import requests
@@ -12,9 +10,8 @@ import requests
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.console import Console
-from localcluster.processes import await_ready
 from tests.chain.scene import Scene
-from tests.console.web.callers import VIEWER, Form, act, bearer
+from tests.console.web.callers import VIEWER, Form, act, audited, bearer
 from tests.console.web.site import Site
 
 USER, PROOF = "X-Forwarded-User", "X-Console-Secret"
@@ -52,23 +49,6 @@ def asked(
         yield request.param, Site(site.scene, console)
 
 
-def lines(site: Site, node: str, count: int) -> list[dict[str, Any]]:
-    """The lines about a node, awaited."""
-    known: list[dict[str, Any]] = []
-
-    def written() -> bool:
-        known[:] = [line for line in _parsed(site) if line["logger"] == "audit" and line.get("node") == node]
-        return len(known) >= count
-
-    await_ready(f"{count} lines about {node}", written, [], 5)
-    return known
-
-
-def _parsed(site: Site) -> list[dict[str, Any]]:
-    text = site.console.server.log.read_text()
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-
-
 def test_each_action_leaves_one_line(asked: tuple[str, Site], scene: Scene) -> None:
     """Done or refused: the user as the API server or the proxy names him, and the address that he came from."""
     mode, site = asked
@@ -80,7 +60,7 @@ def test_each_action_leaves_one_line(asked: tuple[str, Site], scene: Scene) -> N
     assert act(site, "/stop", node, may).status_code == 303
     scene.gone(f"{MEDIK8S.path}/{node}")
 
-    refused, started, stopped = lines(site, node, 3)
+    refused, started, stopped = audited(site, 3, node=node)
     assert (refused["action"], refused["outcome"], refused["status"]) == ("start", "refused", 403)
     assert (refused["user"], refused["from"]) == (VIEWER, "127.0.0.1")
     assert refused["forwarded"] == "192.0.2.7, 10.0.0.1"
@@ -99,14 +79,17 @@ def test_on_this_machine_alone_the_line_names_the_kubeconfigs_user(site: Site, s
     with requests.Session() as session:
         form = Form(site, session)
         form.post("/start", node)
-        form.post("/start", node, "nowhere", confirm="yes")
+        form.post("/start", node, "not-audited", confirm="yes")
         form.post("/stop", node, confirm="yes")
     scene.gone(f"{MEDIK8S.path}/{node}")
 
-    assert [(line["action"], line["outcome"]) for line in lines(site, node, 2)] == [("start", "done"), ("stop", "done")]
-    (missing,) = lines(site, "nowhere", 1)
+    assert [(line["action"], line["outcome"]) for line in audited(site, 2, node=node)] == [
+        ("start", "done"),
+        ("stop", "done"),
+    ]
+    (missing,) = audited(site, 1, node="not-audited")
     assert (missing["user"], missing["outcome"], missing["status"]) == ("admin", "refused", 404)
-    assert missing["error"] == "there is no node nowhere"
+    assert missing["error"] == "there is no node not-audited"
 
 
 def test_a_forged_request_leaves_a_line_too(asked: tuple[str, Site]) -> None:
@@ -116,5 +99,5 @@ def test_a_forged_request_leaves_a_line_too(asked: tuple[str, Site]) -> None:
 
     requests.post(strangers.url("/start"), forged, timeout=10)
 
-    (line,) = lines(strangers, forged["node"], 1)
+    (line,) = audited(strangers, 1, node=forged["node"])
     assert (line["user"], line["outcome"], line["status"]) == ("", "refused", 403)

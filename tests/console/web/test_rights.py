@@ -19,7 +19,7 @@ from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.console import Console
 from tests.chain.scene import Scene
-from tests.console.web.callers import LOOKS, VIEWER, Form, account, bearer, look, run_as
+from tests.console.web.callers import LOOKS, VIEWER, Form, account, audited, bearer, look, run_as
 from tests.console.web.site import Site
 from tests.proofs import proves
 from tests.receiver import Receiver
@@ -146,6 +146,21 @@ def test_who_may_start_replays_and_redrives(tokens: Site, scene: Scene, journal:
     assert [request.headers["ce-replay"] != "" for request in function.at("/cordon")] == [True]
     assert form(tokens, headers, REDRIVE, looks=headers, letter="2", confirm="yes").status_code == 200
     assert "ce-replay" not in function.wait_for("/cordon", 2)[1].headers
+    for about in ({"action": "replay", "event": "1"}, {"action": "redrive", "letter": "2"}):
+        line = audited(tokens, 1, **about)[-1]
+        assert (line["user"], line["outcome"], line["from"]) == ("admin", "done", "127.0.0.1")
+
+
+def test_who_was_refused_is_written_down(tokens: Site, scene: Scene) -> None:
+    """With what was tried: a viewer who would replay or redrive."""
+    for path in (REPLAY, REDRIVE):
+        form(tokens, bearer(scene, VIEWER), path, looks=bearer(scene, VIEWER), letter="77", confirm="yes")
+
+    (redriven,) = audited(tokens, 1, action="redrive", letter="77")
+    replayed = audited(tokens, 1, action="replay", user=VIEWER)[-1]
+    assert (redriven["user"], redriven["outcome"], redriven["status"]) == (VIEWER, "refused", 403)
+    assert (replayed["event"], replayed["outcome"]) == ("1", "refused")
+    assert "cannot create" in redriven["error"]
 
 
 def attempts(journal: Path) -> list[object]:

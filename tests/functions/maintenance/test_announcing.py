@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 
 from eventing import events
@@ -30,6 +32,19 @@ def about(work: Workload, kind: str, name: str) -> dict[str, Object]:
     return {item["reason"]: item for item in ours}
 
 
+def kubelets_event(node: str, reason: str) -> Object:
+    """What a kubelet writes, up to ten seconds after its node was cordoned."""
+    moment = m.timestamp(datetime.now(timezone.utc))
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{node}.kubelet", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": node, "uid": node},
+        **{"type": "Normal", "reason": reason, "message": f"Node {node} status is now: {reason}"},
+        **{"source": {"component": "kubelet", "host": node}, "firstTimestamp": moment, "lastTimestamp": moment},
+    }
+
+
 def described(work: Workload, item: Object) -> str:
     """What kubectl describe says of a maintenance."""
     kind = f"nodemaintenances.{m.group(item).api_version.split('/')[0]}"
@@ -56,22 +71,28 @@ def test_a_maintenance_is_told_at_itself_and_at_its_node(functions: Functions, w
         assert "Node maintenance was succeeded" in text
 
 
-@proves("OSV-12")
-def test_a_cordoned_node_is_told_once(functions: Functions, work: Workload) -> None:
-    """OSV-12: as the kubelet would say it; told when the status first says that the node is cordoned."""
+@proves("OSV-12", "OSV-12a")
+def test_a_cordoned_node_is_told_once_beside_a_kubelet(functions: Functions, work: Workload) -> None:
+    """OSV-12, OSV-12a: told when the status first says that the node is cordoned; the kubelet tells it later, in words
+    that are not ours."""
     node = work.node()
     item = succeeded(functions, work, node, next(iter(GROUPS.values())))
 
     functions.answer("cordon", said(events.MAINTENANCE_BEGUN, item))
     functions.answer("status", said(events.NODE_DRAINED, item))
 
+    work.admin.create(EVENTS, kubelets_event(node, "NodeNotSchedulable"))
+    functions.answer("status", said(events.NODE_DRAINED, item))
+
     described = work.local.kubectl("describe", "node", node).stdout
+    assert described.count("Cordon a node") == described.count("CordonNode") == 1
     assert described.count(f"Node {node} status is now: NodeNotSchedulable") == 1
+    assert described.count("NodeNotSchedulable") == 2  # reason and message of the kubelet's own
 
 
 @proves("NMO-27", "OSV-12")
 def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> None:
-    """NMO-27, OSV-12: UncordonNode, NodeSchedulable and RemovedMaintenance; the maintenance itself is gone by then."""
+    """NMO-27, OSV-12: UncordonNode and RemovedMaintenance; the maintenance itself is gone by then."""
     node = work.node()
     item = succeeded(functions, work, node, next(iter(GROUPS.values())))
     work.delete(m.path(item))
@@ -79,7 +100,9 @@ def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> No
     functions.answer("restore", updated(work.again(item)))
 
     name = item["metadata"]["name"]
-    assert {UNCORDON, REMOVE, "NodeSchedulable"} <= about(work, "Node", node).keys()
+    told = about(work, "Node", node)
+    assert {UNCORDON, REMOVE} <= told.keys()
+    assert "NodeSchedulable" not in told
     assert about(work, "NodeMaintenance", name)[REMOVE]["involvedObject"]["uid"] == item["metadata"]["uid"]
     text = work.local.kubectl("describe", "node", node).stdout
     assert text.count("Uncordon a node") == text.count("Removed a node maintenance") == 1

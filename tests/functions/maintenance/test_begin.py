@@ -295,6 +295,6 @@ def test_the_operators_lines_are_in_the_log(
         "Reconciling NodeMaintenance",
         "Applying maintenance mode",
         f"Applying Maintenance mode on Node: {node} with Reason: new disks",
-        f"WARNING: ignoring DaemonSet-managed Pods: {work.namespace}/{daemon}",
-        f"WARNING: deleting Pods that declare no controller: {work.namespace}/bare",
+        f"WARNING: ignoring DaemonSet-managed Pods: {work.namespace}/{daemon}; deleting Pods not managed by "
+        f"ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet: {work.namespace}/bare",
     ]

@@ -10,7 +10,7 @@ from eventing import events
 from functions.data import data_of
 from functions.maintenance.guard import AGAIN
 from kube.maintenance import objects as m
-from kube.maintenance.announcements import EVENTS, about
+from kube.maintenance.announcements import EVENTS
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from kube.nodes import LABEL
 from kube.paths import Object
@@ -136,7 +136,7 @@ def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions
 
 def aged(work: Workload, node: str, *, first: int, last: int) -> None:
     """The Event that counts what was undone on the node looks as written so many seconds ago, first and last."""
-    (event,) = work.admin.list(EVENTS, fields=about(node, AGAIN))["items"]
+    (event,) = work.admin.list(EVENTS, fields=f"involvedObject.name={node},reason={AGAIN}")["items"]
     now = datetime.now(timezone.utc)
     times = {"firstTimestamp": first, "lastTimestamp": last}
     patch = {name: m.timestamp(now - timedelta(seconds=seconds)) for name, seconds in times.items()}

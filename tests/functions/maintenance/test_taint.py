@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -119,7 +120,7 @@ def test_a_concurrent_writer_loses_nothing(functions: Functions, work: Workload,
 def test_the_operators_lines_are_in_the_log(
     functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-17, DRN-13: the log says which taints go onto which node, once."""
+    """NMO-17, NMO-17a, DRN-13: the log says which taints go onto which node, once, as JSON."""
     node = work.node()
     cordoned = functions.chain(work.maintenance(node), "begin", "cordon")
     caplog.clear()
@@ -130,6 +131,8 @@ def test_the_operators_lines_are_in_the_log(
 
     lines = [record.message for record in caplog.records]
     assert lines[0] == f"Maintenance taints will be added to node {node}"
-    assert lines[1].startswith("Taints: [")
-    assert lines[1].endswith(f"] will be added to node {node}")
+    added = json.loads(lines[1].removeprefix("Taints: ").removesuffix(f" will be added to node {node}"))
+    whole = json.dumps(added, separators=(",", ":"))
+    assert lines[1] == f"Taints: {whole} will be added to node {node}"
+    assert added[0] == {"key": "medik8s.io/drain", "effect": "NoSchedule"}
     assert lines[2:] == [f"Applying medik8s.io/drain taint add on Node: {node}", f"Patching taints on Node: {node}"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-import pytest
-
-from kube.maintenance.announcements import FAIL, about, any_since, counted_again, maintenance_events, node_event
+from kube.maintenance.announcements import CORDON, FAIL, counted_again, maintenance_events, node_event
 from kube.maintenance.objects import timestamp
 from kube.paths import Object
 from tests.kube.samples import maintenance
@@ -20,11 +18,11 @@ def name_of(event: Object) -> str:
 
 def test_the_event_is_as_a_kubelet_writes_it() -> None:
     """OSV-12: in namespace default, about the node by its name in place of the uid, Normal, with its times."""
-    event = node_event("node-1", "NodeNotSchedulable", "said", maintenance(), NOW)
+    event = node_event("node-1", CORDON, "said", maintenance(), NOW)
 
     assert event["metadata"]["namespace"] == "default"
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
-    assert (event["type"], event["reason"], event["message"]) == ("Normal", "NodeNotSchedulable", "said")
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", CORDON, "said")
     assert event["firstTimestamp"] == event["lastTimestamp"] == timestamp(NOW)
 
 
@@ -58,23 +56,3 @@ def test_a_maintenance_is_told_at_itself_by_its_uid_and_at_its_node() -> None:
         ("Warning", "Failed a node maintenance: why")
     }
     assert len(maintenance_events(FAIL, "why", {**item, "spec": {}}, NOW)) == 1
-
-
-@pytest.mark.parametrize(
-    ("found", "told"),
-    [
-        pytest.param([], False, id="none"),
-        pytest.param([{"lastTimestamp": "2026-01-02T03:04:05Z"}], True, id="this second"),
-        pytest.param([{"lastTimestamp": "2026-01-02T03:04:04Z"}], False, id="before"),
-        pytest.param([{"lastTimestamp": None, "eventTime": "2026-01-02T03:04:06.123456Z"}], True, id="a newer kind"),
-        pytest.param([{"lastTimestamp": None}, {}], False, id="without times"),
-    ],
-)
-def test_what_was_said_just_now_is_not_said_again(found: list[Object], told: bool) -> None:
-    """OSV-12: a kubelet that has told it already is enough."""
-    assert any_since(found, timestamp(NOW)) is told
-
-
-def test_the_selector_names_node_and_reason() -> None:
-    """OSV-12: Events are looked up by what kubectl describe looks for."""
-    assert about("n", "R") == "involvedObject.kind=Node,involvedObject.name=n,reason=R"

@@ -1,0 +1,27 @@
+"""`kubectl maintenance cordon NODE`: have a node take no new pods, without a NodeMaintenance (OSV-10a)."""
+
+from __future__ import annotations
+
+import click
+
+from console.operations import draining
+from console.terminal.connection import with_api
+from console.terminal.options import cluster_options, output_option
+from console.terminal.screen import note, show_json
+
+
+@click.command
+@click.argument("node")
+@output_option
+@cluster_options
+def cordon(node: str, output: str) -> None:
+    """Have NODE take no new pods; those on it stay, and it stays cordoned until uncordon.
+
+    \b
+    Example:
+      kubectl maintenance cordon node-1
+    """
+    changed = with_api(lambda api: draining.cordon(api, node))
+    note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", output)
+    if output == "json":
+        show_json({"node": node, "schedulable": False, "changed": changed})

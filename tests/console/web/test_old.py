@@ -1,0 +1,209 @@
+"""What the console shows while the cluster does not answer, and while nobody looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from flask import Flask
+from selenium.webdriver import Chrome
+
+from console.web import live as following
+from console.web.app import create_app
+from console.web.callers import as_owner
+from console.web.live import CHECK_SECONDS, STALE_SECONDS, Live
+from eventing import events
+from eventing.journal.store import Journal
+from kube.door.cluster import Cluster
+from kube.maintenance.groups import MEDIK8S
+from kube.nodes import NODES
+from localcluster.access import write_kubeconfig
+from localcluster.console import Console
+from localcluster.processes import await_ready
+from tests.console.web.callers import look
+from tests.console.web.site import Browser, Site
+from tests.relay import Relay
+
+HIDE = """
+  Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
+  document.dispatchEvent(new Event("visibilitychange"));
+"""
+"""What a browser does to a page whose tab is left or looked at again; headless, it never does so itself."""
+
+
+@pytest.fixture(scope="module")
+def relay(site: Site) -> Iterator[Relay]:
+    """The way to the API server."""
+    relay = Relay(urlsplit(site.scene.cluster.url).port or 0)
+    yield relay
+    relay.close()
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(site: Site, relay: Relay, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The administrator's, by way of the relay."""
+    cluster, file = site.scene.cluster, tmp_path_factory.mktemp("relay") / "kubeconfig"
+    write_kubeconfig(file, f"https://127.0.0.1:{relay.port}", cluster.certificate, "admin", cluster.token())
+    return file
+
+
+@pytest.fixture
+def far(site: Site, relay: Relay, kubeconfig: Path, tmp_path: Path) -> Iterator[Site]:
+    """A console that reaches the cluster by way of the relay."""
+    with Console(site.scene.cluster, tmp_path, "--kubeconfig", kubeconfig) as console:
+        yield Site(site.scene, console)
+    relay.mend()
+
+
+class Clock:
+    """The time of `time.monotonic`, which can be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def app(kubeconfig: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Flask, Clock]]:
+    """The console in this process, with a clock of its own."""
+    clock, cluster = Clock(), Cluster(str(kubeconfig))
+    monkeypatch.setattr("console.web.app.Live", lambda door: Live(door, clock))
+    monkeypatch.setattr(following, "CHECK_SECONDS", 0.2)
+    app = create_app(cluster, as_owner(cluster.api))
+    yield app, clock
+    app.extensions["live"].close()
+    cluster.close()
+    relay.mend()
+
+
+def ready(app: Flask) -> tuple[int, str]:
+    answer = app.test_client().get("/health/readiness")
+    return answer.status_code, answer.text
+
+
+def test_after_a_minute_without_the_cluster_the_console_is_not_ready(app: tuple[Flask, Clock], relay: Relay) -> None:
+    """A Service sends nobody to it then; as soon as the cluster answers, it does again."""
+    console, clock = app
+    live = console.extensions["live"]
+    live.now()
+    assert ready(console)[0] == 200
+
+    relay.cut()
+    clock.ahead += 45
+    assert ready(console)[0] == 200
+    clock.ahead += 16
+    assert ready(console)[0] == 503
+    assert "what is shown was last known to be so" in ready(console)[1]
+
+    relay.mend()
+    await_ready("the console", lambda: ready(console)[0] == 200, [], 20)
+
+
+def test_what_is_old_says_since_when(app: tuple[Flask, Clock], relay: Relay) -> None:
+    """And is new again when it was read anew."""
+    console, clock = app
+    live = console.extensions["live"]
+    before = live.now()
+    assert before.stale == ""
+
+    relay.cut()
+    clock.ahead += STALE_SECONDS + 1
+    old = live.when(lambda state: bool(state.stale), 10)
+    assert old
+    assert old.nodes == before.nodes
+    assert datetime.now(timezone.utc) - datetime.fromisoformat(old.stale.replace("Z", "+00:00")) < timedelta(minutes=1)
+
+    relay.mend()
+    assert live.when(lambda state: not state.stale, 20)
+
+
+def test_a_console_that_is_told_nothing_but_answers_is_not_old(app: tuple[Flask, Clock]) -> None:
+    """A quiet cluster: the checks prove that what is shown is so."""
+    console, clock = app
+    live = console.extensions["live"]
+    state = live.now()
+
+    clock.ahead += STALE_SECONDS + 1
+
+    await_ready("a check", lambda: live.age() < 1, [], 10)
+    assert live.now().stale == ""
+    assert live.now().version >= state.version
+
+
+@pytest.mark.parametrize("path", ["/nodes", "/nodes/relayed-1"])
+def test_an_open_page_says_so_while_the_cluster_is_away(
+    far: Site, driver: Chrome, relay: Relay, path: str, tmp_path: Path
+) -> None:
+    """A banner with the time that what is shown is of; it goes when the cluster answers."""
+    if not far.scene.admin.list(NODES, fields="metadata.name=relayed-1")["items"]:
+        far.scene.node("relayed-1")
+    browser = Browser(driver, far.console)
+    browser.look()
+    browser.open(path)
+    browser.until(lambda: "relayed-1" in browser.text("main"))
+    assert browser.text("#stale") == ""
+
+    relay.cut()
+    browser.until(lambda: "The cluster does not answer" in browser.text("#stale"), STALE_SECONDS + CHECK_SECONDS + 20)
+    browser.until(lambda: browser.text("#connection") == "old")
+    assert "relayed-1" in browser.text("main")
+    browser.driver.save_screenshot(f"{tmp_path}/old.png")
+    if path == "/nodes":
+        assert look(far, "/health/liveness").status_code == 200
+
+    relay.mend()
+    browser.until(lambda: browser.text("#stale") == "")
+    browser.until(lambda: browser.text("#connection") == "live")
+
+
+@pytest.mark.parametrize("path", ["/nodes", "/nodes/hidden-2"])
+def test_a_page_that_nobody_sees_has_no_stream(site: Site, browser: Browser, path: str) -> None:
+    """It is told of nothing; looked at again, it shows what has come meanwhile, and goes on."""
+    scene = site.scene
+    node = scene.node(path.removeprefix("/nodes/") if path != "/nodes" else "hidden-1")
+    browser.open(path, q=node)  # which narrows the list, and is nothing to the other page
+    browser.script("window.told = 0; document.addEventListener('htmx:sseMessage', () => { window.told += 1; })")
+
+    browser.script(HIDE, True)
+    assert browser.text("#connection") == "paused"
+    made = scene.maintain(node)
+    scene.reaches(made)
+    shown = browser.text("main")
+    assert browser.script("return window.told") == 0
+    assert "Drained" not in shown
+
+    browser.script(HIDE, False)
+    browser.until(lambda: "Drained" in browser.text("main"))
+    browser.until(lambda: browser.text("#connection") == "live")
+    scene.delete(made)
+    scene.gone(made)
+    browser.until(lambda: "In service" in browser.text("main"))
+
+
+def heartbeat(number: int, node: str) -> CloudEvent:
+    fields = {"id": f"beat-{number}", "source": "/apis", "type": events.RESOURCE_UPDATED, "kind": "Node"}
+    return CloudEvent(fields, {"metadata": {"name": node}})
+
+
+def test_a_timeline_is_found_however_many_heartbeats_came_after_it(site: Site, tmp_path: Path) -> None:
+    """The last maintenance of the node, not the last events."""
+    about = {"apiVersion": MEDIK8S.api_version, "name": "beaten", "uid": "uid-beaten"}
+    fields = {"id": "old", "source": "/test", "type": events.NODE_DRAINED, "node": "beaten-1", "subject": "beaten"}
+    file = tmp_path / "journal.db"
+    with closing(Journal(file)) as book:
+        book.write(CloudEvent({**fields, "maintenance": "uid-beaten"}, {"node": "beaten-1", "maintenance": about}))
+        for number in range(200):
+            book.write(heartbeat(number, "beaten-1"))
+    with Console(site.scene.cluster, tmp_path, "--journal", file) as console:
+        shown = look(Site(site.scene, console), "/timeline/beaten-1").text
+
+    assert "No event of this node was recorded" not in shown
+    assert "/events?maintenance=uid-beaten" in shown
