@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from urllib.parse import quote
 
 import requests
 
@@ -60,7 +61,7 @@ class Doors:
 
     def _page(self) -> Door:
         chance = self._chance
-        page = chance.choice(PAGES).replace("{}", requests.utils.quote(_text(chance)) or "1")
+        page = chance.choice(PAGES).replace("{}", quote(_text(chance)) or "1")
         fields = {chance.choice(FIELDS): _text(chance) for _ in range(chance.randrange(4))}
         url, post = f"{self._console.url}{page}", chance.random() < 0.3
         if post:

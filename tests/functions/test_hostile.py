@@ -16,6 +16,7 @@ from kube.door.cluster import Cluster
 from localcluster.cluster import LocalCluster
 from tests.functions.conftest import Functions, forget
 from tests.hostile import Hostile
+from tests.proofs import proves
 from tests.workload import Workload
 
 TRIES = 60
@@ -36,6 +37,7 @@ def maintained(quiet: LocalCluster, functions: Functions) -> Iterator[tuple[Refe
     admin.close()
 
 
+@proves("X-6")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_whatever_comes_in_is_answered_and_is_no_bug(
     functions: Functions, maintained: tuple[Reference, str], name: str
