@@ -14,6 +14,8 @@ QUICK ?=
 FULL ?=
 ADD ?=
 VERSION ?=
+TRIES ?= 10000
+SEED ?= 1
 PYTHON ?= python3
 
 VENV := .venv
@@ -29,7 +31,7 @@ export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check e2e screenshots requirements up env status down deploy cluster-functest container-build \
+.PHONY: help demo test check e2e fuzz screenshots requirements up env status down deploy cluster-functest container-build \
   container-push container-build-and-push-community bench performance lint build clean needs
 
 help: ## show this list
@@ -54,6 +56,10 @@ e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faul
 	@$(BIN)/python -m localcluster build --delivery knative
 	@$(BIN)/python -m localcluster build --delivery rabbitmq
 	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m e2e -rP tests $(ARGS)
+
+fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIES=10000 SEED=1
+	@$(BIN)/python -m localcluster build
+	@$(BIN)/python -m tests.fuzz $(TRIES) $(SEED)
 
 screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
 	@$(BIN)/python -m localcluster build

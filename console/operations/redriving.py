@@ -1,29 +1,150 @@
-"""Dead letters for commands and pages: where to deliver one again, where its answer goes, and its fields."""
+"""Dead letters for commands and pages: where to deliver one again, doing so for several, and the fields of one.
+
+A dead letter names the address that it could not be delivered to; whoever may post to `record` may have written that.
+So the address is taken from the Triggers, and the letter says only which function it was.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from console.operations.errors import NoResult
-from eventing.journal.entries import Entry
-from eventing.replay.redrive import function_of, is_open
-from eventing.urls import below
+from eventing.deadletters import original
+from eventing.journal.entries import Attempt, Entry, Query
+from eventing.replay.redrive import function_of, is_open, redrive
 
 if TYPE_CHECKING:
+    from console.operations.targets import Targets
+    from eventing.journal.store import Journal
     from kube.door.cluster import Cluster
 
+UNDER_WAY: set[int] = set()
+"""Numbers of the dead letters that this process redrives now."""
+GUARD = threading.Lock()
 
-def address(letter: Entry, base: str) -> str:
-    """The function's address below the URL `base`; with "" the address that it could not be delivered to.
 
-    Raises `NoResult` when the dead letter does not say which function that was.
+@dataclass(frozen=True)
+class Item:
+    """One dead letter to redrive.
+
+    Attributes:
+        url: where its function is; "" where `problem` says why nobody knows.
     """
-    function, why = function_of(letter), letter.dead_letter
-    if not base:
-        return why.destination if why else ""
-    if not function:
-        raise NoResult(f"which function was at {why and why.destination}? Leave --functions and $FUNCTIONS out")
-    return below(base, function)
+
+    letter: Entry
+    url: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one: the attempt, or, where none was made, the problem."""
+
+    item: Item
+    attempt: Attempt | None
+    problem: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the dead letter is still open."""
+        return self.attempt is None or self.attempt.failed
+
+
+def items(letters: Iterable[Entry], base: str, namespace: str, cluster: Cluster) -> list[Item]:
+    """Where each is to be delivered: to the function of its name, if a Trigger delivers such an event to it.
+
+    Functions are found below the URL `base`, with "" where their Triggers say. Raises `NoResult` without any Trigger.
+    """
+    letters = list(letters)
+    if not letters:
+        return []
+    from console.operations.targets import Targets, Wanted  # no dead letter is listed the later for it
+
+    targets = Targets(Wanted(base=base, namespace=namespace), cluster)
+    return [_item(letter, targets) for letter in letters]
+
+
+def _item(letter: Entry, targets: Targets) -> Item:
+    function = function_of(letter)
+    try:
+        found = [target.url for target in targets.of(original(letter.event)) if target.function == function]
+    except NoResult as error:
+        return Item(letter, "", str(error))
+    if not found:
+        return Item(letter, "", f"no Trigger delivers such an event to {function or 'a function that is not named'}")
+    return Item(letter, found[0])
+
+
+def redriven(found: Sequence[Item], broker: str, book: Journal) -> Iterator[Result]:
+    """Redrive one after another, each attempt recorded as soon as it is made; what fails hides none of the others.
+
+    One that is under way, or was redriven meanwhile, is left alone.
+    """
+    for item in found:
+        yield _redriven(item, broker, book)
+
+
+def _redriven(item: Item, broker: str, book: Journal) -> Result:
+    if item.problem:
+        return Result(item, None, item.problem)
+    if not _claimed(item.letter.seq):
+        return Result(item, None, "it is being redriven already")
+    try:
+        if not _still_open(item.letter, book):
+            return Result(item, None, "it was redriven meanwhile")
+        made = redrive(item.letter, item.url, broker)
+        book.write_attempts([made])
+        return Result(item, made)
+    finally:
+        UNDER_WAY.discard(item.letter.seq)
+
+
+def _claimed(seq: int) -> bool:
+    with GUARD:
+        if seq in UNDER_WAY:
+            return False
+        UNDER_WAY.add(seq)
+        return True
+
+
+def _still_open(letter: Entry, book: Journal) -> bool:
+    found = book.select(Query(dead=True, ids=(letter.event.get_id(),)))
+    return any(one.seq == letter.seq and is_open(one) for one in found)
+
+
+class Run:
+    """Redrives in a thread of its own; whoever looks sees how far it is."""
+
+    def __init__(self, found: Sequence[Item], broker: str, book: Journal) -> None:
+        self.found = found
+        self.results: list[Result] = []
+        self._error = ""
+        self._thread = threading.Thread(target=self._work, args=(broker, book), name="redrive", daemon=True)
+        self._thread.start()
+
+    def _work(self, broker: str, book: Journal) -> None:
+        try:
+            for result in redriven(self.found, broker, book):
+                self.results.append(result)
+        except OSError as error:  # of the journal: what was not written down is open, and may be redriven again
+            self._error = str(error)
+
+    def await_end(self, seconds: float) -> None:
+        """Wait until all are redriven, at most so long."""
+        self._thread.join(seconds)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it is not at its end."""
+        return self._thread.is_alive()
+
+    @property
+    def error(self) -> str:
+        """What ended it early, "" for nothing."""
+        return self._error
 
 
 def broker_address(cluster: Cluster, namespace: str) -> str:

@@ -73,6 +73,7 @@ def create_app(
     app.add_url_rule("/timeline/<name>", "timeline", events.timeline)
     app.add_url_rule("/dead-letters", "dead_letters", redriving.dead_letters)
     app.add_url_rule("/dead-letters/redrive", "redrive", redriving.redrive, methods=["POST"])
+    app.add_url_rule("/dead-letters/redrive/<number>", "redrive_progress", redriving.progress)
     _add_health(app, live)
     return app
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import uuid
+
 from flask import render_template, request
 from werkzeug.exceptions import NotFound
 
-from console.operations.redriving import address, broker_address
+from console.operations.redriving import Run, broker_address, items
 from console.web import lanes
 from console.web.callers import to_start
 from console.web.context import Context
-from eventing.journal.entries import Attempt, Entry, Query
-from eventing.replay.redrive import is_open, redrive, still_open
+from eventing.journal.entries import Entry, Query
+from eventing.replay.redrive import is_open, still_open
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.leases import NAMESPACE
 
 PAGE = 200
 """Dead letters on the page, the newest."""
+SOON = 2.0
+"""Seconds that a page waits for a redrive to end; after these it shows how far it is."""
+RUNS = 20
+"""Redrives that are remembered, the newest."""
 
 
 class Redriving:
@@ -23,6 +29,7 @@ class Redriving:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._runs: dict[str, Run] = {}
 
     def dead_letters(self) -> str:
         """The dead letters, each with the reason."""
@@ -34,16 +41,27 @@ class Redriving:
     def redrive(self) -> str:
         """Deliver every `letter` again, to the one function that it was meant for; without `confirm`, ask first.
 
-        Who may start a maintenance may do this.
+        Who may start a maintenance may do this. Many take their time: the page shows how far it is.
         """
         state, caller = self._context.live.now(), self._context.caller()
         self._context.cluster.run(caller.require(to_start(MEDIK8S, state.groups)))
-        letters = self._chosen()
+        found = items(self._chosen(), self._context.functions, NAMESPACE, self._context.cluster)
         if request.form.get("confirm") != "yes":
-            return render_template("redrive.html", letters=letters, lanes=lanes)
+            return render_template("redrive.html", items=found, lanes=lanes)
         broker = self._context.broker or broker_address(self._context.cluster, NAMESPACE)
-        done = [(letter, self._redriven(letter, broker)) for letter in letters]
-        return render_template("redriven.html", done=done, lanes=lanes)
+        run, number = Run(found, broker, self._context.journal), uuid.uuid4().hex
+        self._runs[number] = run
+        while len(self._runs) > RUNS:
+            self._runs.pop(next(iter(self._runs)))
+        run.await_end(SOON)
+        return render_template("redriven.html", run=run, number=number, lanes=lanes)
+
+    def progress(self, number: str) -> str:
+        """How far a redrive is; 404 for one that this process knows nothing of."""
+        self._context.viewed()
+        if number not in self._runs:
+            raise NotFound("no such redrive: the list of dead letters shows what is open")
+        return render_template("redriven.html", run=self._runs[number], number=number, lanes=lanes)
 
     def _chosen(self) -> list[Entry]:
         """The open dead letters that the form names; 404 when one of them is not there, or was redriven already."""
@@ -52,8 +70,3 @@ class Redriving:
         if not wanted or len(found) < len(wanted) or not all(map(is_open, found)):
             raise NotFound("no such open dead letter: nothing was redriven; load the page again")
         return found
-
-    def _redriven(self, letter: Entry, broker: str) -> Attempt:
-        made = redrive(letter, address(letter, self._context.functions), broker)
-        self._context.journal.write_attempts([made])
-        return made

@@ -160,7 +160,10 @@ class Delivery:
         self._enqueue([self._outbox.dead_letter(pending, Failure(trigger.url, outcome.status, outcome.data))])
 
     async def _dead_letter(self, pending: PendingDelivery, failure: Failure) -> None:
-        """Deliver a dead letter to its sink, however long it takes. The reply does not matter (as on Knative)."""
+        """Deliver a dead letter to its sink, however long it takes, unless the sink refuses it for good.
+
+        The reply does not matter (as on Knative).
+        """
         trigger, event = self._triggers[pending.trigger], self._outbox.event(pending.event)
         if trigger.policy.dead_letters is None:
             self._failed(pending, trigger, event, Outcome(failure.code))
@@ -168,7 +171,7 @@ class Delivery:
         letter = event.extended(deadletters.extensions(failure.destination, failure.code, failure.data))
         backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
         while not (outcome := await self._attempt(trigger, trigger.policy.dead_letters, letter)).accepted:
-            if outcome.unsendable:
+            if not outcome.retryable:
                 self._outbox.acknowledge(pending)
                 self._report("dropped", trigger, event, outcome)
                 return

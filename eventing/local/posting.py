@@ -39,7 +39,6 @@ class Outcome:
         text: the response's body, or what went wrong.
         reply: the event in the response.
         seconds: how long it took.
-        unsendable: whether no request could be made of the event, which no retry changes.
     """
 
     status: int
@@ -47,7 +46,6 @@ class Outcome:
     text: bytes = b""
     reply: Envelope | None = None
     seconds: float = 0.0
-    unsendable: bool = False
 
     @property
     def delivered(self) -> bool:
@@ -93,9 +91,7 @@ async def _answer(client: aiohttp.ClientSession, url: str, event: Envelope, time
     except (aiohttp.ClientError, OSError) as error:
         return Outcome(NO_ANSWER, text=f"no answer: {error or type(error).__name__}".encode())
     except ValueError as error:
-        return Outcome(
-            UNSENDABLE, text=f"no request can be made of it: {error}".encode(errors="replace"), unsendable=True
-        )
+        return Outcome(UNSENDABLE, text=f"no request can be made of it: {error}".encode(errors="replace"))
 
 
 def _outcome(status: int, headers: Mapping[str, str], body: bytes) -> Outcome:

@@ -14,10 +14,11 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
 from eventing.signatures import require_ours
-from functions.data import blocked_in, data_of, version_in
+from functions.data import data_of, version_in
 from functions.failures import Retry
 from functions.maintenance import fleet
 from functions.maintenance.announcing import announce_on_node, announce_progress
+from functions.maintenance.blocked import blocked_in
 from functions.maintenance.subject import log_about, read_maintenance
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster

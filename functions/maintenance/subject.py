@@ -39,7 +39,7 @@ def reference_of(event: BaseCloudEvent) -> Reference:
     for field, value in fields.items():
         if not isinstance(value, str) or not value:
             raise BadEvent(f"the {field} of the NodeMaintenance is missing in data")
-    if not NAME.fullmatch(fields["name"]):
+    if not NAME.fullmatch(str(fields["name"])):
         raise BadEvent("the name of the NodeMaintenance is none that an object can have")
     if where["apiVersion"] not in GROUPS:
         raise BadEvent(f"apiVersion {where['apiVersion']} is none of {', '.join(GROUPS)}")

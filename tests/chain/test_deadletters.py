@@ -34,6 +34,11 @@ def listed(scene: Scene, *words: str) -> dict[str, dict[str, object]]:
     return {letter["event"]: letter for letter in json.loads(found.stdout)["deadLetters"]}
 
 
+def functions(scene: Scene) -> tuple[str, str]:
+    """Where they are; the delivery of this machine has no Trigger with an address."""
+    return "--functions", scene.product.functions_url
+
+
 @pytest.fixture
 def refused(scene: Scene, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
     """Give a maintenance that `taint`, broken by hand, refused to go on with, and the letter. It is whole again."""
@@ -69,7 +74,7 @@ def test_a_dead_letter_is_redriven_to_its_function_and_the_chain_goes_on(
     before = listed(scene)[key]
     shown = run(scene, "deadletters").stdout
 
-    done = run(scene, "redrive", key, "--yes", "--broker", scene.product.broker_url)
+    done = run(scene, "redrive", key, "--yes", "--broker", scene.product.broker_url, *functions(scene))
 
     scene.reaches(path)
     with closing(Journal(scene.journal)) as book:
@@ -99,7 +104,7 @@ def test_what_is_refused_again_stays_open(scene: Scene) -> None:
     assert post(event, scene.product.broker_url).status_code == 202
     await_ready("the dead letter", lambda: bool(letters(scene, ids=("poison",))), [], 10)
 
-    done = run(scene, "redrive", "--all", "--yes", "--broker", scene.product.broker_url)
+    done = run(scene, "redrive", "--all", "--yes", "--broker", scene.product.broker_url, *functions(scene))
 
     assert done.exit_code == 1
     assert "failed: 400 data.node is missing" in done.stdout
@@ -119,9 +124,11 @@ def test_an_answer_that_gets_nowhere_leaves_it_open(scene: Scene) -> None:
     }
     post(CloudEvent({**event.get_attributes(), **why}, event.get_data()), scene.product.function_url("record"))
 
-    astray = run(scene, "redrive", event.get_id(), "--yes", "--broker", f"http://127.0.0.1:{free_port()}")
+    astray = run(
+        scene, "redrive", event.get_id(), "--yes", "--broker", f"http://127.0.0.1:{free_port()}", *functions(scene)
+    )
     first = listed(scene)[event.get_id()]
-    again = run(scene, "redrive", event.get_id(), "--yes", "--broker", scene.product.broker_url)
+    again = run(scene, "redrive", event.get_id(), "--yes", "--broker", scene.product.broker_url, *functions(scene))
 
     assert astray.exit_code == 1
     assert "its answer got nowhere, redrive it again" in astray.stdout

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, sinks
 from eventing.events import Reference, event
@@ -20,7 +21,9 @@ from localcluster.cluster import LocalCluster
 from tests.receiver import Answer, Received, Receiver
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
-EVENTS = [event(events.NODE_DRIFTED, "guard", MINE, "node-1", seed=str(number)) for number in range(2)]
+EVENTS: list[BaseCloudEvent] = [
+    event(events.NODE_DRIFTED, "guard", MINE, "node-1", seed=str(number)) for number in range(2)
+]
 
 
 @pytest.fixture

@@ -328,12 +328,14 @@ def test_every_trigger_says_how_hard_to_try(name: str) -> None:
 def test_only_the_way_in_is_open(name: str) -> None:
     """Closed for all our pods; opened for the broker's data plane, and for Serving where it stands between.
 
-    Without Serving the functions reach `record` directly, and nothing else.
+    Without Serving the functions reach `record` directly, and nothing else. RabbitMQ's ingress is in our namespace, and
+    takes events of our sources and of what answers.
     """
     policies = {item["metadata"]["name"]: item["spec"] for item in of_kind(overlay(name), "NetworkPolicy")}
     opened = [peer for policy in policies.values() for rule in policy.get("ingress", []) for peer in rule["from"]]
 
-    assert set(policies) == {"closed", "from-broker"} | ({"from-serving"} if name != "plain" else {"from-functions"})
+    own = {"from-functions"} if name == "plain" else {"from-serving"}
+    assert set(policies) == {"closed", "from-broker"} | own | ({"to-broker"} if name == "rabbitmq" else set())
     assert policies["closed"] == {
         "podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "node-maintenance"}},
         "policyTypes": ["Ingress"],

@@ -281,3 +281,15 @@ def test_the_log_tells_the_flow(receiver: Receiver, start: Start) -> None:
     assert delivered["trigger"] == "f"
     assert delivered["status"] == 202
     assert delivered["ms"] > 0
+
+
+def test_a_dead_letter_that_its_sink_refuses_for_good_is_dropped(receiver: Receiver, start: Start) -> None:
+    """X-6: whoever may post could otherwise leave as many of them as he likes, each tried for ever."""
+    receiver.answers["/f"] = receiver.answers["/dead"] = lambda _: Answer(400, body=b"not me")
+    broker = start(trigger("f", delivery={"retry": 0, "deadLetterSink": service("dead")}))
+
+    broker.post(id="poison")
+    broker.wait_line(msg="dropped", id="poison")
+
+    assert [request.id for request in receiver.at("/dead")] == ["poison"]
+    assert "nodemaintenance_delivery_queue_length 0.0" in requests.get(f"{broker.url}/metrics", timeout=10).text

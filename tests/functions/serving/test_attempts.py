@@ -17,7 +17,7 @@ from eventing.deadletters import dead_letter_of
 from eventing.journal.entries import Attempt, attempts_in
 from eventing.wire import binary, received
 from functions.app import create_app
-from functions.serving.attempts import KEPT, TOGETHER, OngoingAttempt, Publisher
+from functions.serving.attempts import KEPT, KEPT_BYTES, TOGETHER, OngoingAttempt, Publisher
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, tick
 from tests.receiver import Answer, Received, Receiver
@@ -198,6 +198,21 @@ def test_the_queue_is_bounded_and_the_oldest_are_lost(functions: Functions) -> N
 
     feed.close()
     assert 10 <= lost(functions) - before <= 110
+
+
+def test_the_queue_is_bounded_in_bytes(functions: Functions) -> None:
+    """X-6: what was answered counts, not only how often; the event itself, of up to 2 MiB, is not kept."""
+    before = lost(functions)
+    feed = Publisher(NOBODY)
+    large = CloudEvent(tick().get_attributes(), {"text": "x" * 2_000_000})
+
+    for _ in range(100):
+        with OngoingAttempt("cordon", large, feed) as run:
+            run.error = "x" * (KEPT_BYTES // 10)
+
+    feed.close()
+    assert 80 <= lost(functions) - before <= 100
+    assert run.made().size < KEPT_BYTES // 9
 
 
 def lost(functions: Functions) -> float:

@@ -1,0 +1,122 @@
+"""Dead letters redriven: to whom, several of them, and never one twice at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from console.operations.redriving import Item, Run, items, redriven
+from eventing import events
+from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.journal.entries import Entry
+from eventing.journal.store import Journal, Query
+from kube.door.cluster import Cluster
+from localcluster.cluster import LocalCluster
+from localcluster.processes import free_port
+from tests.receiver import Answer, Received, Receiver
+
+NAMESPACE = "node-maintenance"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Give somebody who plays functions and broker."""
+    with closing(Receiver()) as playing:
+        yield playing
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Journal]:
+    """Give a journal."""
+    with closing(Journal(tmp_path / "journal.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[Cluster]:
+    """Give a door to a cluster without Triggers, where those that are shipped say who wants what."""
+    door = Cluster(str(cluster.kubeconfig))
+    yield door
+    door.close()
+
+
+def letters(book: Journal, destination: str, *keys: str, kind: str = events.MAINTENANCE_BEGUN) -> list[Entry]:
+    """Record dead letters of that destination."""
+    for key in keys:
+        event = CloudEvent({"id": key, "source": "/s", "type": kind, "datacontenttype": "application/json"}, {})
+        book.write(as_dead_letter(event, DeadLetter(destination, 503, "away")))
+    return book.select(Query(dead=True, ids=keys))
+
+
+def test_a_letter_s_own_address_is_never_asked(receiver: Receiver, book: Journal, admin: Cluster) -> None:
+    """X-6: whoever may post to `record` may write any address into one; only the function's name is taken from it."""
+    found = letters(book, f"{receiver.url}/evil/cordon", "1")
+
+    nowhere = items(found, "", NAMESPACE, admin)
+    below = items(found, receiver.url, NAMESPACE, admin)
+    done = list(redriven([*nowhere, *below], f"{receiver.url}/broker", book))
+
+    assert [result.failed for result in done] == [True, False]
+    assert "no Trigger on the cluster says where the function cordon is" in done[0].problem
+    assert [request.path for request in receiver.requests] == ["/cordon"]
+
+
+@pytest.mark.parametrize("name", ["restore", "nobody", "", "record", "..%2fx"])
+def test_a_function_that_no_trigger_gives_such_an_event_gets_none(
+    receiver: Receiver, book: Journal, admin: Cluster, name: str
+) -> None:
+    """X-6: a made-up letter calls no function that the event was not for."""
+    (item,) = items(letters(book, f"http://evil/{name}", "1"), receiver.url, NAMESPACE, admin)
+
+    (result,) = redriven([item], f"{receiver.url}/broker", book)
+
+    assert "no Trigger delivers such an event to" in result.problem
+    assert receiver.requests == []
+
+
+def test_one_that_nobody_answers_hides_no_other(receiver: Receiver, book: Journal) -> None:
+    """X-6: each has its result, in order, and its attempt in the journal."""
+    found = letters(book, "http://gone/cordon", "1", "2", "3")
+    urls = [f"{receiver.url}/cordon", f"http://127.0.0.1:{free_port()}/cordon", f"{receiver.url}/cordon"]
+
+    done = list(redriven([Item(*pair) for pair in zip(found, urls, strict=True)], f"{receiver.url}/broker", book))
+
+    assert [result.failed for result in done] == [False, True, False]
+    assert [len(entry.attempts) for entry in book.select(Query(dead=True))] == [1, 1, 1]
+    assert done[1].attempt is not None
+    assert "cannot be reached" in done[1].attempt.error
+
+
+def test_none_is_redriven_twice_at_once(receiver: Receiver, book: Journal) -> None:
+    """X-6: a second redrive while the first is under way, and one after it from an old list, deliver nothing."""
+    (letter,) = letters(book, "http://gone/cordon", "1")
+    item, broker = Item(letter, f"{receiver.url}/cordon"), f"{receiver.url}/broker"
+    go = threading.Event()
+
+    def slow(_: Received) -> Answer:
+        go.wait(10)
+        return Answer(204)
+
+    receiver.answers["/cordon"] = slow
+    run = Run([item], broker, book)
+    receiver.wait_for("/cordon")
+
+    (second,) = redriven([item], broker, book)
+    under_way = run.under_way
+    go.set()
+    run.await_end(10)
+    (third,) = redriven([item], broker, book)
+
+    assert under_way
+    assert not run.under_way
+    assert [result.problem for result in (second, third)] == [
+        "it is being redriven already",
+        "it was redriven meanwhile",
+    ]
+    assert [result.failed for result in run.results] == [False]
+    assert len(receiver.at("/cordon")) == 1
