@@ -8,6 +8,7 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing.wire import BadEvent
+from kube.versions import is_version
 
 
 def data_of(event: BaseCloudEvent) -> Mapping[str, Any]:
@@ -22,3 +23,16 @@ def metadata_of(event: BaseCloudEvent) -> Mapping[str, Any]:
     """The metadata of the whole object that the API server's event carries, {} when there is none."""
     metadata = data_of(event).get("metadata")
     return metadata if isinstance(metadata, dict) else {}
+
+
+def is_text(value: object) -> bool:
+    """Whether it is text that is not empty and can be written down: JSON takes halves of characters."""
+    return isinstance(value, str) and bool(value) and not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def version_of(event: BaseCloudEvent, name: str) -> str:
+    """The resource version that the data has under this name, "" for none. Raises `BadEvent` for what is none."""
+    version = data_of(event).get(name) or ""
+    if version and not is_version(version):
+        raise BadEvent(f"data.{name} is no resource version")
+    return str(version)

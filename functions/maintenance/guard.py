@@ -9,13 +9,15 @@ Touches: nodemaintenances list, delete; nodes get; events list, create, patch in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.wire import BadEvent
-from functions.data import data_of, metadata_of
+from functions.data import data_of, is_text, metadata_of
 from functions.looking import LookingAtState
 from functions.maintenance.announcing import announce_on_node, announced
 from functions.maintenance.subject import is_active, log_about
@@ -37,9 +39,9 @@ AGAIN = "NodeCordonedAgain"
 def _name_in(event: BaseCloudEvent) -> str:
     """The name of the Node that the event carries. Raises `BadEvent` when it has none."""
     name = metadata_of(event).get("name")
-    if not isinstance(name, str) or not name:
+    if not is_text(name):
         raise BadEvent("metadata.name of the Node is missing in data")
-    return name
+    return str(name)
 
 
 LOOKING = LookingAtState(lambda event: f"node {_name_in(event)}")
@@ -49,12 +51,11 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Answer a Node's change with what its maintenances need; a cordon that none asked for is left alone (DRN-6)."""
     hint, name = data_of(event), _name_in(event)
     deleted = event.get_type() == events.RESOURCE_DELETED
-    if not isinstance(hint.get("spec"), dict):
-        raise BadEvent("spec of the Node is missing in data")
-    if not deleted and any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values()):
+    closed, holder = _shown(hint)
+    if not deleted and closed:
         return []  # as it should be: the hint suffices
     # `restore` has just taken the label off, as a rule: a cached list may still show what it was taken off for
-    api, holder = cluster.api, labelled_for(hint) or ""
+    api = cluster.api
     found = cluster.run(undeleted(api, name) if deleted else of_holder(api, name, holder, version="0"))
     begun = [item for item in found if is_active(item, name)]
     if not any(deleted or _was_cordoned(item) for item in begun):
@@ -63,6 +64,17 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     there = [item for item in begun if node and m.began_on(item, node)]
     _end([item for item in begun if item not in there], cluster)
     return _drifted(event, there, node, cluster) if node else []
+
+
+def _shown(hint: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether the event's Node is as a maintenance wants it, and the uid of whose it is. Raises `BadEvent` for none."""
+    if not isinstance(hint.get("spec"), dict):
+        raise BadEvent("spec of the Node is missing in data")
+    try:
+        closed = any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values())
+        return closed, str(labelled_for(hint) or "")
+    except m.MALFORMED:
+        raise BadEvent("the Node in data is malformed") from None
 
 
 def _end(begun: list[Object], cluster: Cluster) -> None:

@@ -13,10 +13,11 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from functions.data import data_of
+from functions.data import data_of, version_of
 from functions.failures import Retry
 from functions.maintenance import fleet
 from functions.maintenance.announcing import announce_progress, announce_scheduling
+from functions.maintenance.refusals import blocked_of
 from functions.maintenance.subject import log_about, read_maintenance
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
@@ -35,7 +36,7 @@ ATTEMPTS = 5
 
 def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Bring `.status` to what the cluster shows and the event adds. Raises `Retry` when others keep writing."""
-    findings, version = findings_of(event), data_of(event).get("podsVersion")
+    findings, version = findings_of(event), version_of(event, "podsVersion")
     for _ in range(ATTEMPTS):
         maintenance = read_maintenance(event, cluster)
         if maintenance is None:
@@ -60,12 +61,12 @@ def findings_of(event: BaseCloudEvent) -> Findings:
     """What the event adds to what the cluster shows."""
     data = data_of(event)
     drained = event.get_type() == events.NODE_DRAINED
-    blocked = [] if drained else data.get("blocked")
+    error, blocked = str(data.get("error") or ""), blocked_of(event)
     restoring = event.get_type() == events.MAINTENANCE_FAILED and data.get("step") == "restore"
-    return Findings(error=str(data.get("error") or ""), blocked=blocked, drained=drained, restoring=restoring)
+    return Findings(error, [] if drained else blocked, drained=drained, restoring=restoring)
 
 
-def _patch(maintenance: m.Maintenance, findings: Findings, version: str | None, cluster: Cluster) -> Object | None:
+def _patch(maintenance: m.Maintenance, findings: Findings, version: str, cluster: Cluster) -> Object | None:
     """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
     name, now = m.node_name(maintenance), datetime.now(timezone.utc)
     path, fields = pods_on(name)

@@ -6,7 +6,15 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from kube.maintenance.announcements import FAIL, about, any_since, counted_again, maintenance_events, node_event
+from kube.maintenance.announcements import (
+    FAIL,
+    LONGEST_NAME,
+    about,
+    any_since,
+    counted_again,
+    maintenance_events,
+    node_event,
+)
 from kube.maintenance.objects import timestamp
 from kube.paths import Object
 from tests.kube.samples import maintenance
@@ -78,3 +86,15 @@ def test_what_was_said_just_now_is_not_said_again(found: list[Object], told: boo
 def test_the_selector_names_node_and_reason() -> None:
     """OSV-12: Events are looked up by what kubectl describe looks for."""
     assert about("n", "R") == "involvedObject.kind=Node,involvedObject.name=n,reason=R"
+
+
+def test_a_long_name_and_a_long_message_make_an_event_all_the_same() -> None:
+    """NMO-27: the name of an Event has 253 characters like that of its object, and is a subdomain, too."""
+    name = "a" * (LONGEST_NAME - 1) + "-b.example.com"
+
+    event = node_event(name, "R", "x" * 10_000, maintenance(), NOW)
+
+    assert name_of(event).startswith("a" * (LONGEST_NAME - 1) + ".")
+    assert len(name_of(event)) <= 253
+    assert event["involvedObject"]["name"] == name
+    assert len(event["message"]) <= 1024
