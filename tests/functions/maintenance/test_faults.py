@@ -239,7 +239,8 @@ def check(step: str, request: str, kind: str, response: TestResponse) -> None:
     """What a step may answer when this request of it fails in this way."""
     assert "DisruptionBudget" not in response.text
     if not request or request in HARMLESS or (step, request) in LEFT_FOR_THE_NEXT:
-        assert response.status_code in (200, 204)
+        late = kind == "silence"  # it took the time of what comes behind it
+        assert response.status_code in ((200, 204, 503) if late else (200, 204))
     elif request in SEEN_BY_ITSELF:
         assert response.headers["ce-type"] == events.PODS_EVICTED
         told = {"403": "Forbidden", "500": "Error", "429": "Busy", "reset": "NoAnswer"}.get(kind)
