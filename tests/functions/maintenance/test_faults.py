@@ -332,3 +332,22 @@ def test_a_busy_server_is_left_in_peace_for_as_long_as_it_asks(
     assert WORDS in first["lastError"]
     assert again is not None
     assert faults.seen["create pods/eviction"] == 1  # its pause is not over
+
+
+@proves("X-6")
+@pytest.mark.parametrize("status", [404, 409, 429, 500])
+def test_what_a_webhook_refuses_is_told_whatever_its_status(
+    functions: Functions, spoiled: Functions, work: Workload, faults: Faults, status: int
+) -> None:
+    """X-6: a 404 of a webhook is no pod that is gone, and a 409 none that changed: blocked, in the webhook's words."""
+    node = work.node()
+    work.pods(node, f"bare-{node}")
+    tainted = functions.prepare(work.maintenance(node))
+    words = f'admission webhook "w.example.com" denied the request: {WORDS}'
+    faults.spoil(lambda request: Fault(status, words) if request.startswith("create pods/eviction") else None)
+
+    reply = reply_of(spoiled.post("evict", tainted))
+
+    assert reply is not None
+    assert [(pod["reason"], pod["message"]) for pod in data_of(reply)["blocked"]] == [("Error", words)]
+    assert faults.seen["create pods/eviction"] == 1
