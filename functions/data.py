@@ -9,9 +9,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing.signatures import is_ours
 from eventing.wire import BadEvent
-
-VERSION_DIGITS = 19
-"""Of the largest number that any resource version may be."""
+from kube.versions import is_version
 
 
 def data_of(event: BaseCloudEvent) -> Mapping[str, Any]:
@@ -28,14 +26,17 @@ def metadata_of(event: BaseCloudEvent) -> Mapping[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def version_in(event: BaseCloudEvent, name: str) -> str:
-    """A resource version in the event's data, "" where there is none. Raises `BadEvent` for what cannot be one.
+def is_text(value: object) -> bool:
+    """Whether it is text that is not empty and can be written down: JSON takes halves of characters."""
+    return isinstance(value, str) and bool(value) and not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def version_of(event: BaseCloudEvent, name: str) -> str:
+    """The resource version that the data has under this name, "" for none. Raises `BadEvent` for what is none.
 
     Of an event that is not ours it is "", too: one of next year would keep whoever lists by it waiting.
     """
-    value = data_of(event).get(name) or ""
-    if not isinstance(value, str) or (value and not (value.isascii() and value.isdecimal())):
+    version = data_of(event).get(name) or ""
+    if version and not is_version(version):
         raise BadEvent(f"data.{name} is no resource version")
-    if len(value) > VERSION_DIGITS:
-        raise BadEvent(f"data.{name} is longer than any resource version")
-    return value if is_ours(event) else ""
+    return str(version) if is_ours(event) else ""

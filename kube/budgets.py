@@ -9,12 +9,15 @@ from typing import Any
 
 from kube.pods import Pod, is_ready, is_terminating, name_of, uid
 from kube.selectors import matches
+from kube.words import shortened
 
 Budget = Mapping[str, Any]
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 """Path of all budgets of all namespaces."""
 LISTED_APART = 3
 """Namespaces whose budgets are listed by themselves; of more, one list of all namespaces costs less."""
+LONGEST_NAMES = 600
+"""Characters of the names of the budgets over one pod: there may be hundreds."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
 """The eviction subresource asks no budget about pods in these phases."""
 
@@ -172,6 +175,6 @@ def identity(pod: Pod) -> dict[str, str]:
 
 
 def _between(pod: Pod, budgets: list[Budget]) -> Blocked:
-    names = ", ".join(sorted(budget["metadata"]["name"] for budget in budgets))
+    names = shortened(", ".join(sorted(budget["metadata"]["name"] for budget in budgets)), LONGEST_NAMES)
     message = f"budgets {names} cover this pod, and an eviction can honour one only: delete or narrow one of them"
     return Blocked(identity(pod), "MultipleBudgets", message, names)

@@ -9,9 +9,14 @@ from typing import Any
 from kube.budgets import Blocked, identity
 from kube.paths import Object
 from kube.pods import Pod
+from kube.words import shortened
 
 NAMED = 5
 """Blocked pods that a line names."""
+LONGEST_MESSAGE = 1024
+"""Characters of the server's words that are kept: a webhook may send megabytes, and a status holds hundreds of pods."""
+ADMISSION = "admission webhook"
+"""So begins what a webhook refuses, with any status that it likes."""
 FORBIDDEN = (401, 403)
 
 
@@ -63,17 +68,25 @@ def eviction_of(pod: Pod, *, budgeted: bool = False) -> Object:
     }
 
 
-def refusal_of(pod: Pod, status: int, message: str, body: Mapping[str, Any]) -> Blocked:
-    """What an error of the eviction subresource means for the pod (X-6); the server's own sentence is kept.
+def is_by_admission(message: str) -> bool:
+    """Whether an admission webhook refused: a 404 or 409 of it says nothing about the pod."""
+    return message.startswith(ADMISSION)
+
+
+def refusal_of(pod: Pod, status: int, words: str, body: Mapping[str, Any]) -> Blocked:
+    """What an error of the eviction subresource means for the pod (X-6); the server's own words are kept.
 
     `status` is the HTTP status, `body` the `Status` object that came with it.
     """
+    message = shortened(words, LONGEST_MESSAGE)
     causes = (body.get("details") or {}).get("causes") or []
     budget_cause = next((cause for cause in causes if cause.get("reason") == "DisruptionBudget"), None)
-    if status == 429 and budget_cause is None:  # the server's own limit of requests, unless a webhook says it
-        return Blocked(identity(pod), "Error" if message.startswith("admission webhook") else "Busy", message)
+    if is_by_admission(message):
+        return Blocked(identity(pod), "Forbidden" if status in FORBIDDEN else "Error", message)
+    if status == 429 and budget_cause is None:  # the server's own limit of requests
+        return Blocked(identity(pod), "Busy", message)
     if status == 429:
-        text = (budget_cause or {}).get("message") or message
+        text = shortened((budget_cause or {}).get("message") or message, LONGEST_MESSAGE)
         return Blocked(identity(pod), "DisruptionBudget", text, _budget_named(text))
     if status == 500 and "more than one PodDisruptionBudget" in message:
         return Blocked(identity(pod), "MultipleBudgets", message)

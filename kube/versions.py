@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+VERSION = re.compile("[1-9][0-9]{0,18}")
 
 
 def newest(versions: Iterable[str]) -> str:
     """The highest of the versions; "" when none of them is one."""
-    return max((version for version in versions if version.isdecimal()), key=int, default="")
+    return max(filter(is_version, versions), key=lambda version: (len(version), version), default="")
+
+
+def is_version(text: object) -> bool:
+    """Whether it is a resource version: a decimal number of 63 bits that does not begin with zero."""
+    return isinstance(text, str) and bool(VERSION.fullmatch(text))

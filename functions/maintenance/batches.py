@@ -8,7 +8,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.signatures import signed
-from functions.data import data_of, version_in
+from functions.data import data_of, version_of
 from functions.looking import Replies, Subject
 from functions.maintenance.subject import node_of, reference_of
 from kube.paths import Object
@@ -22,15 +22,15 @@ class LookingAtPods:
     """Looks at a node's pods for one maintenance: each may evict some, and the answer names them all."""
 
     def subject(self, event: BaseCloudEvent) -> Subject:
-        """The maintenance, at its node; a hint that names no version that can be is refused before it is absorbed."""
+        """The maintenance, at its node. Raises `BadEvent` for a hint that no look could take."""
         for name in VERSIONS:
-            version_in(event, name)
+            version_of(event, name)
         return Subject(f"node {node_of(event)}", reference_of(event).uid)
 
     def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """The hint with the newest pods, whose type says whether the last of them are gone, and the newest budgets."""
-        versions = {name: newest(_version(hint, name) for hint in hints) for name in VERSIONS}
-        latest = next(hint for hint in hints if _version(hint, "podsVersion") == versions["podsVersion"])
+        versions = {name: newest(version_of(hint, name) for hint in hints) for name in VERSIONS}
+        latest = next(hint for hint in hints if version_of(hint, "podsVersion") == versions["podsVersion"])
         return signed(events.with_data(latest, versions))
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
@@ -48,10 +48,6 @@ class LookingAtPods:
         if len(answers) == 1 and not more:
             return answers
         return [_answer(event, last, done, more=more or last is not answers[-1])]
-
-
-def _version(hint: BaseCloudEvent, name: str) -> str:
-    return str(data_of(hint).get(name) or "")
 
 
 def _refusals(last: BaseCloudEvent, done: Sequence[BaseCloudEvent]) -> Object:

@@ -1,8 +1,9 @@
 """Begin a maintenance: acquire the node's lease, count its pods, write finalizer, owner and counts in one patch.
 
 In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`.
-Touches: nodemaintenances get, patch; nodes get; pods list; daemonsets get;
+Touches: nodemaintenances get, patch, delete; nodes get; pods list; daemonsets get;
 leases get, create, patch in node-maintenance.
+It deletes none: a cluster with OwnerReferencesPermissionEnforcement wants that right of whoever sets an owner.
 """
 
 from __future__ import annotations

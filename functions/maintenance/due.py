@@ -130,8 +130,8 @@ def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float) -> bo
     metadata, written = item["metadata"], (item.get("status") or {}).get("lastUpdate")
     at_work = bool(written) and not m.is_deleting(item)
     since = written if at_work else metadata.get("deletionTimestamp") or metadata.get("creationTimestamp")
-    window = queue_seconds + (UNDER_WAY_SECONDS if at_work else 0)
-    return since is not None and 0 <= (now - m.moment(since)).total_seconds() < window
+    began, window = m.moment_or_none(since), queue_seconds + (UNDER_WAY_SECONDS if at_work else 0)
+    return began is not None and 0 <= (now - began).total_seconds() < window
 
 
 def is_free(item: m.Maintenance, lease: leases.Lease | None, items: Iterable[Object], now: datetime) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from functions.data import data_of, version_in
+from functions.data import data_of, version_of
 from functions.failures import Failed
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.fleet import EVICTIONS
@@ -78,7 +78,7 @@ async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Obj
     The list is no older than the state that the event speaks of; it does not matter where nothing is to be done.
     """
     path, fields = pods_on(node_of(event))
-    listing = api.list(path, fields=fields, version=version_in(event, "podsVersion") or "0")
+    listing = api.list(path, fields=fields, version=version_of(event, "podsVersion") or "0")
     found, listed = await asyncio.gather(active(event, api), listing, return_exceptions=True)
     if isinstance(found, BaseException):
         raise found
@@ -94,10 +94,10 @@ async def _waiting(api: Api, node: str, event: BaseCloudEvent, listed: Object) -
 
     The budgets are no older than the state that the event speaks of.
     """
-    claimed = event.get_type() == events.PODS_GONE and bool(version_in(event, "podsVersion"))
+    claimed = event.get_type() == events.PODS_GONE and bool(version_of(event, "podsVersion"))
     pods, version = await leaving(api, node, listed, claimed=claimed)
     waiting = [pod for pod in pods if not is_terminating(pod)]
-    budgets = await _budgets(api, waiting, version_in(event, "budgetsVersion") or "0")
+    budgets = await _budgets(api, waiting, version_of(event, "budgetsVersion") or "0")
     return pods, budgets, version
 
 

@@ -16,7 +16,6 @@ from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from functions.maintenance.subject import log_about
 from kube.maintenance import objects as m
 from kube.maintenance.progress import why_blocked
 
@@ -57,17 +56,18 @@ def written(before: m.Maintenance, status: Mapping[str, Any], now: datetime) -> 
 def _drained(before: m.Maintenance, phase: str, now: datetime) -> None:
     """A drain has ended: measured from when it was first known to be under way."""
     condition = m.condition(before, "Drained")
-    known = condition.get("status") == "False" and condition.get("lastTransitionTime")
-    began = m.moment(known or before["metadata"]["creationTimestamp"])
+    known = condition.get("status") == "False" and m.moment_or_none(condition.get("lastTransitionTime"))
+    began = known or m.moment(before["metadata"]["creationTimestamp"])
     DRAINS.labels(phase).observe(max(0.0, (now - began).total_seconds()))
 
 
 def _unblocked(before: m.Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> None:
     """Those that were blocked before and are not any more are observed."""
     waiting = {why_blocked(item) for item in blocked}
-    for item in (before.get("status") or {}).get("blockedPods") or []:
-        if why_blocked(item) not in waiting and item.get("since"):
-            seconds = (now - m.moment(item["since"])).total_seconds()
+    for item in m.blocked_pods(before):
+        since = m.moment_or_none(item.get("since"))
+        if why_blocked(item) not in waiting and since:
+            seconds = (now - since).total_seconds()
             BLOCKED.labels(item["reason"]).observe(max(0.0, seconds))
 
 
@@ -101,12 +101,7 @@ class Fleet(Collector):
         phases = Tally("Ending" if m.is_deleting(item) else m.phase(item) or "Pending" for item in items)
         blocked: dict[Waiting, list[datetime]] = {}
         for item in items:
-            try:
-                found = list(_blocked(item))
-            except m.MALFORMED as error:  # not as our status writes it
-                log_about("its blocked pods are in no figure", item, error=repr(error))
-                continue
-            for waiting, since in found:
+            for waiting, since in _blocked(item):
                 blocked.setdefault(waiting, []).append(since)
         self._picture = Picture(time.time(), phases, blocked)
 
@@ -139,9 +134,10 @@ def _blocked(item: m.Maintenance) -> Iterator[tuple[Waiting, datetime]]:
     """The blocked pods of one maintenance; of one that is ending, nobody waits for them."""
     if m.is_deleting(item):
         return
-    for pod in (item.get("status") or {}).get("blockedPods") or []:
-        budget = f"{pod['namespace']}/{pod['budget']}" if pod.get("budget") else ""
-        yield (m.node_name(item), budget, pod["reason"]), m.moment(pod["since"])
+    for pod in m.blocked_pods(item):
+        budget, since = f"{pod['namespace']}/{pod['budget']}" if pod.get("budget") else "", pod.get("since")
+        if began := m.moment_or_none(since):
+            yield (m.node_name(item), budget, pod["reason"]), began
 
 
 FLEET = Fleet()

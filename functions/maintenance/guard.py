@@ -9,13 +9,15 @@ Touches: nodemaintenances list, delete; nodes get; events list, create, patch in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.wire import BadEvent
-from functions.data import data_of, metadata_of
+from functions.data import data_of, is_text, metadata_of
 from functions.looking import LookingAtState
 from functions.maintenance.announcing import announce_on_node, announced
 from functions.maintenance.subject import is_active, log_about
@@ -37,9 +39,9 @@ AGAIN = "NodeCordonedAgain"
 def _name_in(event: BaseCloudEvent) -> str:
     """The name of the Node that the event carries. Raises `BadEvent` when it has none."""
     name = metadata_of(event).get("name")
-    if not isinstance(name, str) or not name:
+    if not is_text(name):
         raise BadEvent("metadata.name of the Node is missing in data")
-    return name
+    return str(name)
 
 
 LOOKING = LookingAtState(lambda event: f"node {_name_in(event)}")
@@ -49,10 +51,8 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Answer a Node's change with what its maintenances need; a cordon that none asked for is left alone (DRN-6)."""
     hint, name = data_of(event), _name_in(event)
     deleted = event.get_type() == events.RESOURCE_DELETED
-    if not isinstance(hint.get("spec"), dict):
-        raise BadEvent("spec of the Node is missing in data")
-    closed, holder = _read(hint)
-    if closed and not deleted:
+    closed, holder = _shown(hint)
+    if not deleted and closed:
         return []  # as it should be: the hint suffices
     # `restore` has just taken the label off, as a rule: a cached list may still show what it was taken off for
     api = cluster.api
@@ -66,13 +66,15 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     return _drifted(event, there, node, cluster) if node else []
 
 
-def _read(hint: Node) -> tuple[bool, str]:
-    """Whether the Node in the event is closed for some maintenance, and whose its label says. Raises `BadEvent`."""
+def _shown(hint: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether the event's Node is as a maintenance wants it, and the uid of whose it is. Raises `BadEvent` for none."""
+    if not isinstance(hint.get("spec"), dict):
+        raise BadEvent("spec of the Node is missing in data")
     try:
         closed = any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values())
         return closed, str(labelled_for(hint) or "")
     except m.MALFORMED:
-        raise BadEvent("the Node in data is not as the API server writes one") from None
+        raise BadEvent("the Node in data is malformed") from None
 
 
 def _end(begun: list[Object], cluster: Cluster) -> None:

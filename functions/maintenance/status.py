@@ -14,11 +14,11 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
 from eventing.signatures import require_ours
-from functions.data import data_of, version_in
+from functions.data import data_of, version_of
 from functions.failures import Retry
 from functions.maintenance import fleet
 from functions.maintenance.announcing import announce_on_node, announce_progress
-from functions.maintenance.blocked import blocked_in
+from functions.maintenance.refusals import blocked_of
 from functions.maintenance.subject import log_about, read_maintenance
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
@@ -42,7 +42,7 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     and `Retry` when others keep writing.
     """
     require_ours(event)
-    findings, version = findings_of(event), version_in(event, "podsVersion")
+    findings, version = findings_of(event), version_of(event, "podsVersion")
     for _ in range(ATTEMPTS):
         maintenance = read_maintenance(event, cluster)
         if maintenance is None:
@@ -67,9 +67,9 @@ def findings_of(event: BaseCloudEvent) -> Findings:
     """What the event adds to what the cluster shows."""
     data = data_of(event)
     drained = event.get_type() == events.NODE_DRAINED
-    blocked = [] if drained else blocked_in(event)
+    error, blocked = str(data.get("error") or ""), blocked_of(event)
     restoring = event.get_type() == events.MAINTENANCE_FAILED and data.get("step") == "restore"
-    return Findings(error=str(data.get("error") or ""), blocked=blocked, drained=drained, restoring=restoring)
+    return Findings(error, [] if drained else blocked, drained=drained, restoring=restoring)
 
 
 def _patch(maintenance: m.Maintenance, findings: Findings, version: str, cluster: Cluster) -> Object | None:

@@ -10,15 +10,17 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.events import Reference
 from eventing.wire import BadEvent
-from functions.data import data_of
+from functions.data import data_of, is_text
 from functions.failures import Failed, retry
 from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
 from kube.door.together import together
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import Maintenance, began_on, has_begun, is_deleting, node_name
+from kube.maintenance.progress import LONGEST_ERROR
 from kube.nodes import Node, node_path
 from kube.paths import Object, segment
+from kube.words import shortened
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """What the API server takes as the name of a node or a NodeMaintenance."""
@@ -37,7 +39,7 @@ def reference_of(event: BaseCloudEvent) -> Reference:
         raise BadEvent("data.maintenance is missing: {apiVersion, name, uid} of a NodeMaintenance")
     fields = {"apiVersion": where.get("apiVersion"), "name": names.get("name"), "uid": names.get("uid")}
     for field, value in fields.items():
-        if not isinstance(value, str) or not value:
+        if not is_text(value):
             raise BadEvent(f"the {field} of the NodeMaintenance is missing in data")
     if not NAME.fullmatch(str(fields["name"])):
         raise BadEvent("the name of the NodeMaintenance is none that an object can have")
@@ -49,11 +51,11 @@ def reference_of(event: BaseCloudEvent) -> Reference:
 def node_of(event: BaseCloudEvent) -> str:
     """The node's name in the data of one of our own events. Raises `BadEvent` when it is missing."""
     node = data_of(event).get("node")
-    if not isinstance(node, str) or not node:
+    if not is_text(node):
         raise BadEvent("data.node is missing")
-    if not NAME.fullmatch(node):  # the API server would quote it, and the status would show a sender's words
+    if not NAME.fullmatch(str(node)):  # the API server would quote it, and the status would show a sender's words
         raise BadEvent("data.node is no name that a node can have")
-    return node
+    return str(node)
 
 
 def path_of(reference: Reference) -> str:
@@ -106,8 +108,10 @@ def failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]
     data = data_of(event)
     if not ("maintenance" in data or data.get("kind") == "NodeMaintenance"):
         return retry(step, event, error)
-    reference, node = reference_of(event), data.get("node") or node_name(data) or "-"
-    details = {"step": step, "error": error}
+    spec = data.get("spec")
+    names = (data.get("node"), spec.get("nodeName") if isinstance(spec, dict) else None)
+    reference, node = reference_of(event), next((str(name) for name in names if is_text(name)), "-")
+    details = {"step": step, "error": shortened(error, LONGEST_ERROR)}
     return [events.event(events.MAINTENANCE_FAILED, step, reference, node, cause=event, data=details)]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import marks
 from functions.failures import Failed, Retry, retry
+from functions.serving.failing import Failing
 from functions.serving.looks import Looks
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Conflict, Unavailable
@@ -31,6 +32,7 @@ class Function:
         kind: of API server events it acts on this kind only; "" for any.
         fail: what becomes of an event that the step cannot act on.
         looks: its looks, one at a time, where events are but hints to it; None where they carry facts (rule 8).
+        failing: the events that it is tried with again and again.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Function:
     kind: str = ""
     fail: Fail = retry
     looks: Looks | None = None
+    failing: Failing = field(default_factory=Failing)
 
     def is_for(self, event: BaseCloudEvent) -> bool:
         """Whether the step acts on this event."""
@@ -52,12 +55,25 @@ class Function:
 def invoke(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """The events that the step answers with; what it cannot do becomes the wing's event of failure.
 
-    A replay is answered by a look of its own: neither absorbs what happens, nor is absorbed by it.
-    Raises `Retry` for what may work later, and `BadEvent`.
+    So does what it could not do for some time (`failing`). A replay is answered by a look of its own: neither absorbs
+    what happens, nor is absorbed by it. Raises `Retry` for what may work later, and `BadEvent`.
     """
     if not function.is_for(event):
         return []
-    if function.looks is None or marks.is_replay(event):
+    if marks.is_replay(event):
+        return _step(function, event, cluster)
+    try:
+        replies = _looked(function, event, cluster)
+    except Retry as error:
+        if not function.failing.lasts(event):
+            raise
+        replies = _failed(function, event, str(error))
+    function.failing.passed(event)
+    return replies
+
+
+def _looked(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    if function.looks is None:
         return _step(function, event, cluster)
     return function.looks.look(event, lambda hint: _step(function, hint, cluster))
 

@@ -171,7 +171,7 @@ class Api:
             response = await self._open(method, path, query, body, content_type, seconds_left())
             raw: bytes = await response.read()
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise Unavailable(0, f"no answer from the API server: {error or type(error).__name__}") from error
+            raise Unavailable(0, f"no answer from the API server: {str(error) or type(error).__name__}") from error
         if response.status >= 400:
             raise error_of(response.status, decoded(raw), patch=content_type == JSON_PATCH)
         return raw
@@ -246,7 +246,7 @@ class Api:
                         raise error_of(int(change["object"].get("code") or 500), change["object"])
                     yield change["type"], change["object"]
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise Unavailable(0, f"the watch on {path} broke: {error or type(error).__name__}") from error
+            raise Unavailable(0, f"the watch on {path} broke: {str(error) or type(error).__name__}") from error
 
     async def _open(
         self,

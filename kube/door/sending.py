@@ -12,7 +12,7 @@ from kube.door.api import Api, absent_ok
 from kube.door.deadline import within
 from kube.door.errors import ApiError, Conflict, NotFound
 from kube.door.pacing import pace
-from kube.evictions import eviction_of, eviction_path, pod_path, refusal_of
+from kube.evictions import eviction_of, eviction_path, is_by_admission, pod_path, refusal_of
 from kube.pods import Pod, is_terminating, uid
 
 Outcome = Blocked | Literal["evicted", "gone"]
@@ -93,9 +93,11 @@ class Sending:
         for _ in range(ATTEMPTS):
             try:
                 await self._api.create(eviction_path(pod), eviction_of(pod, budgeted=budgeted))
-            except NotFound:
-                return "gone"
-            except Conflict:
+            except (NotFound, Conflict) as error:
+                if is_by_admission(error.message):
+                    raise
+                if isinstance(error, NotFound):
+                    return "gone"
                 fresh = await absent_ok(self._api.get(pod_path(pod)))
                 if fresh is None or uid(fresh) != uid(pod) or is_terminating(fresh):
                     return "gone"

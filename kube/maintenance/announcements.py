@@ -9,7 +9,10 @@ from typing import Any
 
 from kube.maintenance.objects import Maintenance, node_name, timestamp
 from kube.paths import Object
+from kube.words import shortened
 
+LONGEST_NAME, LONGEST_MESSAGE = 236, 900
+"""Characters of the object's name in that of its Event, which has 253; and of the message, for which 1024 is usual."""
 NAMESPACE = "default"
 """Events of cluster-scoped objects live here."""
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
@@ -62,7 +65,7 @@ def _event(
         "involvedObject": dict(involved),
         "type": kind,
         "reason": reason,
-        "message": message,
+        "message": shortened(message, LONGEST_MESSAGE),
         "source": {"component": "node-maintenance"},
         "firstTimestamp": moment,
         "lastTimestamp": moment,
@@ -72,7 +75,8 @@ def _event(
 
 def _name(involved: Mapping[str, str], reason: str, maintenance: Maintenance) -> str:
     identity = f"{maintenance['metadata']['uid']}|{involved['kind']}|{reason}"
-    return f"{involved['name']}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    name = involved["name"][:LONGEST_NAME].rstrip("-.")
+    return f"{name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def this_one(node: str, reason: str, maintenance: Maintenance) -> str:

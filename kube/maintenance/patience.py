@@ -12,7 +12,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kube.budgets import Blocked, identity
-from kube.maintenance.objects import Maintenance, condition, group, moment, timestamp
+from kube.maintenance.objects import (
+    Maintenance,
+    blocked_pods,
+    condition,
+    group,
+    moment,
+    moment_or_none,
+    timestamp,
+)
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
 from kube.pods import Pod, controller, is_terminating, tolerates, tolerates_everything
 
@@ -33,15 +41,15 @@ def is_resting(announced: Mapping[str, Any] | None, now: datetime) -> bool:
     """Whether what was undone, and done again, so often as this Event has counted, is left to the next tick for now."""
     if announced is None:
         return False
-    first, last = (moment(announced[name]) for name in ("firstTimestamp", "lastTimestamp"))
-    return now < last + pause(last - first)
+    first, last = (moment_or_none(announced.get(name)) for name in ("firstTimestamp", "lastTimestamp"))
+    return bool(first and last and now < last + pause(last - first))
 
 
 def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[Blocked]]:
     """The pods to evict, and those that are left alone for now, with the reason."""
     due: list[Pod] = []
     resting: list[Blocked] = []
-    known = {(item["namespace"], item["name"]): item for item in _known(maintenance)}
+    known = {(item["namespace"], item["name"]): item for item in blocked_pods(maintenance)}
     for pod in pods:
         metadata = pod["metadata"]
         refused = known.get((metadata["namespace"], metadata["name"]))
@@ -69,36 +77,33 @@ def _key(item: Blocked) -> tuple[str, str, str]:
     return item.pod["namespace"], item.pod["name"], item.reason
 
 
-def _since(maintenance: Maintenance) -> dict[tuple[str, str, str], str | None]:
+def _since(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
     """Since when the status has which pod blocked, and why."""
-    return {(item["namespace"], item["name"], item["reason"]): item.get("since") for item in _known(maintenance)}
+    return {(item["namespace"], item["name"], item["reason"]): item.get("since") for item in blocked_pods(maintenance)}
 
 
-def _dated(item: Blocked, since: str | None, now: datetime) -> Blocked:
+def _dated(item: Blocked, since: object, now: datetime) -> Blocked:
     if item.reason in BUDGET_REASONS or item.retry_after:
         return item
-    elapsed = now - moment(since) if since else timedelta()
+    began = moment_or_none(since)
+    elapsed = now - began if began else timedelta()
     return replace(item, retry_after=timestamp(now + pause(elapsed)))
-
-
-def _known(maintenance: Maintenance) -> list[Mapping[str, Any]]:
-    return (maintenance.get("status") or {}).get("blockedPods") or []
 
 
 def _refused(pod: Pod, known: Mapping[str, Any] | None) -> Blocked | None:
     """As the status has it, where that names a time."""
-    if known is None or not known.get("retryAfter"):
+    after = moment_or_none(known.get("retryAfter")) if known else None
+    if known is None or after is None:
         return None
     reason, message = str(known["reason"]), str(known.get("message") or "")
-    return Blocked(identity(pod), reason, message, retry_after=str(known["retryAfter"]))
+    return Blocked(identity(pod), reason, message, retry_after=timestamp(after))
 
 
 def _closed_since(maintenance: Maintenance) -> datetime | None:
     """Since when the node takes only pods that tolerate it; before the status says so, since that was asked for."""
     cordoned = condition(maintenance, "Cordoned")
-    since = cordoned.get("lastTransitionTime") if cordoned.get("status") == "True" else None
-    since = since or maintenance["metadata"].get("creationTimestamp")
-    return moment(since) if since else None
+    since = moment_or_none(cordoned.get("lastTransitionTime")) if cordoned.get("status") == "True" else None
+    return since or moment_or_none(maintenance["metadata"].get("creationTimestamp"))
 
 
 def _returned(pod: Pod, maintenance: Maintenance) -> Blocked | None:

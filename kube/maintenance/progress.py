@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,17 +14,25 @@ from kube.maintenance.objects import (
     RUNNING,
     SUCCEEDED,
     Maintenance,
+    blocked_pods,
     condition,
     group,
     has_begun,
     is_deleting,
+    moment_or_none,
     snapshot,
     timestamp,
 )
 from kube.nodes import Node, is_closed
 from kube.paths import Object
 from kube.pods import Pod
-from kube.words import counted
+from kube.words import counted, shortened
+
+PENDING_BYTES, BLOCKED_BYTES = 400_000, 600_000
+"""Of the lists of a status; etcd stores no object over 1.5 MiB. Of 600 pods with the longest of names each list is
+whole; what is left out of a longer one is counted."""
+LONGEST_MESSAGE, LONGEST_ERROR = 1024, 8192
+"""Characters of what is said about one pod, and of `lastError`."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ def status_patch(
     """
     before = dict(maintenance.get("status") or {})
     if is_deleting(maintenance):
-        after = {"lastError": findings.error} if findings.restoring else {}
+        after = {"lastError": _error(findings)} if findings.restoring else {}
     elif has_begun(maintenance):
         after = _status_begun(maintenance, node, list(pods), findings, now)
     elif findings.error:
@@ -75,8 +84,9 @@ def status_patch(
 
 def _status_failed(maintenance: Maintenance, findings: Findings, now: datetime) -> Object:
     """Never begun: unknown node, or another maintenance is on it (NMO-19, NMO-22)."""
-    conditions = [_condition(maintenance, "Drained", False, FAILED, findings.error, now)]
-    return {"phase": FAILED, "lastError": findings.error, "conditions": conditions}
+    error = _error(findings)
+    conditions = [_condition(maintenance, "Drained", False, FAILED, error, now)]
+    return {"phase": FAILED, "lastError": error, "conditions": conditions}
 
 
 def _status_begun(
@@ -87,21 +97,51 @@ def _status_begun(
     pending = podrules.sort(pods).leaving
     done = not pending and (findings.drained or before.get("phase") == SUCCEEDED)
     phase = SUCCEEDED if done else RUNNING
-    percent = 100 if done else progress(counts["evictionPods"], len(pending), before.get("drainProgress") or 0)
-    blocked = _blocked(before.get("blockedPods") or [], pending, findings, now)
+    percent = 100 if done else progress(counts["evictionPods"], len(pending), _reached(before))
+    blocked = _blocked(blocked_pods(maintenance), pending, findings, now)
+    listed, named = fitting(blocked, BLOCKED_BYTES), fitting(map(podrules.name_of, pending), PENDING_BYTES)
     return {
         "phase": phase,
         "drainProgress": percent,
         "evictionPods": counts["evictionPods"],
         "totalpods": counts["totalpods"],
         "totalPods": counts["totalpods"],  # both spellings (C1)
-        "pendingPods": [pod["metadata"]["name"] for pod in pending],
-        "pendingPodsRefs": [podrules.name_of(pod) for pod in pending],
+        "pendingPods": [pod["name"] for pod in named],
+        "pendingPodsRefs": named,
         "pendingCount": len(pending),
-        "blockedPods": blocked,
-        "lastError": None if done else findings.error or _lasting_error(before, findings, blocked),
-        "conditions": _conditions(maintenance, node, done, len(pending), blocked, now),
+        "blockedPods": listed,
+        "lastError": None if done else _error(findings) or _lasting_error(before, findings, blocked),
+        "conditions": _conditions(maintenance, node, done, _left(pending, blocked, named, listed), blocked, now),
     }
+
+
+def _reached(before: Mapping[str, Any]) -> int:
+    """The progress that the status has: from 0 to 100, whoever wrote it."""
+    percent = before.get("drainProgress")
+    return min(100, max(0, percent)) if isinstance(percent, int) else 0
+
+
+def fitting(items: Iterable[Object], limit: int) -> list[Object]:
+    """The first of the items, as many as take so many bytes in JSON."""
+    kept: list[Object] = []
+    for item in items:
+        limit -= len(json.dumps(item, ensure_ascii=False).encode(errors="surrogatepass"))
+        if limit < 0:
+            break
+        kept.append(item)
+    return kept
+
+
+def _error(findings: Findings) -> str:
+    return shortened(findings.error, LONGEST_ERROR)
+
+
+def _left(pending: list[Pod], blocked: list[Object], named: list[Object], listed: list[Object]) -> str:
+    """How many pods are left, and how many of them the lists do not have."""
+    words = [f"{counted(len(pending), 'pod')} left", *([f"{len(blocked)} of them blocked"] if blocked else [])]
+    lists = ((pending, named, "pendingPods"), (blocked, listed, "blockedPods"))
+    words += [f"{len(whole) - len(part)} more than {name} has" for whole, part, name in lists if len(part) < len(whole)]
+    return ", ".join(words)
 
 
 def _lasting_error(before: Mapping[str, Any], findings: Findings, blocked: list[Object]) -> str | None:
@@ -109,15 +149,16 @@ def _lasting_error(before: Mapping[str, Any], findings: Findings, blocked: list[
     return before.get("lastError") if findings.blocked is None and blocked else None
 
 
-def _blocked(before: list[Object], pending: list[Pod], findings: Findings, now: datetime) -> list[Object]:
+def _blocked(before: list[Mapping[str, Any]], pending: list[Pod], findings: Findings, now: datetime) -> list[Object]:
     """Blocked pods that are still there, each with the time since when it is blocked for this reason."""
     known = before if findings.blocked is None else findings.blocked
     waiting = {podrules.key(pod) for pod in pending if not podrules.is_terminating(pod)}
     items = [{k: v for k, v in item.items() if k != "uid"} for item in known]
+    items = [{**item, "message": shortened(str(item.get("message") or ""), LONGEST_MESSAGE)} for item in items]
     items = [item for item in items if f"{item['namespace']}/{item['name']}" in waiting]
     items += [stuck for stuck in (_stuck(pod, now) for pod in pending) if stuck]
-    since = {why_blocked(item): item.get("since") for item in before}
-    dated = [{**item, "since": since.get(why_blocked(item)) or timestamp(now)} for item in items]
+    since = {why_blocked(item): moment_or_none(item.get("since")) for item in before}
+    dated = [{**item, "since": timestamp(since.get(why_blocked(item)) or now)} for item in items]
     return sorted(dated, key=lambda item: (item["namespace"], item["name"]))
 
 
@@ -133,8 +174,9 @@ def _stuck(pod: Pod, now: datetime) -> Object | None:
         return None
     finalizers = metadata.get("finalizers") or []
     reason = "Finalizers" if finalizers else "Terminating"
+    names = shortened(", ".join(finalizers), LONGEST_MESSAGE)
     message = (
-        f"finalizers {', '.join(finalizers)} keep the deleted pod: their owner must take them off"
+        f"finalizers {names} keep the deleted pod: their owner must take them off"
         if finalizers
         else "its grace period is over and the kubelet has not ended it: look at the node"
     )
@@ -142,16 +184,16 @@ def _stuck(pod: Pod, now: datetime) -> Object | None:
 
 
 def _conditions(
-    maintenance: Maintenance, node: Node | None, done: bool, pending: int, blocked: list[Object], now: datetime
+    maintenance: Maintenance, node: Node | None, done: bool, left: str, blocked: list[Object], now: datetime
 ) -> list[Object]:
     ready = node is not None and is_closed(node, group(maintenance).drain_taint)
     cordoned = ("Cordoned", "the node takes no new pods") if ready else ("NotCordoned", "cordon or taints are missing")
     if done:
         drained = ("Drained", "no pod is left to evict")
     elif blocked:
-        drained = ("Blocked", f"{counted(pending, 'pod')} left, {len(blocked)} of them blocked")
+        drained = ("Blocked", left)
     else:
-        drained = ("Draining", f"{counted(pending, 'pod')} left")
+        drained = ("Draining", left)
     return [
         _condition(maintenance, "Cordoned", ready, *cordoned, now),
         _condition(maintenance, "Drained", done, *drained, now),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from cloudevents.core.base import BaseCloudEvent
@@ -21,6 +22,8 @@ from kube.paths import Object
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
+from localcluster.servers import HARDENED
+from tests.faults import Faults
 from tests.functions.hints import added
 from tests.workload import Audit, Workload
 
@@ -28,8 +31,8 @@ from tests.workload import Audit, Workload
 class Functions:
     """All functions, each behind Flask's test client and with its own account's rights and no other."""
 
-    def __init__(self, local: LocalCluster) -> None:
-        kubeconfigs = {name: local.kubeconfig_for(access.service_account(name)) for name in FUNCTIONS}
+    def __init__(self, local: LocalCluster, through: Callable[[Path], Path] = lambda kubeconfig: kubeconfig) -> None:
+        kubeconfigs = {name: through(local.kubeconfig_for(access.service_account(name))) for name in FUNCTIONS}
         self.clusters = {name: Cluster(str(kubeconfig)) for name, kubeconfig in kubeconfigs.items()}
         self.clients = {name: create_app(cluster).test_client() for name, cluster in self.clusters.items()}
 
@@ -69,7 +72,7 @@ class Functions:
 @pytest.fixture(scope="package")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Give a cluster with the three kinds and the accounts, where no function ever runs but those called here."""
-    with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1) as running:
+    with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1, flags=HARDENED) as running:
         product.install(running, v1alpha1=True)
         # a kind that was installed a moment ago has no cache yet, and answers 503 to whoever is content with one
         cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
@@ -98,6 +101,32 @@ def functions(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
         all_functions.close()
         journal().close()
         journal.cache_clear()
+
+
+@pytest.fixture(scope="package")
+def faults(quiet: LocalCluster) -> Iterator[Faults]:
+    """Give what stands between `spoiled` and the API server."""
+    proxy = Faults(quiet.url, quiet.certificate)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture(scope="package")
+def spoiled(quiet: LocalCluster, faults: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Functions]:
+    """Give all functions, which ask the API server through `faults`."""
+    folder = tmp_path_factory.mktemp("kubeconfigs")
+
+    def through(kubeconfig: Path) -> Path:
+        file = folder / kubeconfig.name
+        file.write_text(kubeconfig.read_text().replace(quiet.url, faults.url))
+        return file
+
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("FUNCTION", "K_SINK"):
+            environment.delenv(name, raising=False)
+        all_functions = Functions(quiet, through)
+        yield all_functions
+        all_functions.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kube.evictions import eviction_of, eviction_path, refusal_of, summary
+from kube.evictions import LONGEST_MESSAGE, eviction_of, eviction_path, refusal_of, summary
 from kube.paths import Object
 from tests.kube.samples import pod
 
@@ -17,6 +17,7 @@ def refused(status: int, message: str, *causes: Object) -> Answer:
 
 
 SENTENCE = "The disruption budget keep needs 3 healthy pods and has 3 currently"
+DENIED = 'admission webhook "w.example.com" denied the request:'
 BUDGET = {"reason": "DisruptionBudget", "message": SENTENCE}
 
 
@@ -37,6 +38,10 @@ BUDGET = {"reason": "DisruptionBudget", "message": SENTENCE}
         ),
         pytest.param(refused(403, "cannot create resource"), "Forbidden", "", id="no right"),
         pytest.param(refused(500, "etcd is away"), "Error", "", id="500"),
+        pytest.param(refused(429, f"{DENIED} not yet"), "Error", "", id="429 by a webhook"),
+        pytest.param(refused(429, f"{DENIED} not yet", BUDGET), "Error", "", id="429 by a webhook that names a budget"),
+        pytest.param(refused(404, f"{DENIED} not found"), "Error", "", id="404 by a webhook"),
+        pytest.param(refused(403, f"{DENIED} no"), "Forbidden", "", id="403 by a webhook"),
     ],
 )
 def test_a_refused_eviction_is_data(answer: Answer, reason: str, budget: str) -> None:
@@ -46,6 +51,21 @@ def test_a_refused_eviction_is_data(answer: Answer, reason: str, budget: str) ->
     assert (blocked.reason, blocked.budget) == (reason, budget)
     assert blocked.pod == {"namespace": "ns", "name": "a", "uid": "ns-a-uid"}
     assert blocked.message
+
+
+@pytest.mark.parametrize("answer", [refused(500, "x" * 10**6), refused(429, "no", {**BUDGET, "message": "x" * 10**6})])
+def test_of_long_words_the_beginning_is_kept(answer: Answer) -> None:
+    """NMO-12: hundreds of them are to go into one status."""
+    message = refusal_of(pod("a"), *answer).message
+
+    assert message == "x" * LONGEST_MESSAGE + f"… ({10**6 - LONGEST_MESSAGE} more characters)"
+
+
+def test_behind_a_budget_the_uid_alone_is_the_precondition() -> None:
+    """X-6: the budget has counted the pod when a version is compared, and keeps the slot for two minutes."""
+    options = eviction_of(pod("a"), budgeted=True)["deleteOptions"]
+
+    assert options == {"preconditions": {"uid": "ns-a-uid"}}
 
 
 def test_an_eviction_is_of_this_very_pod() -> None:

@@ -134,3 +134,11 @@ def test_another_node_of_the_name_is_none_of_its() -> None:
 def test_what_the_pods_tell(item: Object, pods: list[Object], answer: str) -> None:
     """X-3: the next look is due when something may go, or when all is gone and the status does not say so."""
     assert due_by(item, pods, NOW) == answer
+
+
+@pytest.mark.parametrize("foreign", ["yesterday", "2026-01-02T03:03:00.5+00:00", 7])
+def test_a_time_in_another_form_stops_no_tick(foreign: object) -> None:
+    """X-3: a status that another program wrote: looked after all the same."""
+    item = maintenance({"phase": "Running", "lastUpdate": foreign})
+
+    assert due(item, known(item, lease(item), IN_MAINTENANCE), NOW) is Look.PODS

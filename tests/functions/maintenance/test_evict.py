@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +13,17 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.data import data_of
-from functions.maintenance import subject
+from functions.maintenance import evict, subject
 from kube.budgets import plan
 from kube.door.evicting import evict_batch
-from kube.evictions import pod_path
+from kube.evictions import Batch, pod_path
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
 from kube.paths import Object
 from kube.pods import key
+from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import said
+from tests.kube import samples
 from tests.machine import slowness
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
@@ -182,13 +185,41 @@ def test_finished_pods_are_removed(functions: Functions, work: Workload) -> None
     await_gone(work, pod["metadata"]["name"])
 
 
-def test_a_drained_node_is_told_after_another_look(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-10: an empty node is drained; the answer names the state in which that is true."""
+def test_a_drained_node_is_told_after_another_look(
+    functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
+) -> None:
+    """NMO-10: the server's cache shows no pod yet; the newest state does: the pod goes, and nothing is drained."""
+    node = work.node()
+    tainted = functions.prepare(work.maintenance(node))
+    work.pods(node, f"late-{node}")
+    stale = Fault(200, body={"items": [], "metadata": {"resourceVersion": "1"}})
+    faults.spoil(lambda request: stale if request == "list pods 1" else None)
+
+    response = spoiled.post("evict", tainted)
+
+    asked = faults.seen["list pods"]
+    faults.speak_again()
+    assert asked == 2
+    assert response.headers["ce-type"] == events.PODS_EVICTED
+    assert len(audit.evictions(f"late-{node}")) == 1
+
+
+def test_an_empty_node_is_drained_and_the_answer_names_the_state(functions: Functions, work: Workload) -> None:
+    """NMO-10: the version of the list that shows it."""
     reply = functions.chain(work.maintenance(work.node()), "begin", "cordon", "taint", "evict")
 
     assert reply.get_type() == events.NODE_DRAINED
     assert int(data_of(reply)["podsVersion"]) > 0
-    assert audit.evictions() == []
+
+
+def test_what_was_not_sent_in_time_may_go_at_once() -> None:
+    """NMO-6, rule 9: a batch that got on asks for the next one; one that did not names its pods as blocked."""
+    left = samples.pod("left")
+    got_on, stood_still = Batch(evicted=[{"uid": "u"}], unsent=[left]), Batch(unsent=[left])
+
+    assert evict._more(got_on, samples.maintenance())
+    assert not evict._more(stood_still, samples.maintenance())
+    assert [item.reason for item in got_on.blocked + stood_still.blocked] == ["NoTime"]
 
 
 def test_what_is_on_its_way_is_waited_for_by_events(functions: Functions, work: Workload, audit: Audit) -> None:
@@ -304,40 +335,49 @@ def test_a_pod_behind_two_budgets_is_blocked_and_the_others_go_on(
     assert len(audit.evictions()) == 1
 
 
-def test_a_pod_in_a_terminating_namespace(functions: Functions, work: Workload) -> None:
-    """NMO-6: its namespace takes the pod along; until then it is on its way or blocked with that reason, no error."""
-    node = work.node()
-    namespace = work.add_namespace()
-    work.pods(node, "doomed", namespace=namespace, finalizers=("example.com/hold",))
-    item = work.maintenance(node)
-    tainted = functions.prepare(item)
-    work.delete(f"/api/v1/namespaces/{namespace}")
+def test_a_pod_in_a_terminating_namespace(
+    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+) -> None:
+    """NMO-6: the list is older than the namespace's end: blocked with that reason, no error of ours, and not gone."""
+    node, namespace = work.node(), work.add_namespace()
+    (doomed,) = work.pods(node, "doomed", namespace=namespace, finalizers=("example.com/hold",))
+    tainted = functions.prepare(work.maintenance(node))
+    words = "is being terminated"
+    body = {"details": {"causes": [{"reason": "NamespaceTerminating"}]}}
+    faults.spoil(lambda request: Fault(403, words, body=body) if request.startswith("create pods/eviction") else None)
 
-    reply = functions.answer("evict", tainted)
+    response = spoiled.post("evict", tainted)
 
-    assert reply is not None
-    assert reply.get_type() == events.PODS_EVICTED
-    assert {item["reason"] for item in data_of(reply)["blocked"]} <= {"NamespaceTerminating"}
-    work.admin.patch(f"/api/v1/namespaces/{namespace}/pods/doomed", {"metadata": {"finalizers": []}})
+    faults.speak_again()
+    (blocked,) = json.loads(response.data)["blocked"]
+    assert (blocked["reason"], blocked["uid"]) == ("NamespaceTerminating", doomed["metadata"]["uid"])
+    assert json.loads(response.data)["evicted"] == []
+    work.admin.patch(pod_path(doomed), {"metadata": {"finalizers": []}})
 
 
 @proves("NMO-6")
-def test_a_pod_that_went_meanwhile_counts_as_gone(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-6: two of the same event at once: every pod is evicted, none is an error."""
+def test_a_pod_that_went_meanwhile_counts_as_gone(
+    functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
+) -> None:
+    """NMO-6: five pods are gone when their evictions come: none is blocked, evicted or an error."""
     node = work.node()
-    work.pods(node, *(f"pod-{number}" for number in range(5)))
-    item = work.maintenance(node)
-    tainted = functions.prepare(item)
-    for number in range(5):
-        work.delete(f"/api/v1/namespaces/{work.namespace}/pods/pod-{number}")
+    pods = work.pods(node, *(f"pod-{number}-{node}" for number in range(5)))
+    tainted = functions.prepare(work.maintenance(node))
+    for pod in pods:
+        work.delete(pod_path(pod))
+        work.wait_for(pod_path(pod), lambda found: found is None)
+    stale = Fault(200, body={"items": pods, "metadata": {"resourceVersion": "1"}})
+    faults.spoil(lambda request: stale if request == "list pods 1" else None)
 
-    reply = functions.answer("evict", tainted)
+    response = spoiled.post("evict", tainted)
 
-    assert reply is not None
-    if reply.get_type() == events.PODS_EVICTED:
-        assert data_of(reply)["blocked"] == []
-        assert data_of(reply)["error"] == ""
-    assert {entry["responseStatus"]["code"] for entry in audit.evictions()} <= {201, 404, 409}
+    faults.speak_again()
+    data = json.loads(response.data)
+    assert response.headers["ce-type"] == events.PODS_EVICTED
+    assert (data["evicted"], data["blocked"], data["error"]) == ([], [], "")
+    assert {
+        entry["responseStatus"]["code"] for entry in audit.evictions(*(pod["metadata"]["name"] for pod in pods))
+    } == {404}
 
 
 @pytest.mark.alone

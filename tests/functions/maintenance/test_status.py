@@ -8,12 +8,15 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.data import data_of
 from functions.maintenance import subject
+from kube.evictions import pod_path
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, Group
 from kube.paths import Object
+from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, said
+from tests.functions.hints import added, node_updated, said
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -284,3 +287,81 @@ def test_a_phase_is_logged(functions: Functions, work: Workload, caplog: pytest.
         functions.answer("status", begun)
 
     assert [record.message for record in caplog.records] == ["phase is Running now"]
+
+
+def test_a_success_is_not_taken_back_by_a_list_from_the_cache(
+    functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
+) -> None:
+    """X-2, NMO-10: the cache still shows the last pod; the newest state does not, and nothing is written."""
+    node = work.node()
+    (gone,) = work.pods(node, f"gone-{node}")
+    work.delete(pod_path(gone))
+    work.wait_for(pod_path(gone), lambda found: found is None)
+    item = drain(functions, work, work.maintenance(node))
+    writes = len(audit.writes_by())
+    stale = Fault(200, body={"items": [gone], "metadata": {"resourceVersion": "1"}})
+    faults.spoil(lambda request: stale if request == "list pods 1" else None)
+
+    response = spoiled.post("status", said(events.PODS_EVICTED, item))
+
+    asked = faults.seen["list pods"]
+    faults.speak_again()
+    assert (response.status_code, asked) == (204, 2)
+    assert work.again(item)["status"]["phase"] == "Succeeded"
+    assert len(audit.writes_by()) == writes
+
+
+@proves("NMO-12")
+def test_the_status_of_a_crowd_is_written(functions: Functions, work: Workload) -> None:
+    """NMO-12, NMO-13: 250 pods with names as long as may be, each refused in a thousand words: stored, and counted."""
+    node = work.node()
+    names = [f"{number:03}-{'x' * 249}" for number in range(250)]
+    item = work.maintenance(node, name="m" * 253)
+    functions.prepare(item)
+    work.pods(node, *names, ready=False)
+    words = "a webhook that likes to talk " * 1000
+    refusals = [
+        {"namespace": work.namespace, "name": name, "reason": "Error", "message": words[:6000]} for name in names
+    ]
+
+    told = said(events.PODS_EVICTED, item, data={"blocked": refusals, "error": words})
+    codes = [functions.post("status", told).status_code for _ in range(5)]  # a busy server may take its time
+
+    assert set(codes) <= {204, 503}
+    assert 204 in codes
+    status = work.again(item)["status"]
+    assert (status["pendingCount"], status["pendingPods"]) == (250, names)
+    assert len(status["blockedPods"]) == 250
+    assert status["blockedPods"][0]["message"].endswith("more characters)")
+    assert status["lastError"].endswith("more characters)")
+    functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": "evict", "error": words}))
+    announced = work.admin.list("/api/v1/namespaces/default/events", fields=f"involvedObject.name={'m' * 253}")["items"]
+    assert [event["reason"] for event in announced] == ["BeginMaintenance"]
+
+
+@pytest.mark.parametrize("foreign", ["2026-01-02T03:04:05.678+02:00", "2026-01-02t03:04:05z"])
+def test_a_status_with_other_times_is_gone_on_with(functions: Functions, work: Workload, foreign: str) -> None:
+    """NMO-12: the schema takes every form of RFC 3339; each function goes on, and so does the tick."""
+    node = work.node()
+    (held,) = work.pods(node, f"held-{node}", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    functions.prepare(item)
+    entry = {"namespace": work.namespace, "name": f"held-{node}", "reason": "Error", "message": "m"}
+    condition = {
+        "type": "Cordoned",
+        "status": "True",
+        "reason": "Cordoned",
+        "message": "m",
+        "lastTransitionTime": foreign,
+    }
+    status = {"lastUpdate": foreign, "blockedPods": [{**entry, "since": foreign, "retryAfter": foreign}]}
+    work.admin.patch(f"{m.path(item)}/status", {"status": {**status, "phase": "Running", "conditions": [condition]}})
+
+    reply = functions.answer("evict", said(events.NODE_TAINTED, item))
+    assert reply is not None
+    functions.answer("status", reply)
+
+    assert [pod["name"] for pod in data_of(reply)["evicted"]] == [f"held-{node}"]
+    assert work.again(item)["status"]["blockedPods"] == []
+    assert functions.post("guard", node_updated(work.read_node(node))).status_code == 204
+    work.admin.patch(pod_path(held), {"metadata": {"finalizers": []}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -57,3 +58,9 @@ def test_an_eviction_without_an_answer_goes_on_and_the_next_batch_waits_for_the_
 
     with within(0.05), pytest.raises(Unavailable, match="no time was left for evictions"):
         silent.run(evict_batch(silent.api, plan([pod("b")], [])))
+
+
+def test_no_request_is_sent_when_the_time_is_up(silent: Cluster) -> None:
+    """Design rule 3: the client takes no time for all the time there is, and would wait without end."""
+    with within(0.0), pytest.raises(Unavailable, match="no answer from the API server in time"):
+        silent.run(asyncio.wait_for(silent.api.get("/version"), 2))

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from kube.maintenance.announcements import CORDON, FAIL, counted_again, maintenance_events, node_event
+from kube.maintenance.announcements import (
+    CORDON,
+    FAIL,
+    LONGEST_NAME,
+    counted_again,
+    maintenance_events,
+    node_event,
+)
 from kube.maintenance.objects import timestamp
 from kube.paths import Object
 from tests.kube.samples import maintenance
@@ -56,3 +63,15 @@ def test_a_maintenance_is_told_at_itself_by_its_uid_and_at_its_node() -> None:
         ("Warning", "Failed a node maintenance: why")
     }
     assert len(maintenance_events(FAIL, "why", {**item, "spec": {}}, NOW)) == 1
+
+
+def test_a_long_name_and_a_long_message_make_an_event_all_the_same() -> None:
+    """NMO-27: the name of an Event has 253 characters like that of its object, and is a subdomain, too."""
+    name = "a" * (LONGEST_NAME - 1) + "-b.example.com"
+
+    event = node_event(name, "R", "x" * 10_000, maintenance(), NOW)
+
+    assert name_of(event).startswith("a" * (LONGEST_NAME - 1) + ".")
+    assert len(name_of(event)) <= 253
+    assert event["involvedObject"]["name"] == name
+    assert len(event["message"]) <= 1024

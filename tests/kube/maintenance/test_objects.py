@@ -171,3 +171,40 @@ def test_a_trimmed_maintenance_says_the_same() -> None:
         for ask in (m.node_name, m.is_deleting, m.has_begun, m.phase, m.path):
             assert ask(less) == ask(item)
         assert "pendingPods" not in less["status"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-02T03:04:05Z",
+        "2026-01-02t03:04:05z",
+        "2026-01-02T03:04:05.123456789Z",
+        "2026-01-02T08:04:05+05:00",
+        "2026-01-01T21:34:05.5-05:30",
+    ],
+)
+def test_a_time_is_read_in_every_form_that_a_status_takes(text: str) -> None:
+    """NMO-12: the schema lets all of RFC 3339 in; whoever restores a backup writes it in another form than ours."""
+    assert m.moment(text) == m.moment_or_none(text) == NOW
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2026-13-02T03:04:05Z", "2026-01-02T03:04:05", "0001-01-01T00:00:00+05:00"]
+)
+def test_what_is_no_time_is_none(text: str) -> None:
+    """A kind that another program has left may hold anything."""
+    assert m.moment_or_none(text) is None
+
+
+@pytest.mark.parametrize("value", [None, 7, {}, ["x"]])
+def test_what_is_no_text_is_no_time(value: object) -> None:
+    """The same."""
+    assert m.moment_or_none(value) is None
+
+
+def test_blocked_pods_that_nobody_can_read_are_left_out() -> None:
+    """The same: what has no name is none."""
+    whole = {"namespace": "ns", "name": "a", "reason": "R"}
+
+    assert m.blocked_pods({"status": {"blockedPods": [whole, "x", {"name": "b"}, {**whole, "reason": 7}]}}) == [whole]
+    assert m.blocked_pods({"status": {"blockedPods": "x"}}) == m.blocked_pods({}) == []

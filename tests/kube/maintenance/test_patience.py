@@ -196,3 +196,23 @@ def test_what_is_undone_again_and_again_rests_ever_longer(first: int, last: int,
 
     assert is_resting(announced, CORDONED) is rests
     assert not is_resting(None, CORDONED)
+
+
+@pytest.mark.parametrize("foreign", ["soon", 7, None, {}])
+def test_a_pause_that_nobody_can_read_is_none(foreign: object) -> None:
+    """X-6: a status that another program wrote: the pod is tried, and its next pause is the shortest."""
+    held = {"namespace": "ns", "name": "pod", "reason": "Error", "retryAfter": foreign, "since": foreign}
+    due, resting = parted([pod()], item(held), CORDONED)
+    (again,) = dated([Blocked({"namespace": "ns", "name": "pod", "uid": "u"}, "Error", "m")], item(held), CORDONED)
+
+    assert (len(due), resting) == (1, [])
+    assert again.retry_after == timestamp(CORDONED + SHORTEST)
+    assert not is_resting({"firstTimestamp": foreign, "lastTimestamp": foreign}, CORDONED)
+
+
+def test_a_pause_in_another_zone_is_obeyed() -> None:
+    """X-6: what names the same moment."""
+    held = {"namespace": "ns", "name": "pod", "reason": "Error", "retryAfter": "2026-01-02T05:04:06.5+02:00"}
+
+    assert parted([pod()], item(held), CORDONED)[0] == []
+    assert parted([pod()], item(held), CORDONED + timedelta(seconds=1))[1] == []

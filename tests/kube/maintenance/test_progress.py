@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -272,3 +273,56 @@ def test_the_status_over_any_sequence(sets: list[set[str]], drained: bool) -> No
         assert (status["phase"] == "Succeeded") <= (not names and drained)
         assert status_patch(item, IN_MAINTENANCE, pods, Findings(drained=drained), LATER) is None
         progress_before = status["drainProgress"]
+
+
+ETCD_LIMIT = 1536 * 1024
+LONGEST = "x" * 253
+HUGE = "ü" * 1_000_000
+
+
+def crowd(count: int) -> tuple[list[Object], Findings]:
+    """So many pods with the longest names there are, all blocked by somebody who talks a lot."""
+    pods = [pod(f"{number:05}{LONGEST}"[:253], namespace=LONGEST[:63]) for number in range(count)]
+    blocked = [
+        {**{key: item["metadata"][key] for key in ("namespace", "name")}, "reason": "Error", "message": HUGE[:4000]}
+        for item in pods
+    ]
+    return pods, Findings(error=HUGE, blocked=blocked)
+
+
+@pytest.mark.parametrize(("count", "pending", "blocked"), [(250, 250, 200), (500, 500, 200), (3000, 600, 200)])
+def test_the_status_of_a_crowd_can_be_stored(count: int, pending: int, blocked: int) -> None:
+    """NMO-12: lists are cut where they must be, and what is left out is counted."""
+    pods, findings = crowd(count)
+
+    status = written(maintenance(), *pods, findings=findings)
+
+    assert len(json.dumps(status, ensure_ascii=False).encode()) < ETCD_LIMIT
+    assert status["pendingCount"] == count
+    assert len(status["pendingPods"]) == len(status["pendingPodsRefs"]) >= pending
+    assert len(status["blockedPods"]) >= blocked
+    told = m.condition({"status": status}, "Drained")["message"]
+    assert told.startswith(f"{count} pods left, {count} of them blocked")
+    assert f"{count - len(status['blockedPods'])} more than blockedPods has" in told
+    assert ("more than pendingPods has" in told) is (len(status["pendingPods"]) < count)
+
+
+def test_an_error_that_is_too_long_is_cut() -> None:
+    """NMO-13: its beginning is kept, of one that has not begun, too."""
+    for item in (maintenance(), maintenance(counts="")):
+        error = written(item, pod("a"), findings=Findings(error=HUGE))["lastError"]
+        assert error.startswith("üüü")
+        assert error.endswith("more characters)")
+        assert len(error) < 10_000
+
+
+@pytest.mark.parametrize("foreign", ["yesterday", "2026-01-02T03:04:05.5+00:00", 7, None])
+def test_a_status_that_another_program_wrote_is_gone_on_with(foreign: object) -> None:
+    """NMO-12: times in another form, lists of something else, progress of another kind: ours comes of it."""
+    held = {"namespace": "ns", "name": "a", "reason": "Error", "since": foreign, "more": {"x": 1}}
+    before = {"drainProgress": "half" if foreign == 7 else 250, "blockedPods": [held, "x"], "lastUpdate": foreign}
+
+    status = written(maintenance(before), pod("a"))
+
+    assert status["blockedPods"][0]["since"] == STAMP
+    assert 0 <= status["drainProgress"] <= 100

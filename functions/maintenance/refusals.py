@@ -1,0 +1,50 @@
+"""Reads the blocked pods that an event names, which become those of the status: as the status has them, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing.wire import BadEvent
+from functions.data import data_of, is_text
+from kube.maintenance.objects import moment_or_none
+from kube.paths import Object
+
+REQUIRED = ("namespace", "name", "reason")
+MOST = 2**31
+"""Above any count of pods."""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
+
+
+FIELDS: Mapping[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("namespace", "name", "reason", "uid"), is_text),
+    **dict.fromkeys(("message", "budget"), lambda value: value == "" or is_text(value)),
+    **dict.fromkeys(("healthy", "needed"), _is_count),
+    "allowsNone": lambda value: isinstance(value, bool),
+    "retryAfter": lambda value: moment_or_none(value) is not None,
+}
+"""Field → whether that is a value of it. Another field is left out."""
+
+
+def blocked_of(event: BaseCloudEvent) -> list[Object] | None:
+    """The blocked pods, None when the event does not name any. Raises `BadEvent` naming the field that is malformed."""
+    blocked = data_of(event).get("blocked")
+    if blocked is None:
+        return None
+    if not isinstance(blocked, list):
+        raise BadEvent("data.blocked is no list")
+    return [_pod(item) for item in blocked]
+
+
+def _pod(item: Any) -> Object:
+    if not isinstance(item, dict):
+        raise BadEvent("data.blocked has what is no object")
+    for name, holds in FIELDS.items():
+        if not holds(item[name]) if name in item else name in REQUIRED:
+            raise BadEvent(f"{name} of a pod in data.blocked is missing or malformed")
+    return {name: item[name] for name in item if name in FIELDS}

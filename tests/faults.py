@@ -1,0 +1,122 @@
+"""Stands before a real API server and does to its answers what networks, flow control and webhooks do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+T = TypeVar("T")
+VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
+FORWARDED = ("Authorization", "Content-Type", "Accept", "User-Agent")
+
+
+class Fault(NamedTuple):
+    """What comes in the place of an answer; `status` 0 for none at all, -1 for a connection that breaks."""
+
+    status: int
+    message: str = ""
+    retry_after: int = 0
+    body: dict[str, Any] | None = None
+
+
+SILENCE, RESET = Fault(0), Fault(-1)
+
+
+class Faults:
+    """A proxy at `url`, of plain HTTP, before the API server. `rule` says which requests it spoils, and how."""
+
+    def __init__(self, server: str, certificate: str) -> None:
+        self._server, self._tls = server, ssl.create_default_context(cadata=certificate)
+        self.rule: Callable[[str], Fault | None] = lambda _request: None
+        self.seen: Counter[str] = Counter()
+        self._silent = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._runner, self.url = self._run(self._start())
+
+    def close(self) -> None:
+        self.speak_again()
+        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def spoil(self, rule: Callable[[str], Fault | None]) -> None:
+        """From now on answer as `rule` says, which is asked with `verb resource` and the number it is of these."""
+        self.seen.clear()
+        self.rule = rule
+
+    def speak_again(self) -> None:
+        """Spoil nothing more; what was met with silence breaks."""
+        self.spoil(lambda _request: None)
+        self._loop.call_soon_threadsafe(self._release)
+
+    def _release(self) -> None:
+        self._silent.set()
+        self._silent = asyncio.Event()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(30)
+
+    async def _start(self) -> tuple[web.AppRunner, str]:
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls, limit=0))
+        app = web.Application(client_max_size=8 * 1024 * 1024)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    async def _stop(self) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        name = asked(request.method, request.path)
+        self.seen[name] += 1
+        fault = self.rule(f"{name} {self.seen[name]}")
+        if fault is None:
+            return await self._forwarded(request)
+        if fault.status <= 0:
+            if fault is SILENCE:
+                await self._silent.wait()
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response(status=502)
+        headers = {"Retry-After": str(fault.retry_after)} if fault.retry_after else {}
+        body = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "message": fault.message,
+            **(fault.body or {}),
+        }
+        return web.Response(
+            status=fault.status, text=json.dumps(body), content_type="application/json", headers=headers
+        )
+
+    async def _forwarded(self, request: web.Request) -> web.Response:
+        headers = {key: request.headers[key] for key in FORWARDED if key in request.headers}
+        where, body = URL(f"{self._server}{request.raw_path}", encoded=True), await request.read()
+        async with self._session.request(request.method, where, data=body, headers=headers) as answer:
+            return web.Response(status=answer.status, body=await answer.read(), content_type="application/json")
+
+
+def asked(method: str, path: str) -> str:
+    """A request in words: `get nodes`, `list pods`, `patch nodemaintenances/status`, `create pods/eviction`."""
+    words = path.split("/")[3 if path.startswith("/api/") else 4 :]
+    if words[0] == "namespaces" and len(words) > 2:
+        words = words[2:]
+    verb = VERBS.get(method) or ("get" if len(words) > 1 else "list")
+    return f"{verb} {words[0]}" + (f"/{words[2]}" if len(words) > 2 else "")

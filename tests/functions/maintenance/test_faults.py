@@ -1,0 +1,353 @@
+"""Each function behind an API server that fails it: each of its requests in turn, in each way that there is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+from werkzeug.test import TestResponse
+
+from eventing import events
+from eventing.wire import received
+from functions.data import data_of
+from functions.serving import failing, handler
+from kube.maintenance import objects as m
+from kube.paths import Object
+from tests.faults import RESET, SILENCE, Fault, Faults
+from tests.functions.conftest import Functions, forget
+from tests.functions.hints import added, node_updated, said, tick, updated
+from tests.proofs import proves
+from tests.workload import Workload
+
+WORDS = "it is as the test wants it"
+FAULTS = {
+    "500": Fault(500, f"Internal error occurred: failed calling webhook: {WORDS}"),
+    "429": Fault(429, f"too many requests, {WORDS}", 1, {"details": {"retryAfterSeconds": 1}}),
+    "409": Fault(409, f"the object has been modified: {WORDS}"),
+    "403": Fault(403, f"forbidden: {WORDS}"),
+    "reset": RESET,
+    "silence": SILENCE,
+}
+LATER = ("500", "429", "409", "reset", "silence")
+"""What may work later."""
+ANSWER_SECONDS = 1.0
+Scene = Callable[[Functions, Workload], BaseCloudEvent]
+"""Brings a maintenance to where the step is next; gives the event that calls it."""
+
+
+def begin(_functions: Functions, work: Workload) -> BaseCloudEvent:
+    node = work.node()
+    work.pods(node, f"bare-{node}")
+    work.daemonset(f"agent-{node}", node)
+    return added(work.maintenance(node))
+
+
+def cordon(functions: Functions, work: Workload) -> BaseCloudEvent:
+    return functions.begin(work.maintenance(work.node()))
+
+
+def taint(functions: Functions, work: Workload) -> BaseCloudEvent:
+    return functions.chain(work.maintenance(work.node()), "begin", "cordon")
+
+
+def evict(functions: Functions, work: Workload) -> BaseCloudEvent:
+    node = work.node()
+    work.pods(node, f"bare-{node}")
+    return functions.prepare(work.maintenance(node))
+
+
+def drained(functions: Functions, work: Workload) -> BaseCloudEvent:
+    node = work.node()
+    work.daemonset(f"agent-{node}", node)
+    return functions.prepare(work.maintenance(node))
+
+
+def status(functions: Functions, work: Workload) -> BaseCloudEvent:
+    return functions.begin(work.maintenance(work.node()))
+
+
+def restore(functions: Functions, work: Workload) -> BaseCloudEvent:
+    item = work.maintenance(work.node())
+    functions.prepare(item)
+    work.delete(m.path(item))
+    return updated(work.again(item))
+
+
+def guard(functions: Functions, work: Workload) -> BaseCloudEvent:
+    node = work.node()
+    item = work.maintenance(node)
+    functions.prepare(item)
+    functions.answer("status", said(events.PODS_EVICTED, item))
+    work.local.kubectl("uncordon", node)
+    return node_updated(work.read_node(node))
+
+
+def resync_node(functions: Functions, work: Workload) -> BaseCloudEvent:
+    forget(work.admin)
+    functions.begin(work.maintenance(work.node()))
+    return tick()
+
+
+def resync_pods(functions: Functions, work: Workload) -> BaseCloudEvent:
+    forget(work.admin)
+    functions.prepare(work.maintenance(work.node()))
+    return tick()
+
+
+LISTS = "list nodemaintenances"
+SCENES: dict[str, tuple[Scene, str, set[str]]] = {
+    "begin": (
+        *(begin, events.MAINTENANCE_BEGUN),
+        {
+            *("get nodemaintenances", "get nodes", "get leases", "list pods", "get daemonsets"),
+            *("create leases", "patch nodemaintenances"),
+        },
+    ),
+    "cordon": (cordon, events.NODE_CORDONED, {"get nodemaintenances", "get nodes", "patch nodes"}),
+    "taint": (taint, events.NODE_TAINTED, {"get nodemaintenances", "get nodes", "patch nodes"}),
+    "evict": (
+        *(evict, events.PODS_EVICTED),
+        {
+            *("get nodemaintenances", "get nodes", "list pods", "list poddisruptionbudgets"),
+            *("create pods/eviction",),
+        },
+    ),
+    "evict, drained": (
+        *(drained, events.NODE_DRAINED),
+        {"get nodemaintenances", "get nodes", "list pods", "get daemonsets"},
+    ),
+    "status": (
+        *(status, ""),
+        {"get nodemaintenances", "get nodes", "list pods", "patch nodemaintenances/status", "create events"},
+    ),
+    "restore": (
+        *(restore, events.NODE_RESTORED),
+        {
+            *("get nodemaintenances", "get nodes", LISTS, "patch nodes", "get leases", "delete leases"),
+            *("patch nodemaintenances", "list events", "create events"),
+        },
+    ),
+    "guard": (guard, events.NODE_DRIFTED, {LISTS, "get nodes", "list events", "create events"}),
+    "resync, at a node": (
+        *(resync_node, events.NODE_DRIFTED),
+        {LISTS, "list nodes", "list leases", "get nodes"},
+    ),
+    "resync, at pods": (resync_pods, events.NODE_TAINTED, {LISTS, "list nodes", "list leases", "list pods"}),
+}
+"""Scene, what it is answered with at last, and the requests that it costs."""
+HARMLESS = {"list events", "create events", "patch events"}
+"""An announcement is worth less than what it announces."""
+SEEN_BY_ITSELF = {"create pods/eviction"}
+"""Its failure is told as what holds the pod."""
+LEFT_FOR_THE_NEXT = {("resync", "get nodes"), ("resync", "list pods")}
+"""A look of a tick, which must not stop the others."""
+NAMES_NONE = ("status", "guard", "resync")
+"""Their events name no maintenance, or they write the status themselves: tried again, and logged."""
+TAKEN_FOR_A_PART = {
+    ("restore", LISTS),
+    ("resync", LISTS),
+    ("guard", LISTS),
+    ("resync", "list nodes"),
+    ("resync", "list leases"),
+}
+"""What one list is refused is logged; the others are there."""
+
+
+FAILING = {begin: "get nodes", taint: "patch nodes", evict: "list pods", restore: "patch nodes"}
+"""A request of each that may fail for long."""
+
+
+@pytest.fixture
+def answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a function wait for the API server for a second in all."""
+    monkeypatch.setattr(handler, "SECONDS_TO_ANSWER", ANSWER_SECONDS)
+
+
+@pytest.fixture(autouse=True)
+def mended(faults: Faults) -> Iterator[None]:
+    """End with an API server that answers."""
+    yield
+    faults.speak_again()
+
+
+def each_request_once(
+    faults: Faults, fault: Fault, anew: Callable[[], BaseCloudEvent], post: Callable[[BaseCloudEvent], TestResponse]
+) -> Iterator[tuple[str, TestResponse]]:
+    """Post again and again, each time with the first request spoiled that was not yet; at last with none.
+
+    Where the function gets its work done all the same, the next time it has another one's to do. A read on a broken
+    connection is sent again by the client, and so all of its kind break.
+    """
+    spoiled: list[str] = []
+    event = anew()
+
+    def rule(request: str) -> Fault | None:
+        request = request.rpartition(" ")[0] if fault is RESET else request
+        if request in spoiled or now not in ([], [request]):
+            return None
+        now[:] = [request]
+        return fault
+
+    while True:
+        now: list[str] = []
+        faults.spoil(rule)
+        response = post(event)
+        faults.speak_again()
+        spoiled += now
+        yield (now[0].rstrip(" 0123456789") if now else ""), response
+        if not now:
+            return
+        if response.status_code < 300:
+            event = anew()
+
+
+def reply_of(response: TestResponse) -> BaseCloudEvent | None:
+    assert response.status_code in (200, 204), response.text
+    return received(dict(response.headers), response.data) if response.status_code == 200 else None
+
+
+@proves("X-6")
+@pytest.mark.usefixtures("answers_soon")
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [*itertools.product(SCENES, ("500", "409", "403", "silence")), ("evict", "429"), ("evict", "reset")],
+)
+def test_whatever_request_fails_is_tried_again_or_told(
+    functions: Functions, spoiled: Functions, work: Workload, faults: Faults, case: str, kind: str
+) -> None:
+    """X-6: never a 500, never taken for a budget; what may work later is asked for again, what may not is told."""
+    scene, wanted, costs = SCENES[case]
+    step = case.partition(",")[0]
+    asked, response = set(), None
+
+    def post(event: BaseCloudEvent) -> TestResponse:
+        return spoiled.post(step, event)
+
+    for request, response in each_request_once(faults, FAULTS[kind], lambda: scene(functions, work), post):
+        asked.add(request)
+        check(step, request, kind, response)
+
+    assert asked - {""} == costs | (asked & HARMLESS)
+    assert response is not None
+    assert response.headers.get("ce-type", "") == wanted
+
+
+def check(step: str, request: str, kind: str, response: TestResponse) -> None:
+    """What a step may answer when this request of it fails in this way."""
+    assert "DisruptionBudget" not in response.text
+    if not request or request in HARMLESS or (step, request) in LEFT_FOR_THE_NEXT:
+        late = kind == "silence"  # it took the time of what comes behind it
+        assert response.status_code in ((200, 204, 503) if late else (200, 204))
+    elif request in SEEN_BY_ITSELF:
+        assert response.headers["ce-type"] == events.PODS_EVICTED
+        told = {"403": "Forbidden", "500": "Error", "429": "Busy", "reset": "NoAnswer"}.get(kind)
+        assert told is None or [pod["reason"] for pod in json.loads(response.data)["blocked"]] == [told]
+    elif kind == "409":
+        assert response.status_code in (200, 204, 503)
+        assert response.headers.get("ce-type") != events.MAINTENANCE_FAILED
+    elif kind in LATER:
+        assert response.status_code == 503, (request, response.text)
+    elif (step, request) in TAKEN_FOR_A_PART:
+        assert response.status_code in (200, 204)
+    elif step in NAMES_NONE:
+        assert response.status_code == 503
+    else:
+        assert response.headers["ce-type"] == events.MAINTENANCE_FAILED
+        assert WORDS in json.loads(response.data)["error"]
+
+
+@proves("X-6", "NMO-13")
+@pytest.mark.usefixtures("answers_soon")
+@pytest.mark.parametrize(
+    ("scene", "request_of_it", "kind"),
+    [
+        *((cordon, "patch nodes", kind) for kind in LATER),
+        *((scene, name, "500") for scene, name in FAILING.items()),
+    ],
+)
+def test_what_fails_for_long_is_told_and_ends_when_it_is_cured(
+    functions: Functions,
+    spoiled: Functions,
+    work: Workload,
+    faults: Faults,
+    monkeypatch: pytest.MonkeyPatch,
+    scene: Scene,
+    request_of_it: str,
+    kind: str,
+) -> None:
+    """X-6, NMO-13: 503 at first, so that the broker tries again; later the status says why; cured, it goes on."""
+    step = scene.__name__
+    event = scene(functions, work)
+    faults.spoil(lambda request: FAULTS[kind] if request.rpartition(" ")[0] == request_of_it else None)
+
+    first = spoiled.post(step, event)
+    monkeypatch.setattr(failing, "TOLD_SECONDS", 0.0)
+    told = reply_of(spoiled.post(step, event))
+    assert told is not None
+    functions.answer("status", told)
+    item = work.again(maintenance_of(event))
+    monkeypatch.undo()
+    faults.speak_again()
+    cured = reply_of(spoiled.post(step, event))
+
+    assert first.status_code == 503
+    assert told.get_type() == events.MAINTENANCE_FAILED
+    assert item["status"]["lastError"] == data_of(told)["error"] != ""
+    assert cured is not None
+    assert cured.get_type() != events.MAINTENANCE_FAILED
+
+
+def maintenance_of(event: BaseCloudEvent) -> Object:
+    """Enough of the event's maintenance to read it again."""
+    data = data_of(event)
+    if data.get("kind") == "NodeMaintenance":
+        return dict(data)
+    reference = data["maintenance"]
+    return {"apiVersion": reference["apiVersion"], "metadata": {"name": reference["name"]}}
+
+
+@proves("X-6")
+def test_a_busy_server_is_left_in_peace_for_as_long_as_it_asks(
+    functions: Functions, spoiled: Functions, work: Workload, faults: Faults
+) -> None:
+    """X-6: a 429 of flow control is no budget: Busy, its words in lastError, with the time of the next attempt."""
+    node = work.node()
+    work.pods(node, f"bare-{node}")
+    item = work.maintenance(node)
+    tainted = functions.prepare(item)
+    faults.spoil(lambda request: FAULTS["429"] if request.startswith("create pods/eviction") else None)
+
+    reply = reply_of(spoiled.post("evict", tainted))
+    assert reply is not None
+    functions.answer("status", reply)
+    first = work.again(item)["status"]
+    again = reply_of(spoiled.post("evict", said(events.NODE_TAINTED, item)))
+
+    (blocked,) = first["blockedPods"]
+    assert (blocked["reason"], WORDS in blocked["message"]) == ("Busy", True)
+    assert blocked["retryAfter"] > first["lastUpdate"]
+    assert WORDS in first["lastError"]
+    assert again is not None
+    assert faults.seen["create pods/eviction"] == 1  # its pause is not over
+
+
+@proves("X-6")
+@pytest.mark.parametrize("status", [404, 409, 429, 500])
+def test_what_a_webhook_refuses_is_told_whatever_its_status(
+    functions: Functions, spoiled: Functions, work: Workload, faults: Faults, status: int
+) -> None:
+    """X-6: a 404 of a webhook is no pod that is gone, and a 409 none that changed: blocked, in the webhook's words."""
+    node = work.node()
+    work.pods(node, f"bare-{node}")
+    tainted = functions.prepare(work.maintenance(node))
+    words = f'admission webhook "w.example.com" denied the request: {WORDS}'
+    faults.spoil(lambda request: Fault(status, words) if request.startswith("create pods/eviction") else None)
+
+    reply = reply_of(spoiled.post("evict", tainted))
+
+    assert reply is not None
+    assert [(pod["reason"], pod["message"]) for pod in data_of(reply)["blocked"]] == [("Error", words)]
+    assert faults.seen["create pods/eviction"] == 1

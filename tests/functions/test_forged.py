@@ -1,0 +1,122 @@
+"""Events whose data somebody forged or spoiled: refused with a 4xx or ignored, and never a 500 (X-1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventing import events
+from eventing.wire import binary
+from functions.app import FUNCTIONS
+from kube.paths import Object
+from tests.functions.conftest import Functions, forget
+from tests.functions.hints import added, node_updated, said, tick, updated
+from tests.proofs import proves
+from tests.workload import Workload
+
+HALF_A_CHARACTER = "\ud800"
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(
+        ["", "0", "9" * 5000, "x" * 5000, HALF_A_CHARACTER, "a/../b", "a\nb", "\0", "-", "yesterday", "%2F", "..", ","]
+    ),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+BLOCKED = {"namespace": "ns", "name": "a", "uid": "u", "reason": "Error", "message": "m", "budget": "", "healthy": 1}
+EXAMPLES = 40
+"""For each type of event that a function consumes."""
+CASES = [(function.name, kind) for function in FUNCTIONS.values() for kind in function.consumes if kind != events.TICK]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path to each value in data, the data itself being the first."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from places(item, (*path, key))
+
+
+def spoiled(data: Object, path: tuple[Any, ...], value: Any) -> Any:
+    """The data with another value at that place."""
+    if not path:
+        return value
+    whole = deepcopy(data)
+    *above, last = path
+    where: Any = whole
+    for key in above:
+        where = where[key]
+    where[last] = value
+    return whole
+
+
+def sample(work: Workload, functions: Functions, step: str, kind: str) -> CloudEvent:
+    """An honest event of this type, about a maintenance under way."""
+    item = work.maintenance(node := work.node())
+    functions.prepare(item)
+    functions.answer("status", said(events.PODS_EVICTED, item))
+    if step == "guard":
+        return node_updated(work.read_node(node))
+    if kind == events.RESOURCE_ADDED:
+        return added(work.again(item))
+    if kind == events.RESOURCE_UPDATED:
+        return updated(work.again(item))
+    data = {"podsVersion": "1", "budgetsVersion": "1", "error": "e", "step": "cordon", "again": True}
+    more = {"totalpods": 1, "evictionPods": 1, "evicted": [BLOCKED], "blocked": [BLOCKED], "node": node}
+    return said(kind, item, data={**data, **more})
+
+
+@proves("X-1")
+@pytest.mark.parametrize(("step", "kind"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
+def test_spoiled_data_is_no_crash(functions: Functions, work: Workload, step: str, kind: str) -> None:
+    """X-1: any field of any other type, wherever it is: answered, refused, or to be tried again, and never a 500."""
+    honest = sample(work, functions, step, kind)
+    post = poster(functions, step, honest, kind)
+    data = json.loads(binary(honest).body)
+
+    @settings(max_examples=EXAMPLES)
+    @given(st.sampled_from(list(places(data))), VALUES)
+    def check(path: tuple[Any, ...], value: Any) -> None:
+        status, text = post(spoiled(data, path, value))
+        assert status in (200, 204, 400, 503), (path, value, text)
+        assert "Traceback" not in text
+
+    assert post(data)[0] in (200, 204)
+    check()
+    forget(work.admin)
+
+
+def poster(functions: Functions, step: str, honest: CloudEvent, kind: str) -> Callable[[Any], tuple[int, str]]:
+    """Posts other data in the place of an honest event's."""
+    headers = {**binary(honest).headers, "ce-type": kind}
+
+    def post(data: Any) -> tuple[int, str]:
+        response = functions.clients[step].post(f"/{step}", data=json.dumps(data), headers=headers)
+        return response.status_code, response.text
+
+    return post
+
+
+def test_a_forged_refusal_is_no_status(functions: Functions, work: Workload) -> None:
+    """X-1: what the status would have to hold for ever, or could not hold, is refused with the field's name."""
+    item = work.maintenance(work.node())
+    functions.prepare(item)
+    for name, value in (("retryAfter", "soon"), ("healthy", "many"), ("reason", None), ("message", {}), ("budget", 7)):
+        event = said(events.PODS_EVICTED, item, data={"blocked": [{**BLOCKED, name: value}]})
+        response = functions.post("status", event)
+        assert (response.status_code, name in response.text) == (400, True), response.text
+    assert functions.post("resync", tick()).status_code in (200, 204, 503)
