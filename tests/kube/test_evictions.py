@@ -37,6 +37,12 @@ BUDGET = {"reason": "DisruptionBudget", "message": SENTENCE}
         ),
         pytest.param(refused(403, "cannot create resource"), "Forbidden", "", id="no right"),
         pytest.param(refused(500, "etcd is away"), "Error", "", id="500"),
+        pytest.param(
+            refused(504, 'Timeout: couldn\'t update PodDisruptionBudget "keep" due to conflicts'),
+            *("Changing", ""),
+            id="504 by conflicts",
+        ),
+        pytest.param(refused(504, "Timeout: request did not complete"), "Error", "", id="504"),
     ],
 )
 def test_a_refused_eviction_is_data(answer: Answer, reason: str, budget: str) -> None:
