@@ -21,9 +21,10 @@ OVERTAKEN = (0.1, 0.15)
 keep step."""
 USUAL_TIMES = 1.5
 """As often what an answer usually takes: where all are slow, one that is not answered yet does not sleep."""
-BEHIND_TWO = 1.0
-"""Seconds that two without an answer hold up the next one, each further one twice as long. Collided evictions have
-slept by then; what takes longer is an admission webhook, for which the others need not wait for ever."""
+CROWD, CROWD_SECONDS = 3, 1.0
+"""So many without an answer hold up the next one so long, each further one twice as long. Evictions that collided have
+slept by then; what takes longer is an admission webhook, for which the others need not wait for ever. Measured with one
+process and two, on a busy machine: of two in the crowd too few are at work, of five and more too many sleep."""
 SLEPT_SECONDS = 0.45
 """An answer that took longer slept: for half a second, less a tenth at most."""
 REMEMBERED = 16
@@ -32,8 +33,8 @@ REMEMBERED = 16
 
 def pause(shortest: float, usual: float, unanswered: int) -> float:
     """Seconds between the start of the last one and of the next, behind so many without an answer."""
-    if unanswered > 1:
-        return math.ldexp(BEHIND_TWO, unanswered - 2)
+    if unanswered >= CROWD:
+        return math.ldexp(CROWD_SECONDS, unanswered - CROWD)
     return max(shortest, USUAL_TIMES * usual)
 
 

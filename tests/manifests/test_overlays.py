@@ -162,7 +162,7 @@ def test_knative_services_are_bounded_and_not_for_the_world(name: str) -> None:
 
 
 def test_what_takes_hints_together_gets_them_in_one_pod_of_two() -> None:
-    """Design rule 8: a dispatcher's hints are absorbed within a process; the other pod is there when that one is not."""
+    """Design rule 8: hints are absorbed within a process; the other pod is for when that one is away."""
     together = {name for name, function in FUNCTIONS.items() if function.looks} | {"status"}
     services = of_kind(overlay("plain"), "Service")
 

@@ -34,9 +34,10 @@ def usual(*seconds: float) -> Usual:
         pytest.param(0.0, 1, 0.12, id="one without an answer is overtaken"),
         pytest.param(0.02, 1, 0.12, id="not sooner where answers are quick"),
         pytest.param(0.3, 1, 0.45, id="later where all answers take their time"),
-        pytest.param(0.0, 2, 1.0, id="two without an answer sleep, and wake first"),
-        pytest.param(0.4, 2, 1.0, id="two, where all are slow"),
-        pytest.param(0.0, 4, 4.0, id="four: no collision any more"),
+        pytest.param(0.0, 2, 0.12, id="so are two"),
+        pytest.param(0.0, 3, 1.0, id="three sleep, and wake first"),
+        pytest.param(0.4, 3, 1.0, id="three, where all are slow"),
+        pytest.param(0.0, 5, 4.0, id="five: no collision any more"),
     ],
 )
 def test_the_more_have_no_answer_the_longer_the_next_one_waits(usually: float, unanswered: int, seconds: float) -> None:
@@ -73,12 +74,12 @@ def test_an_answer_lets_the_next_one_start_at_once() -> None:
     assert sum(_apart(run(_starts(6, answer=0.01)))) < 5 * SHORTEST
 
 
-def test_one_that_sleeps_is_overtaken_and_two_are_not_soon() -> None:
-    """None is answered: the second starts soon, the third only when the first two have had time to wake."""
-    second, third = _apart(run(_starts(3, answer=60)))
+def test_who_sleeps_is_overtaken_but_not_by_a_crowd() -> None:
+    """None is answered: the second and third start soon, the fourth only when those had time to wake."""
+    *soon, last = _apart(run(_starts(4, answer=60)))
 
-    assert SHORTEST <= second < 1
-    assert third >= 1
+    assert all(SHORTEST <= seconds < 1 for seconds in soon)
+    assert last >= 1
 
 
 def test_where_all_are_slow_one_is_not_overtaken_before_its_time() -> None:
