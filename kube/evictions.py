@@ -90,6 +90,8 @@ def refusal_of(pod: Pod, status: int, words: str, body: Mapping[str, Any]) -> Bl
         return Blocked(identity(pod), "DisruptionBudget", text, _budget_named(text))
     if status == 500 and "more than one PodDisruptionBudget" in message:
         return Blocked(identity(pod), "MultipleBudgets", message)
+    if status == 504 and "due to conflicts" in message:  # it has tried twenty times, for ten seconds
+        return Blocked(identity(pod), "Changing", message)
     if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
         return Blocked(identity(pod), "NamespaceTerminating", "its namespace is being deleted, and the pod with it")
     reason = "Forbidden" if status in FORBIDDEN else "Error"

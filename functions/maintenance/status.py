@@ -8,7 +8,9 @@ events list, create, patch in default.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -18,8 +20,9 @@ from functions.data import data_of, version_of
 from functions.failures import Retry
 from functions.maintenance import fleet
 from functions.maintenance.announcing import announce_on_node, announce_progress
+from functions.maintenance.gathering import Gathering
 from functions.maintenance.refusals import blocked_of
-from functions.maintenance.subject import log_about, read_maintenance
+from functions.maintenance.subject import log_about, read_maintenance, reference_of
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
@@ -28,38 +31,60 @@ from kube.maintenance.announcements import BEGIN, CORDON, FAIL, SUCCEED, TEXTS
 from kube.maintenance.progress import Findings, status_patch
 from kube.nodes import node_path
 from kube.paths import Object, pods_on
+from kube.versions import newest
 
 CONSUMES = events.FLAGS["progress"]
 EMITS = ()
 ATTEMPTS = 5
-"""Several steps of one maintenance may end at once; after this many the broker's backoff is the better wait."""
+"""Another process may write at the same time; after this many the broker's backoff is the better wait."""
+
+
+class Told(NamedTuple):
+    """An event, what it adds to what the cluster shows, and the version of the pods that it speaks of, "" for any."""
+
+    event: BaseCloudEvent
+    findings: Findings
+    version: str
+
+
+GATHERING = Gathering[Told]()
 
 
 def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Bring `.status` to what the cluster shows and the event adds.
 
+    Events that come while the same status is being written are written together (`gathering`). Not so replays.
     What an event adds, nobody can look up: one that is not ours adds nothing, and writes nothing. Raises `Forged` then,
     and `Retry` when others keep writing.
     """
     require_ours(event)
-    findings, version = findings_of(event), version_of(event, "podsVersion")
+    told = Told(event, findings_of(event), version_of(event, "podsVersion"))
+    if marks.is_replay(event):
+        _write([told], cluster)
+    else:
+        GATHERING.write(reference_of(event).uid, told, lambda gathered: _write(gathered, cluster))
+    return []
+
+
+def _write(gathered: Sequence[Told], cluster: Cluster) -> None:
+    """Write what these events about one maintenance add, in their order."""
+    event, findings = gathered[0].event, [told.findings for told in gathered]
+    version = newest(told.version for told in gathered) or "0"
     for _ in range(ATTEMPTS):
         maintenance = read_maintenance(event, cluster)
-        if maintenance is None:
-            return []
-        patch = _patch(maintenance, findings, version, cluster)
-        if patch is None:
-            return []
+        patch = maintenance and _patch(maintenance, findings, version, cluster)
+        if maintenance is None or not patch:
+            return
         try:
             cluster.patch(f"{m.path(maintenance)}/status", patch)
         except Conflict:
             continue
         except NotFound:
-            return []
+            return
         if not marks.is_replay(event):
             fleet.written(maintenance, patch["status"], datetime.now(timezone.utc))
         _announce(maintenance, patch["status"], cluster)
-        return []
+        return
     raise Retry("others keep writing the status")
 
 
@@ -72,12 +97,12 @@ def findings_of(event: BaseCloudEvent) -> Findings:
     return Findings(error, [] if drained else blocked, drained=drained, restoring=restoring)
 
 
-def _patch(maintenance: m.Maintenance, findings: Findings, version: str, cluster: Cluster) -> Object | None:
+def _patch(maintenance: m.Maintenance, findings: Sequence[Findings], version: str, cluster: Cluster) -> Object | None:
     """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
     name, now = m.node_name(maintenance), datetime.now(timezone.utc)
     path, fields = pods_on(name)
     node, pods = cluster.together(
-        absent_ok(cluster.api.get(node_path(name))), cluster.api.list(path, fields=fields, version=version or "0")
+        absent_ok(cluster.api.get(node_path(name))), cluster.api.list(path, fields=fields, version=version)
     )
     patch = status_patch(maintenance, node, pods["items"], findings, now)
     if patch and m.phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:

@@ -24,10 +24,6 @@ BATCH_SECONDS = 1.0
 """A batch starts no eviction later than this; what is left goes with the next batch."""
 MARGIN_SECONDS = 0.1
 """For the rest of the look, behind its evictions."""
-OVERTAKEN = (0.1, 0.15)
-"""Seconds that the next eviction under a budget waits for the answer to the one before, at random, so that two
-processes do not keep step. Side by side they collide: the server reads the budget, writes its count, and sleeps for
-half a second where another one, or the disruption controller, wrote in between. Whoever sleeps is overtaken."""
 OVERSLEPT_SECONDS = 0.6
 """A batch awaits its last answers for one sleep of the server, not for two: they are not lost."""
 SLOW_SECONDS = 5.0
@@ -48,29 +44,31 @@ async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> B
     until, last = started + min(seconds, left), started + left
     batch = Batch(blocked=list(plan.blocked))
     sending = Sending.of(api)
-    free = (_evict_queue(sending, [pod], plan, batch, (until, last), budgeted=False) for pod in plan.free)
-    behind = (_evict_queue(sending, pods, plan, batch, (until, last), budgeted=True) for pods in plan.queues.values())
+    free = (_evict_queue(sending, [pod], plan, batch, (until, last)) for pod in plan.free)
+    behind = (_evict_queue(sending, pods, plan, batch, (until, last), budget) for budget, pods in plan.queues.items())
     await together(*free, *behind)
     return batch
 
 
 async def _evict_queue(
-    sending: Sending, queue: list[Pod], plan: Plan, batch: Batch, times: tuple[float, float], *, budgeted: bool
+    sending: Sending, queue: list[Pod], plan: Plan, batch: Batch, times: tuple[float, float], budget: str = ""
 ) -> None:
     """Send one eviction after another, until time is up or the budget refuses one; then await what was overtaken.
+
+    In any order: two processes that begin at the same pod would be at the same one again and again. Where those that
+    were sent before have no answer, and so none is sent now, the rest is left to the next hint.
 
     `times`: when no eviction is sent any more, and when no answer is awaited any more, by `time.monotonic()`.
     """
     until, last = times
+    began = time.monotonic()
     sent: list[tuple[Pod, Sent]] = []
-    rest = list(queue)
+    rest = random.sample(queue, len(queue))
     while rest and not any(one.is_refused(BUDGET_REFUSES) for _, one in sent):
-        one = await sending.send(rest[0], until, budgeted=budgeted)
+        one = await sending.send(rest[-1], until, budget)
         if one is None:
             break
-        sent.append((rest.pop(0), one))
-        if rest:
-            await asyncio.wait({one.task}, timeout=random.uniform(*OVERTAKEN))  # noqa: S311 - a jitter, no secret
+        sent.append((rest.pop(), one))
     if sent:
         left = min(OVERSLEPT_SECONDS, last - time.monotonic())
         await asyncio.wait({one.task for _, one in sent}, timeout=max(0.0, left))
@@ -79,7 +77,7 @@ async def _evict_queue(
     closing = next((refusal for refusal in refusals if refusal.reason == BUDGET_REFUSES), None)
     if closing:
         batch.blocked.extend(_same_budget(closing, plan, rest))
-    else:
+    elif not sending.is_held(budget) or any(one.at >= began for _, one in sent):
         batch.unsent.extend(rest)
 
 

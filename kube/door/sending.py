@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Literal, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from kube.budgets import Blocked, identity
 from kube.door.api import Api, absent_ok
 from kube.door.deadline import within
 from kube.door.errors import ApiError, Conflict, NotFound
+from kube.door.lanes import Lane, Usual
 from kube.door.pacing import pace
 from kube.evictions import eviction_of, eviction_path, is_by_admission, pod_path, refusal_of
 from kube.pods import Pod, is_terminating, uid
@@ -49,6 +50,8 @@ class Sending:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._sent: dict[str, Sent] = {}
+        self._usual = Usual()
+        self._lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()
         self._room = asyncio.Semaphore(AT_ONCE)
 
     @classmethod
@@ -60,8 +63,11 @@ class Sending:
             _sendings[api] = cls(api)
         return _sendings[api]
 
-    async def send(self, pod: Pod, until: float, *, budgeted: bool) -> Sent | None:
-        """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time."""
+    async def send(self, pod: Pod, until: float, budget: str = "") -> Sent | None:
+        """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time.
+
+        Behind a `budget` (namespace/name) it has a turn there, too.
+        """
         known = self._sent.get(uid(pod))
         if known is not None and not known.is_refused(*OUTDATED):
             return known
@@ -69,9 +75,26 @@ class Sending:
         node = str((pod.get("spec") or {}).get("nodeName") or "")
         if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
             return None
-        sent = self._sent[uid(pod)] = Sent(asyncio.create_task(self._evict(pod, budgeted)), time.monotonic())
+        lane = self.lane(budget) if budget else None
+        if lane and not await lane.turn(until):
+            return None
+        sent = self._sent[uid(pod)] = Sent(asyncio.create_task(self._evict(pod, bool(budget))), time.monotonic())
+        if lane:
+            lane.put(sent.task)
         asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, pod, sent)
         return sent
+
+    def is_held(self, budget: str) -> bool:
+        """Whether evictions under this budget have no answer yet."""
+        lane = self._lanes.get(budget)
+        return lane is not None and lane.is_held
+
+    def lane(self, budget: str) -> Lane:
+        """The budget's; it lasts as long as somebody waits in it, or for an answer."""
+        lane = self._lanes.get(budget)
+        if lane is None:
+            lane = self._lanes[budget] = Lane(self._usual)
+        return lane
 
     def forget(self, pod: Pod) -> None:
         """Its outcome was taken."""

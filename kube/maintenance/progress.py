@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -60,26 +60,33 @@ def progress(eviction_pods: int, pending: int, before: int = 0) -> int:
 
 
 def status_patch(
-    maintenance: Maintenance, node: Node | None, pods: Iterable[Pod], findings: Findings, now: datetime
+    maintenance: Maintenance, node: Node | None, pods: Sequence[Pod], findings: Iterable[Findings], now: datetime
 ) -> Object | None:
     """Merge patch for the status subresource; None when nothing but the time would change (NMO-12).
 
-    `pods` are those of the node, read after `maintenance` was. The patch is refused if somebody wrote since.
+    `pods` are those of the node, read after `maintenance` was; `findings` those of one event, or of several in their
+    order. The patch is refused if somebody wrote since.
     """
     before = dict(maintenance.get("status") or {})
-    if is_deleting(maintenance):
-        after = {"lastError": _error(findings)} if findings.restoring else {}
-    elif has_begun(maintenance):
-        after = _status_begun(maintenance, node, list(pods), findings, now)
-    elif findings.error:
-        after = _status_failed(maintenance, findings, now)
-    else:
-        return None
+    after = before
+    for found in findings:
+        after = {**after, **_status({**maintenance, "status": after}, node, pods, found, now)}
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     if not changed:
         return None
     changed["lastUpdate"] = timestamp(now)
     return {"metadata": {"resourceVersion": maintenance["metadata"]["resourceVersion"]}, "status": changed}
+
+
+def _status(
+    maintenance: Maintenance, node: Node | None, pods: Sequence[Pod], findings: Findings, now: datetime
+) -> Object:
+    """What the status has after one event; what is not there stays as it is."""
+    if is_deleting(maintenance):
+        return {"lastError": _error(findings)} if findings.restoring else {}
+    if has_begun(maintenance):
+        return _status_begun(maintenance, node, pods, findings, now)
+    return _status_failed(maintenance, findings, now) if findings.error else {}
 
 
 def _status_failed(maintenance: Maintenance, findings: Findings, now: datetime) -> Object:
@@ -90,7 +97,7 @@ def _status_failed(maintenance: Maintenance, findings: Findings, now: datetime) 
 
 
 def _status_begun(
-    maintenance: Maintenance, node: Node | None, pods: list[Pod], findings: Findings, now: datetime
+    maintenance: Maintenance, node: Node | None, pods: Sequence[Pod], findings: Findings, now: datetime
 ) -> Object:
     before = maintenance.get("status") or {}
     counts = snapshot(maintenance) or {}

@@ -42,6 +42,12 @@ BUDGET = {"reason": "DisruptionBudget", "message": SENTENCE}
         pytest.param(refused(429, f"{DENIED} not yet", BUDGET), "Error", "", id="429 by a webhook that names a budget"),
         pytest.param(refused(404, f"{DENIED} not found"), "Error", "", id="404 by a webhook"),
         pytest.param(refused(403, f"{DENIED} no"), "Forbidden", "", id="403 by a webhook"),
+        pytest.param(
+            refused(504, 'Timeout: couldn\'t update PodDisruptionBudget "keep" due to conflicts'),
+            *("Changing", ""),
+            id="504 by conflicts",
+        ),
+        pytest.param(refused(504, "Timeout: request did not complete"), "Error", "", id="504"),
     ],
 )
 def test_a_refused_eviction_is_data(answer: Answer, reason: str, budget: str) -> None:

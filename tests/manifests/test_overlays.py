@@ -161,6 +161,15 @@ def test_knative_services_are_bounded_and_not_for_the_world(name: str) -> None:
         assert service["metadata"]["labels"]["networking.knative.dev/visibility"] == "cluster-local"
 
 
+def test_what_takes_hints_together_gets_them_in_one_pod_of_two() -> None:
+    """Design rule 8: hints are absorbed within a process; the other pod is for when that one is away."""
+    together = {name for name, function in FUNCTIONS.items() if function.looks} | {"status"}
+    services = of_kind(overlay("plain"), "Service")
+
+    assert {item["metadata"]["name"] for item in services if "sessionAffinity" in item["spec"]} == together
+    assert {item["spec"].get("sessionAffinity", "ClientIP") for item in services} == {"ClientIP"}
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_the_journal_has_one_writer(name: str) -> None:
     """SQLite's lock does not reach from one pod's disk to another's: whoever records runs once."""

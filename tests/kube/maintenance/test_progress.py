@@ -22,7 +22,7 @@ DRAINED = Findings(drained=True)
 
 def written(item: Object, *pods: Object, findings: Findings | None = None, now: datetime = NOW) -> Object:
     """The whole status after the patch; it must have been one."""
-    patch = status_patch(item, IN_MAINTENANCE, pods, findings or Findings(), now)
+    patch = status_patch(item, IN_MAINTENANCE, pods, [findings or Findings()], now)
     assert patch is not None
     merged = {**(item.get("status") or {}), **patch["status"]}
     return {key: value for key, value in merged.items() if value is not None}
@@ -80,7 +80,7 @@ def test_the_status_of_a_running_drain() -> None:
 
 def test_the_patch_holds_for_the_version_that_was_read() -> None:
     """X-6: somebody else's write in between makes it a conflict, not a loss."""
-    patch = status_patch(maintenance(), IN_MAINTENANCE, [], DRAINED, NOW)
+    patch = status_patch(maintenance(), IN_MAINTENANCE, [], [DRAINED], NOW)
 
     assert patch is not None
     assert patch["metadata"] == {"resourceVersion": "7"}
@@ -91,14 +91,14 @@ def test_nothing_is_written_when_only_the_time_changes(pods: list[Object]) -> No
     """NMO-12, X-2: the same state a minute later is no patch, so a status write does not cause the next one."""
     item = after(maintenance(), *pods, findings=DRAINED)
 
-    assert status_patch(item, IN_MAINTENANCE, pods, DRAINED, LATER) is None
+    assert status_patch(item, IN_MAINTENANCE, pods, [DRAINED], LATER) is None
 
 
 def test_only_what_changes_is_sent() -> None:
     """NMO-12: a pod that went changes progress and pending pods, not the counts."""
     item = after(maintenance(), pod("a"), pod("b"))
 
-    patch = status_patch(item, IN_MAINTENANCE, [pod("a")], Findings(), LATER)
+    patch = status_patch(item, IN_MAINTENANCE, [pod("a")], [Findings()], LATER)
 
     assert patch is not None
     assert set(patch["status"]) == {
@@ -150,7 +150,7 @@ def test_a_step_that_says_nothing_of_blocked_pods_leaves_their_error() -> None:
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     item = after(maintenance(), pod("a"), findings=Findings(error="a is blocked", blocked=[blocked]))
 
-    assert status_patch(item, IN_MAINTENANCE, [pod("a")], Findings(), LATER) is None
+    assert status_patch(item, IN_MAINTENANCE, [pod("a")], [Findings()], LATER) is None
     assert "lastError" not in written(item, pod("a"), findings=Findings(blocked=[]))
 
 
@@ -214,7 +214,7 @@ def test_conditions_move_with_their_status_only() -> None:
 @pytest.mark.parametrize("where", [None, node(), node(cordoned=True)], ids=["gone", "free", "not tainted"])
 def test_a_node_that_is_not_ready_for_it_is_told(where: Object | None) -> None:
     """NMO-5: the condition Cordoned is True with cordon and taints only."""
-    patch = status_patch(maintenance(), where, [pod("a")], Findings(), NOW)
+    patch = status_patch(maintenance(), where, [pod("a")], [Findings()], NOW)
 
     assert patch is not None
     found = m.condition(patch, "Cordoned")
@@ -237,8 +237,8 @@ def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
     ending = maintenance()
     ending["metadata"]["deletionTimestamp"] = STAMP
 
-    assert status_patch(maintenance(counts=""), IN_MAINTENANCE, [pod()], Findings(), NOW) is None
-    assert status_patch(ending, IN_MAINTENANCE, [pod()], Findings(error="x"), NOW) is None
+    assert status_patch(maintenance(counts=""), IN_MAINTENANCE, [pod()], [Findings()], NOW) is None
+    assert status_patch(ending, IN_MAINTENANCE, [pod()], [Findings(error="x")], NOW) is None
 
 
 def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None:
@@ -247,12 +247,12 @@ def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None
     ending["metadata"]["deletionTimestamp"] = STAMP
     findings = Findings(error="no right", restoring=True)
 
-    patch = status_patch(ending, IN_MAINTENANCE, [pod()], findings, NOW)
+    patch = status_patch(ending, IN_MAINTENANCE, [pod()], [findings], NOW)
 
     assert patch is not None
     assert {key: value for key, value in patch["status"].items() if key != "lastUpdate"} == {"lastError": "no right"}
     ending["status"] = patch["status"]
-    assert status_patch(ending, IN_MAINTENANCE, [pod()], findings, LATER) is None
+    assert status_patch(ending, IN_MAINTENANCE, [pod()], [findings], LATER) is None
 
 
 pending_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_size=10)
@@ -264,14 +264,14 @@ def test_the_status_over_any_sequence(sets: list[set[str]], drained: bool) -> No
     item, progress_before = maintenance(), 0
     for names in sets:
         pods = [pod(name) for name in sorted(names)]
-        patch = status_patch(item, IN_MAINTENANCE, pods, Findings(drained=drained), NOW)
+        patch = status_patch(item, IN_MAINTENANCE, pods, [Findings(drained=drained)], NOW)
         item = {**item, "status": {**(item.get("status") or {}), **(patch["status"] if patch else {})}}
         status = item["status"]
         assert status["drainProgress"] >= progress_before
         assert (status["evictionPods"], status["totalpods"]) == (5, 9)
         assert status["pendingPods"] == sorted(names)
         assert (status["phase"] == "Succeeded") <= (not names and drained)
-        assert status_patch(item, IN_MAINTENANCE, pods, Findings(drained=drained), LATER) is None
+        assert status_patch(item, IN_MAINTENANCE, pods, [Findings(drained=drained)], LATER) is None
         progress_before = status["drainProgress"]
 
 
