@@ -114,6 +114,9 @@ def _check_text(event: BaseCloudEvent, body: bytes) -> None:
     for name, value in event.get_attributes().items():
         if NO_TEXT.search(name) or (isinstance(value, str) and NO_TEXT.search(value)):
             raise BadEvent(f"attribute {name!a} has characters that are no text")
+    media_type = event.get_datacontenttype() or ""
+    if not (media_type.isascii() and media_type.isprintable()):  # the one attribute that is a header as it stands
+        raise BadEvent(f"datacontenttype {media_type!a} is no media type")
     if SURROGATE in body.lower():
         try:
             json.dumps(event.get_data(), ensure_ascii=False, default=str).encode()

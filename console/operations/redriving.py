@@ -71,8 +71,10 @@ def _item(letter: Entry, targets: Targets) -> Item:
     function = function_of(letter)
     try:
         found = [target.url for target in targets.of(original(letter.event)) if target.function == function]
-    except NoResult as error:
-        return Item(letter, "", str(error))
+    except NoResult:
+        return Item(
+            letter, "", f"no Trigger says where {function} is: name the URL below it by --functions or $FUNCTIONS"
+        )
     if not found:
         return Item(letter, "", f"no Trigger delivers such an event to {function or 'a function that is not named'}")
     return Item(letter, found[0])

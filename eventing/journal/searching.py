@@ -10,6 +10,9 @@ from eventing.events import MAINTENANCE_FAILED
 from eventing.journal.entries import Query
 from eventing.journal.tables import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
 
+LAST = 2**63 - 1
+"""The largest number that a database's column holds."""
+
 
 def selected(query: Query) -> Select[int, float, str]:
     """The number, arrival and body of each event that the query selects, in the order of arrival."""
@@ -45,7 +48,7 @@ def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
     if query.failed:
         yield EVENTS.c.seq.in_(_failed())
     if query.after:
-        yield EVENTS.c.seq > query.after
+        yield EVENTS.c.seq > min(query.after, LAST)
 
 
 def _times(query: Query) -> Iterator[ColumnElement[bool]]:

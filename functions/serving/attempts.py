@@ -200,10 +200,12 @@ class Publisher:
 
 
 def _post(session: Session, url: str, headers: dict[str, str], body: bytes) -> int:
-    """The answer's status; 503 for none."""
+    """The answer's status; 503 for none, 400 for what no request can carry: the thread must outlive it."""
     from requests import RequestException
 
     try:
         return session.post(url, body, headers=headers, timeout=10).status_code
+    except ValueError:
+        return 400
     except RequestException:
         return 503

@@ -55,15 +55,15 @@ async def _evict_queue(
 ) -> None:
     """Send one eviction after another, until time is up or the budget refuses one; then await what was overtaken.
 
-    In any order: two processes that begin at the same pod would be at the same one again and again. Where those that
-    were sent before have no answer, and so none is sent now, the rest is left to the next hint.
+    Those sent before come first, the others in any order: two processes that begin at the same pod would be at the same
+    one again and again. Where none is sent since those before have no answer, the rest is left to the next hint.
 
     `times`: when no eviction is sent any more, and when no answer is awaited any more, by `time.monotonic()`.
     """
     until, last = times
     began = time.monotonic()
     sent: list[tuple[Pod, Sent]] = []
-    rest = random.sample(queue, len(queue))
+    rest = sorted(random.sample(queue, len(queue)), key=sending.has_sent)
     while rest and not any(one.is_refused(BUDGET_REFUSES) for _, one in sent):
         one = await sending.send(rest[-1], until, budget)
         if one is None:

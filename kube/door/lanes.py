@@ -21,10 +21,10 @@ OVERTAKEN = (0.1, 0.15)
 keep step."""
 USUAL_TIMES = 1.5
 """As often what an answer usually takes: where all are slow, one that is not answered yet does not sleep."""
-CROWD, CROWD_SECONDS = 3, 1.0
+CROWD, CROWD_SECONDS = 5, 1.0
 """So many without an answer hold up the next one so long, each further one twice as long. Evictions that collided have
 slept by then; what takes longer is an admission webhook, for which the others need not wait for ever. Measured with one
-process and two, on a busy machine: of two in the crowd too few are at work, of five and more too many sleep."""
+process and two, on a busy machine: with two or three too few get a chance at a time, without end too many sleep."""
 SLEPT_SECONDS = 0.45
 """An answer that took longer slept: for half a second, less a tenth at most."""
 REMEMBERED = 16

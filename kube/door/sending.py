@@ -68,9 +68,8 @@ class Sending:
 
         Behind a `budget` (namespace/name) it has a turn there, too.
         """
-        known = self._sent.get(uid(pod))
-        if known is not None and not known.is_refused(*OUTDATED):
-            return known
+        if self.has_sent(pod):
+            return self._sent[uid(pod)]
         left = until - time.monotonic()
         node = str((pod.get("spec") or {}).get("nodeName") or "")
         if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
@@ -83,6 +82,11 @@ class Sending:
             lane.put(sent.task)
         asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, pod, sent)
         return sent
+
+    def has_sent(self, pod: Pod) -> bool:
+        """Whether its eviction is under way, or was answered in a way that stands."""
+        known = self._sent.get(uid(pod))
+        return known is not None and not known.is_refused(*OUTDATED)
 
     def is_held(self, budget: str) -> bool:
         """Whether evictions under this budget have no answer yet."""

@@ -62,7 +62,7 @@ def test_a_letter_s_own_address_is_never_asked(receiver: Receiver, book: Journal
     done = list(redriven([*nowhere, *below], f"{receiver.url}/broker", book))
 
     assert [result.failed for result in done] == [True, False]
-    assert "no Trigger on the cluster says where the function cordon is" in done[0].problem
+    assert "no Trigger says where cordon is" in done[0].problem
     assert [request.path for request in receiver.requests] == ["/cordon"]
 
 

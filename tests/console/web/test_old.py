@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,6 +31,8 @@ from tests.console.web.callers import look
 from tests.console.web.site import Browser, Site
 from tests.relay import Relay
 
+CLOSING_SECONDS = 0.2
+"""Connections that were cut amid their handshake end some turns of the loop later, and tell nobody."""
 HIDE = """
   Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
   document.dispatchEvent(new Event("visibilitychange"));
@@ -79,9 +82,10 @@ def app(kubeconfig: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(following, "CHECK_SECONDS", 0.2)
     app = create_app(cluster, as_owner(cluster.api))
     yield app, clock
-    app.extensions["live"].close()
-    cluster.close()
     relay.mend()
+    app.extensions["live"].close()
+    cluster.run(asyncio.sleep(CLOSING_SECONDS))
+    cluster.close()
 
 
 def ready(app: Flask) -> tuple[int, str]:

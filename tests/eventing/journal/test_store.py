@@ -301,3 +301,10 @@ def test_what_the_database_can_never_hold_is_no_fault_of_its(journal_url: str) -
         with pytest.raises(BadEvent):
             journal.write_attempts([made])
         journal.write_attempts([replace(made, status=200)])
+
+
+def test_beyond_the_last_number_there_is_nothing(journal: Journal) -> None:
+    """X-6: whatever somebody types into an address."""
+    journal.write(numbered(1))
+
+    assert journal.select(Query(after=10**40)) == []

@@ -52,6 +52,11 @@ MALFORMED: dict[str, tuple[dict[str, str], bytes, str]] = {
         json.dumps({**GOOD, "datacontenttype": "application/json\r\nx: y", "data": {}}).encode(),
         "datacontenttype",
     ),
+    "structured, no media type": (
+        STRUCTURED,
+        json.dumps({**GOOD, "datacontenttype": "ä€"}).encode(),
+        "datacontenttype",
+    ),
     "line break in a trace": (binary(traceparent="00-a%0Ab"), b"{}", "traceparent"),
     "line break in any attribute": (binary(node="a%0D%0Ax: y"), b"{}", "node"),
     "control character": (binary(subject="a%1B[2J"), b"{}", "subject"),

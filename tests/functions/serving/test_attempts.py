@@ -200,6 +200,19 @@ def test_the_queue_is_bounded_and_the_oldest_are_lost(functions: Functions) -> N
     assert 10 <= lost(functions) - before <= 110
 
 
+def test_a_letter_that_no_request_can_carry_ends_nothing(recorder: Receiver) -> None:
+    """X-6: it is lost, and what comes after it is told as before."""
+    feed, event = Publisher(recorder.url), tick()
+
+    feed.add_dead_letter(CloudEvent({**tick().get_attributes(), "datacontenttype": "€"}, {}))
+    feed.add_dead_letter(event)
+
+    awaited(recorder, event.get_id())
+    a_run(feed, event)
+    recorder.wait_for("/", 2)
+    feed.close()
+
+
 def test_the_queue_is_bounded_in_bytes(functions: Functions) -> None:
     """X-6: what was answered counts, not only how often; the event itself, of up to 2 MiB, is not kept."""
     before = lost(functions)

@@ -34,10 +34,10 @@ def usual(*seconds: float) -> Usual:
         pytest.param(0.0, 1, 0.12, id="one without an answer is overtaken"),
         pytest.param(0.02, 1, 0.12, id="not sooner where answers are quick"),
         pytest.param(0.3, 1, 0.45, id="later where all answers take their time"),
-        pytest.param(0.0, 2, 0.12, id="so are two"),
-        pytest.param(0.0, 3, 1.0, id="three sleep, and wake first"),
-        pytest.param(0.4, 3, 1.0, id="three, where all are slow"),
-        pytest.param(0.0, 5, 4.0, id="five: no collision any more"),
+        pytest.param(0.0, 4, 0.12, id="so are four"),
+        pytest.param(0.0, 5, 1.0, id="five sleep, and wake first"),
+        pytest.param(0.4, 5, 1.0, id="five, where all are slow"),
+        pytest.param(0.0, 7, 4.0, id="seven: no collision any more"),
     ],
 )
 def test_the_more_have_no_answer_the_longer_the_next_one_waits(usually: float, unanswered: int, seconds: float) -> None:
@@ -75,9 +75,10 @@ def test_an_answer_lets_the_next_one_start_at_once() -> None:
 
 
 def test_who_sleeps_is_overtaken_but_not_by_a_crowd() -> None:
-    """None is answered: the second and third start soon, the fourth only when those had time to wake."""
-    *soon, last = _apart(run(_starts(4, answer=60)))
+    """None is answered: five start soon, the sixth only when those had time to wake."""
+    *soon, last = _apart(run(_starts(6, answer=60)))
 
+    assert len(soon) == 4
     assert all(SHORTEST <= seconds < 1 for seconds in soon)
     assert last >= 1
 
