@@ -12,8 +12,8 @@ from collections import OrderedDict
 
 from cloudevents.core.base import BaseCloudEvent
 
-TOLD_SECONDS = 10.0
-"""A server that restarts, or a node that others write, passes sooner; and the next tick is not far."""
+TOLD_SECONDS = 30.0
+"""A server that restarts, or many maintenances that begin at once, passes sooner; two ticks have tried by then, too."""
 KEPT = 1000
 """Events that fail at once; of more, the oldest are forgotten and told later."""
 

@@ -112,3 +112,15 @@ def test_a_trimmed_node_is_in_maintenance_like_the_whole_one() -> None:
     assert is_closed(node, MEDIK8S.drain_taint)
     assert began_on(samples.maintenance(), node)
     assert "status" not in node
+
+
+def test_a_trimmed_node_keeps_what_names_it() -> None:
+    """Name, uid, version, labels and spec; whatever else there is goes."""
+    metadata = {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}
+    whole = {
+        "metadata": {**metadata, "annotations": {"x": "y"}},
+        "spec": {"unschedulable": True},
+        "status": {"images": []},
+    }
+
+    assert trimmed_node(whole) == {"metadata": metadata, "spec": {"unschedulable": True}}

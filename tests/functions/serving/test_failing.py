@@ -38,12 +38,12 @@ def function(fail: Fail = failed) -> Function:
 
 
 def test_a_failure_is_told_after_a_while(clock: list[float]) -> None:
-    """X-6: 503 for ten seconds, then the event of failure with the error; the same event again begins anew."""
+    """X-6: 503 for half a minute, then the event of failure with the error; the same event again begins anew."""
     step, event = function(), hint()
-    for clock[0] in (0.0, 5.0, 9.9):
+    for clock[0] in (0.0, 15.0, 29.9):
         with pytest.raises(Retry):
             invoke(step, event, NONE)
-    clock[0] = 10.0
+    clock[0] = 30.0
 
     (told,) = invoke(step, event, NONE)
 
@@ -53,14 +53,14 @@ def test_a_failure_is_told_after_a_while(clock: list[float]) -> None:
 
 
 def test_one_that_passed_meanwhile_begins_anew(clock: list[float]) -> None:
-    """Ten seconds without success, not ten seconds between two failures."""
+    """Half a minute without success, not half a minute between two failures."""
     outcomes = itertools.cycle([True, False])
 
     def sometimes(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         return busy(event, cluster) if next(outcomes) else []
 
     step = Function("cordon", sometimes, (), (), fail=failed)
-    for clock[0] in (0.0, 20.0):
+    for clock[0] in (0.0, 60.0):
         with pytest.raises(Retry):
             invoke(step, hint(), NONE)
         assert invoke(step, hint(), NONE) == []

@@ -8,6 +8,8 @@ from kube.maintenance.announcements import (
     CORDON,
     FAIL,
     LONGEST_NAME,
+    SUCCEED,
+    TEXTS,
     counted_again,
     maintenance_events,
     node_event,
@@ -75,3 +77,16 @@ def test_a_long_name_and_a_long_message_make_an_event_all_the_same() -> None:
     assert len(name_of(event)) <= 253
     assert event["involvedObject"]["name"] == name
     assert len(event["message"]) <= 1024
+
+
+def test_what_is_announced_says_all_that_is_looked_for() -> None:
+    """NMO-27: about which object, with which reason, and as a Normal one where nothing failed; counted from one."""
+    itself, node = maintenance_events(SUCCEED, "", maintenance(), NOW)
+
+    known = {"apiVersion": maintenance()["apiVersion"], "kind": "NodeMaintenance", "name": "nm", "uid": "nm-uid"}
+    assert itself["involvedObject"] == known
+    for event in (itself, node):
+        assert (event["reason"], event["message"], event["type"]) == (SUCCEED, TEXTS[SUCCEED], "Normal")
+        assert event["firstTimestamp"] == event["lastTimestamp"] == timestamp(NOW)
+        assert event["count"] == 1
+    assert counted_again({}, itself)["count"] == 2
