@@ -11,8 +11,7 @@ from kube.budgets import Blocked, identity
 from kube.door.api import Api, absent_ok
 from kube.door.deadline import within
 from kube.door.errors import ApiError, Conflict, NotFound
-from kube.door.lanes import Lane, Usual
-from kube.door.pacing import pace
+from kube.door.pacing import Lane, Usual, pace
 from kube.evictions import eviction_of, eviction_path, is_by_admission, pod_path, refusal_of
 from kube.pods import Pod, is_terminating, uid
 

@@ -11,7 +11,7 @@ import pytest
 from kube.budgets import Plan
 from kube.door.cluster import Cluster
 from kube.door.evicting import evict_batch, orphans
-from kube.door.lanes import CROWD
+from kube.door.pacing import CROWD
 from kube.door.sending import Sending
 from kube.evictions import Batch
 from kube.paths import Object
