@@ -6,6 +6,7 @@ Everything runs on one event loop: sources and ingress write events to the outbo
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sqlite3
@@ -17,6 +18,7 @@ from typing import Any
 
 import click
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from eventing import logs
 from eventing.local import ingress, manifests, posting, sources, triggers
@@ -80,6 +82,7 @@ async def _emit(options: Options, delivery: Delivery, measures: Measures, stoppi
 @asynccontextmanager
 async def _listening(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
     """Serve `app`; gives its URL, with the port that was found when 0 was asked for."""
+    logging.getLogger("aiohttp.server").addFilter(_without_traceback)
     # Knative's ingress unpacks nothing either: a compressed body is refused as what it is, no JSON.
     runner = web.AppRunner(app, access_log=None, auto_decompress=False)
     await runner.setup()
@@ -88,6 +91,13 @@ async def _listening(app: web.Application, host: str, port: int) -> AsyncIterato
         yield f"http://{host}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """What is no HTTP was answered with 400, and is one line of the log: whoever sends it must not fill that."""
+    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+        record.msg, record.args, record.exc_info = f"refused: {type(record.exc_info[1]).__name__}", None, None
+    return True
 
 
 @asynccontextmanager

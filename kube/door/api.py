@@ -91,7 +91,7 @@ class Api:
             elif not is_there:
                 raise Unavailable(0, f"there is no kubeconfig at {os.pathsep.join(files)}: set KUBECONFIG")
             else:
-                await load_kube_config(configuration, wanted, context)
+                await load_kube_config(configuration, os.pathsep.join(files), context)
         except ConfigException as error:
             reason = " ".join(str(error).split())
             where = os.pathsep.join(files)

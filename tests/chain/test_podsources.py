@@ -31,7 +31,8 @@ def second(scene: Scene, tmp_path: Path) -> Iterator[Server]:
     """Give a PodSource beside the one that the delivery has started, ready."""
     port = free_port()
     identity = scene.cluster.kubeconfig_for(access.service_account("podsource"))
-    environment = {**DIRECT, "KUBECONFIG": str(identity), "K_SINK": scene.product.broker_url, "PORT": str(port)}
+    own = {"KUBECONFIG": str(identity), "PORT": str(port), "SIGNING_KEY": access.signing_key(scene.cluster.directory)}
+    environment = {**DIRECT, **own, "K_SINK": scene.product.broker_url}
     server = Server("podsource", [sys.executable, "-m", "eventing.podsource"], tmp_path / "log", environment, ROOT)
     server.start()
     await_ready(server.name, partial(answers, f"http://{LOOPBACK}:{port}/readyz"), [server])

@@ -126,7 +126,7 @@ def test_podsource_is_asked_at_the_port_that_it_is_told(name: str) -> None:
     (container,) = pod_specs(overlay(name))["podsource"]["spec"]["containers"]
     told = {item["name"]: item.get("value") for item in container["env"]}
 
-    assert told == {"PORT": "8080"}
+    assert told == {"PORT": "8080", "SIGNING_KEY": None}
     assert [each["containerPort"] for each in container["ports"]] == [8080]
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": 8080}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8080}

@@ -44,11 +44,16 @@ def rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
 
 @pytest.fixture
 def cleared(knative: LocalCluster) -> Iterator[LocalCluster]:
-    """Give the cluster with Knative's kinds, and clear it of the install afterwards."""
+    """Give the cluster with Knative's kinds, clear of an install before and afterwards."""
     knative.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
+    _clear(knative)
     yield knative
+    _clear(knative)
+
+
+def _clear(cluster: LocalCluster) -> None:
     for name in ("role_binding.yaml", "role.yaml", "namespace.yaml", "crds/nodemaintenance_crd.yaml"):
-        knative.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
+        cluster.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
 
 
 @pytest.fixture

@@ -120,11 +120,10 @@ def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
     assert list(json.loads(done.stdout)) == ["maintenances"]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "console"])
+@pytest.mark.parametrize("name", [*(name for name in NAMES if name not in ("redrive", "replay")), "console"])
 def test_groups_of_nobody_are_a_usage_error(name: str) -> None:
-    """As the API server would refuse them."""
-    node = ["node-1"] if name in ("start", "stop", "cordon", "drain", "uncordon") else []
-    words = {"redrive": ["--all"], "replay": ["--id", "x"]}.get(name, node)
+    """As the API server would refuse them. Redrive and replay say first that there is no journal."""
+    words = ["node-1"] if name in ("start", "stop", "cordon", "drain", "uncordon") else []
 
     result = CliRunner().invoke(commands, ["--as-group", "staff", name, *words])
 
@@ -141,7 +140,8 @@ def test_a_command_acts_as_somebody_else(run: Run) -> None:
     assert refused.exit_code == 1
     assert 'User "eve" cannot list resource "nodemaintenances"' in refused.stderr
     assert allowed.exit_code == 0, allowed.output
-    assert 'User "unprivileged" cannot impersonate resource "users"' in nobody.stderr
+    assert nobody.exit_code == 1
+    assert 'User "unprivileged" cannot impersonate' in nobody.stderr
 
 
 @pytest.mark.parametrize(

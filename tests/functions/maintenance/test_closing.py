@@ -167,7 +167,7 @@ def test_a_tick_finds_what_the_second_look_missed(functions: Functions, work: Wo
 
     assert is_open(work.read_node(node))
     kinds = [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])]
-    assert kinds == [("patch", "nodes"), ("create", "events"), ("create", "events")]
+    assert kinds == [("patch", "nodes"), ("create", "events")]
     assert functions.answer("resync", tick()) is None
 
 

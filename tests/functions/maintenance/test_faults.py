@@ -127,7 +127,7 @@ SCENES: dict[str, tuple[Scene, str, set[str]]] = {
         *(restore, events.NODE_RESTORED),
         {
             *("get nodemaintenances", "get nodes", LISTS, "patch nodes", "get leases", "delete leases"),
-            *("patch nodemaintenances", "list events", "create events"),
+            *("patch nodemaintenances", "create events"),
         },
     ),
     "guard": (guard, events.NODE_DRIFTED, {LISTS, "get nodes", "list events", "create events"}),

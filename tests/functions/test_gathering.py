@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from functions.failures import Retry
-from functions.maintenance.gathering import Gathering
+from functions.gathering import Gathering
 from kube.door.deadline import within
 
 PATIENCE = 30.0
