@@ -16,6 +16,8 @@ from bench.audit import AuditLog, counted
 from bench.rig import Rig
 
 TICKS = os.sysconf("SC_CLK_TCK")
+LATE = 1.5
+"""Seconds after which what happened is in the journal, too."""
 PODSOURCE = "podsource"
 PODSOURCE_COMMAND = b"eventing.podsource"
 WAITS = """
@@ -57,13 +59,11 @@ class Meter:
 
     def spent(self) -> Costs:
         """What was spent until now; requests: since the last time that this was asked."""
-        return Costs(
-            _less(_events(self._rig.journal), self._events),
-            counted(self._log.read()),
-            _less(cpu(self._rig), self._cpu),
-            {name: memory(pids) for name, pids in families(self._rig.processes).items()},
-            waits(self._rig.journal, self._since),
-        )
+        requests, spent = counted(self._log.read()), _less(cpu(self._rig), self._cpu)
+        most = {name: memory(pids) for name, pids in families(self._rig.processes).items()}
+        time.sleep(LATE)
+        events = _less(_events(self._rig.journal), self._events)
+        return Costs(events, requests, spent, most, waits(self._rig.journal, self._since))
 
 
 def audit_log(rig: Rig) -> Path:

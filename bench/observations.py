@@ -27,8 +27,6 @@ MINUTE = 60.0
 TICK_SECONDS = 15.0
 SETTLING = 3 * TICK_SECONDS
 """Seconds in which what was begun before comes to its end."""
-LATE = 1.5
-"""Seconds after which what happened is in the journal, too."""
 RESTS, TOGETHER, RESTING_MINUTES = 500, 25, 2
 TOLERANT, RETURN, OTHERS, RETURNS = "tolerant", 5, 10, "returning"
 EVICTIONS, CORES = (20, 10, 10), 0.05
@@ -69,7 +67,7 @@ def _quiet(rig: Rig, seconds: float) -> list[Figure]:
     log, before, since = AuditLog(costs.audit_log(rig)), costs.cpu(rig), time.time()
     time.sleep(seconds)
     spent, till = _cores(rig, before, time.time() - since), time.time()
-    time.sleep(LATE)
+    time.sleep(costs.LATE)
     asked = [request for request in log.read() if since <= request.at < till]
     return [*seen(rig.journal, asked, since, till).figures(), *spent]
 
@@ -131,7 +129,7 @@ class _Returning:
         self._watching.forget()
         others = {pod["metadata"]["name"] for pod in self._load.fill()}
         self._load.deploy_tolerant(TOLERANT, "node-1", RETURN)
-        time.sleep(LATE)
+        time.sleep(costs.LATE)
         _, rest = self._minute(time.monotonic() + MINUTE)
         [body] = maintenances([RETURNS], ["node-1"], "some pods return")
         started = time.monotonic()
