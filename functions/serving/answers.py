@@ -71,6 +71,7 @@ def _trusting() -> HTTPAdapter:
 
 
 def text(text: str, code: int) -> Response:
-    """A line for people. It may quote what was sent, and so has an end."""
-    line = text if len(text) <= LONGEST else f"{text[:LONGEST]} ...\n"
-    return Response(line, code, mimetype="text/plain")
+    """A line for people. It may quote what was sent, and so is one line all the same, and has an end."""
+    line = " ".join(text.split())
+    line = line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
+    return Response(f"{line}\n", code, mimetype="text/plain")
