@@ -83,18 +83,17 @@ class Api:
         """
         configuration = Configuration()
         wanted = kubeconfig or os.environ.get("KUBECONFIG")
-        files = (wanted or str(Path("~/.kube/config").expanduser())).split(os.pathsep)
-        is_there = any(Path(file).is_file() for file in files)
+        where = wanted or str(Path("~/.kube/config").expanduser())
+        is_there = any(Path(file).is_file() for file in where.split(os.pathsep))
         try:
             if not (wanted or context or is_there) and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 load_incluster_config(client_configuration=configuration)
             elif not is_there:
-                raise Unavailable(0, f"there is no kubeconfig at {os.pathsep.join(files)}: set KUBECONFIG")
+                raise Unavailable(0, f"there is no kubeconfig at {where}: set KUBECONFIG")
             else:
-                await load_kube_config(configuration, os.pathsep.join(files), context)
+                await load_kube_config(configuration, where, context)
         except ConfigException as error:
             reason = " ".join(str(error).split())
-            where = os.pathsep.join(files)
             raise Unavailable(0, f"no usable kubeconfig at {where}: {reason}; set KUBECONFIG") from None
         api = cls(configuration, connections)
         return api.impersonating(as_user, as_groups) if as_user else api
