@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from kube.door.config import (
     ConfigException,
     Configuration,
-    RESTClientObject,
+    Connections,
     load_incluster_config,
     load_kube_config,
     proxy_of,
@@ -38,8 +38,6 @@ WATCH_SECONDS = 300
 SILENCE_SECONDS = 150.0
 """A watch gets a bookmark about every minute; a connection that is silent for longer is dead."""
 IMPERSONATE_USER, IMPERSONATE_GROUP = "Impersonate-User", "Impersonate-Group"
-CLOSING_TURNS = 5
-"""A cancelled TLS connection ends some turns of the loop later; a command's loop would be gone by then."""
 CONNECTIONS = 100
 """Evictions wait about 0.1 s each inside the server: many at a time hide it."""
 SERVER_SETTINGS = (
@@ -61,7 +59,7 @@ class Api:
         configuration.proxy = configuration.proxy or proxy_of(configuration.host)
         self._configuration = configuration
         self._dry_run = False
-        self._rest = RESTClientObject(configuration)
+        self._rest = Connections(configuration)
         self._token = ""
         self._identity: MutableMapping[str, str] = {}
 
@@ -127,12 +125,8 @@ class Api:
         return other
 
     async def close(self) -> None:
-        """Close all connections, and give those that are just being closed the turns of the loop they need to end."""
-        if self._rest.pool_manager and self._rest.pool_manager.connector:
-            await self._rest.pool_manager.connector.close(abort_ssl=True)  # a TLS farewell may outlive the loop
+        """Close all connections, those that are just being made or closed as well."""
         await self._rest.close()
-        for _ in range(CLOSING_TURNS):
-            await asyncio.sleep(0)
 
     @property
     def is_dry_run(self) -> bool:

@@ -1,16 +1,21 @@
 """How to reach an API server, and as whom: by a kubeconfig or as the pod's own account. Alone imports `kubernetes`.
 
+And the connections to it, none of which outlives the event loop that it is on.
+
 Of that package it imports what is used here. The rest (the synchronous client, typed models, and five libraries for
 them) would be two thirds of the time in which a function starts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+from weakref import WeakSet
 
-import kube.door.http  # noqa: F401  # before the library imports aiohttp
+from kube.door.http import aiohttp  # before the library imports it
 from kube.door.postponing import postpone
 
 for package in ("kubernetes", "kubernetes.aio", "kubernetes.aio.config", "kubernetes.aio.utils"):
@@ -25,11 +30,47 @@ from kubernetes.aio.config.incluster_config import load_incluster_config  # noqa
 __all__ = [
     "ConfigException",
     "Configuration",
-    "RESTClientObject",
+    "Connections",
     "load_incluster_config",
     "load_kube_config",
     "proxy_of",
 ]
+
+FAREWELL_SECONDS = 1.0
+"""A TLS farewell takes a round trip; a server that does not answer one is not waited for longer."""
+LOOK_SECONDS = 0.001
+
+
+class Connections(RESTClientObject):
+    """The library's HTTP client, which knows each of its sockets until it is closed.
+
+    A request that is cancelled between its handshake and its first byte leaves a connection that no pool knows of and
+    that is just saying farewell. A command's loop would be gone by the answer.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        super().__init__(configuration)
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=self._socket)
+
+    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
+        made = socket.socket(*address[:3])
+        self._sockets.add(made)
+        return made
+
+    async def close(self) -> None:
+        """Close all connections, and wait until their sockets are closed."""
+        if self.pool_manager and self.pool_manager.connector:
+            await self.pool_manager.connector.close(abort_ssl=True)
+        await super().close()
+        deadline = asyncio.get_running_loop().time() + FAREWELL_SECONDS
+        while self._is_open() and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _is_open(self) -> bool:
+        return any(made.fileno() >= 0 for made in self._sockets)
 
 
 async def load_kube_config(configuration: Configuration, file: str | None, context: str | None) -> None:

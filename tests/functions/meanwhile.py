@@ -16,18 +16,24 @@ from kube.paths import Object
 
 
 @contextmanager
-def before(door: Cluster, method: str, path: str, act: Callable[[], object]) -> Iterator[None]:
+def before(door: Cluster, method: str, path: str, act: Callable[[], object], *, read: str = "") -> Iterator[None]:
     """Hold the door's first request of that method to `path` back until `act` is done; all others pass.
 
-    In a thread of its own, so that `act` may use the same door.
+    In a thread of its own, so that `act` may use the same door. With `read` the act waits until that path was answered:
+    what is asked for side by side comes in any order.
     """
-    real, waiting = door.api.request, [True]
+    real, waiting, answered = door.api.request, [True], asyncio.Event()
 
     async def request(verb: str, where: str, **more: Any) -> Object:
         if (verb, where) == (method, path) and waiting:
             waiting.clear()
+            if read:
+                await answered.wait()
             await asyncio.to_thread(act)
-        return await real(verb, where, **more)
+        answer = await real(verb, where, **more)
+        if where == read:
+            answered.set()
+        return answer
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(door.api, "request", request)

@@ -116,7 +116,7 @@ def test_a_taint_on_a_node_that_was_given_back_already_is_undone(
     item = work.maintenance(node, group)
     cordoned = functions.chain(item, "begin", "cordon")
     act = given_back(functions, work, item)
-    with before(functions.clusters["taint"], "GET", node_path(node), act):
+    with before(functions.clusters["taint"], "GET", node_path(node), act, read=m.path(item)):
         reply = functions.answer("taint", cordoned)
 
     assert reply is not None
