@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.audit import WATCH, Request
-from kube.maintenance.leases import NAMESPACE
+from kube.maintenance import leases
 
 SLACK_SECONDS = 0.1
 """Clocks and the log agree no better: a request belongs to a tick that came so much later, or ended so much before."""
@@ -115,7 +115,7 @@ class Quiet:
 
 def is_renewal(request: Request) -> bool:
     """Whether it is about one lease of a node; a tick's list of all leases is not."""
-    return request.resource == "leases" and request.namespace == NAMESPACE and request.verb != "list"
+    return request.resource == "leases" and request.namespace == leases.NAMESPACE and request.verb != "list"
 
 
 def _within(request: Request, tick: Tick) -> bool:

@@ -18,6 +18,7 @@ from bench.cases import Case
 from bench.rig import Rig
 from bench.watching import ROOT, Watching
 from bench.ways import Ours, Way
+from kube.maintenance import leases
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, phase
 from kube.paths import Object
@@ -31,8 +32,6 @@ from localcluster.up import folder
 LOG = ROOT / "build" / "operator.log"
 """What it said on its latest cluster; it stays when that cluster is gone."""
 NAMESPACE = "operator-system"
-LEASES = "medik8s-leases"
-"""Where operators of the medik8s family keep their leases."""
 CERTIFICATES = Path("k8s-webhook-server") / "serving-certs"
 """Where controller-runtime looks for `tls.crt` and `tls.key`, below the directory for temporary files."""
 SECONDS = 60.0
@@ -101,7 +100,7 @@ def install(cluster: LocalCluster, crd: Path) -> None:
         if done.returncode:
             said = " ".join(done.stderr.split())
             raise LocalClusterError(f"OPERATOR_CRD={crd}: {said}; give the CustomResourceDefinition of {KIND}")
-    for name in (NAMESPACE, LEASES):
+    for name in (NAMESPACE, leases.NAMESPACE):
         cluster.door().create("/api/v1/namespaces", {"metadata": {"name": name}})
 
 

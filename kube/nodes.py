@@ -1,4 +1,7 @@
-"""Cordon, label and taints as JSON patches: what to send, nothing when nothing would change (NMO-3, NMO-4, NMO-14)."""
+"""Cordon, labels and taints as JSON patches: what to send, nothing when nothing would change.
+
+The rules are NMO-3, NMO-4, NMO-14 and NMO-27b.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ NO_SCHEDULE = "NoSchedule"
 LABEL = "nodemaintenance.dev/maintenance"
 """Label of a node under maintenance: the uid of the NodeMaintenance. Sources and `resync` select nodes by it, so that
 all other nodes cost nothing (design rule 10)."""
-_LABEL_PATH = "/metadata/labels/" + LABEL.replace("/", "~1")
+EXCLUDED = "remediation.medik8s.io/exclude-from-remediation"
+"""Label by which the remediators of medik8s leave a node alone: "true" while it is maintained."""
+BEFORE = "nodemaintenance.dev/excluded-before"
+"""Label that remembers the value of `EXCLUDED` before the maintenance, `UNSET` where the node did not have it."""
+UNSET = "unset"
 
 
 def node_path(name: str) -> str:
@@ -57,11 +64,11 @@ def in_maintenance(node: Node, drain_taint: str) -> bool:
 
 
 def cordon_patch(node: Node, holder: str = "") -> list[Object]:
-    """JSON patch that makes the node unschedulable and labels it for `holder`; empty when it is so.
+    """JSON patch that makes the node unschedulable, labels it for `holder` and excludes it; empty when it is so.
 
     `holder` is the uid of the maintenance, "" for a cordon that none asked for: that one sets no label.
     """
-    patch = _label_patch(node, holder) if holder else []
+    patch = _labels_patch(node, _closing_labels(node, holder)) if holder else []
     if not is_cordoned(node):
         patch.append({"op": "add", "path": "/spec/unschedulable", "value": True})
     as_read = _as_read(node) if holder else [_same_node(node)]
@@ -71,19 +78,19 @@ def cordon_patch(node: Node, holder: str = "") -> list[Object]:
 def taint_patch(node: Node, drain_taint: str, holder: str) -> list[Object]:
     """JSON patch that adds the missing maintenance taints, others left in place; empty when none is missing.
 
-    A node that lost its label gets it again with them, for `holder`: without, nobody would find what a late write left.
+    A node that lost its labels gets them again, for `holder`: without, nobody would find what a late write left.
     """
     missing = missing_taints(node, drain_taint)
     if not missing:
         return []
-    label = [] if is_labelled(node) else _label_patch(node, holder)
-    return [*_as_read(node), *label, *_taints_patch(node, [*(node["spec"].get("taints") or []), *missing])]
+    labels = [] if is_labelled(node) else _labels_patch(node, _closing_labels(node, holder))
+    return [*_as_read(node), *labels, *_taints_patch(node, [*(node["spec"].get("taints") or []), *missing])]
 
 
 def restore_patch(node: Node, drain_taints: Iterable[str], *, heir: str = "") -> list[Object]:
-    """JSON patch that takes drain taints off, whatever their value, and with them the cordon, its taint and the label.
+    """JSON patch that takes drain taints off, whatever their value, and with them the cordon, its taint and our labels.
 
-    With `heir`, the uid of another maintenance of the node, cordon and its taint stay and the label names the heir.
+    With `heir`, the uid of another maintenance of the node, cordon and its taint stay and our label names the heir.
     """
     keys: Collection[str] = {*drain_taints, *([] if heir else [UNSCHEDULABLE])}
     taints = node["spec"].get("taints") or []
@@ -92,7 +99,7 @@ def restore_patch(node: Node, drain_taints: Iterable[str], *, heir: str = "") ->
     if not heir and is_cordoned(node):
         patch.append({"op": "remove", "path": "/spec/unschedulable"})
     if is_labelled(node):
-        patch += _label_patch(node, heir) if heir else [{"op": "remove", "path": _LABEL_PATH}]
+        patch += _labels_patch(node, {LABEL: heir} if heir else _opening_labels(node))
     return [*_as_read(node), *patch] if patch else []
 
 
@@ -102,7 +109,7 @@ def _as_read(node: Node) -> list[Object]:
     Whoever closes a node or gives it back changes its label: what was decided before that is refused (design rule 12).
     """
     if _labels(node):
-        return [_same_node(node), {"op": "test", "path": _LABEL_PATH, "value": _labels(node).get(LABEL)}]
+        return [_same_node(node), {"op": "test", "path": _label_path(LABEL), "value": _labels(node).get(LABEL)}]
     return [_same_node(node), {"op": "test", "path": "/metadata/labels", "value": node["metadata"].get("labels")}]
 
 
@@ -114,13 +121,35 @@ def _labels(node: Node) -> Mapping[str, str]:
     return node["metadata"].get("labels") or {}
 
 
-def _label_patch(node: Node, holder: str) -> list[Object]:
-    """The operation that labels the node for `holder`; none when it is."""
-    if _labels(node).get(LABEL) == holder:
-        return []
-    if _labels(node):
-        return [{"op": "add", "path": _LABEL_PATH, "value": holder}]
-    return [{"op": "add", "path": "/metadata/labels", "value": {LABEL: holder}}]
+def _label_path(name: str) -> str:
+    return "/metadata/labels/" + name.replace("/", "~1")
+
+
+def _closing_labels(node: Node, holder: str) -> dict[str, str | None]:
+    """The labels of a node that is closed for `holder`."""
+    before = _labels(node).get(BEFORE, _labels(node).get(EXCLUDED, UNSET))
+    return {LABEL: holder, BEFORE: before, EXCLUDED: "true"}
+
+
+def _opening_labels(node: Node) -> dict[str, str | None]:
+    """What becomes of our labels when the node is given back, None for none; `EXCLUDED` is as it was before."""
+    labels = _labels(node)
+    before = {EXCLUDED: None if labels[BEFORE] == UNSET else labels[BEFORE]} if BEFORE in labels else {}
+    return {LABEL: None, BEFORE: None, **before}
+
+
+def _labels_patch(node: Node, wanted: Mapping[str, str | None]) -> list[Object]:
+    """The operations by which the node gets these labels, None for none; empty when it has them."""
+    labels = _labels(node)
+    changed = {name: value for name, value in wanted.items() if labels.get(name) != value}
+    if changed and not labels:
+        return [{"op": "add", "path": "/metadata/labels", "value": changed}]
+    return [
+        {"op": "remove", "path": _label_path(name)}
+        if value is None
+        else {"op": "add", "path": _label_path(name), "value": value}
+        for name, value in changed.items()
+    ]
 
 
 def _taints_patch(node: Node, taints: list[Object]) -> list[Object]:

@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 Object = dict[str, Any]
 """An API object as JSON decodes it."""
+NAMESPACE = "node-maintenance"
+"""Where the product is, unless an overlay puts it elsewhere."""
 PODS = "/api/v1/pods"
 """Path of all pods of all namespaces."""
 

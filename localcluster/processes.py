@@ -31,20 +31,23 @@ PORTS = range(20_000, 32_000)
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
 # It begins here: a signal whose handler raises, amid the first use, would leave a thread that nobody ends at exit.
 _forker.submit(os.getpid).result()
-_given_ports: set[int] = set()
+# The ports given by this process: each a name without a file, which the kernel forgets with the process. Until a server
+# listens nothing else shows the other processes that its port is taken.
+_claims: list[socket.socket] = []
 # What every child holds open besides its log: while one of these files is locked, a child is alive (see supervisor).
 inherited: list[int] = []
 
 
 def free_port() -> int:
-    """Give a port on 127.0.0.1 that nobody listens on and that was not given before."""
+    """Give a port on 127.0.0.1 that nobody listens on, and that no process was given that is still there."""
     for port in random.sample(PORTS, k=200):
-        if port in _given_ports:
-            continue
+        claim = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket() as probe:
+            claim.bind(f"\0nodemaintenance-port-{port}")
             probe.bind(("127.0.0.1", port))
-            _given_ports.add(port)
+            _claims.append(claim)
             return port
+        claim.close()
     raise LocalClusterError(f"no free port between {PORTS.start} and {PORTS.stop} on 127.0.0.1")
 
 

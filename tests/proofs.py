@@ -62,6 +62,8 @@ REQUIREMENTS = {
     "NMO-25": "One command gathers what explains a maintenance, or names each right that is missing.",
     "NMO-26a": "Make targets deploy, try the product on a cluster, build and push its image; or say why not, and fail.",
     "NMO-27": "Kubernetes Events tell begin, success, failure and end; a lease for each node is respected.",
+    "NMO-27a": "The lease is that of all remediators of medik8s; without it nothing begins, and who loses it gives up.",
+    "NMO-27b": "A node is excluded from remediation while it is maintained, unless it was so before.",
     "KNM-1": "This group is served beside the first and does the same.",
     "KNM-1a": "The document's sample has the document's name, and its commands work as written.",
     "KNM-2": "The status has all its fields, `totalPods` in this spelling too.",

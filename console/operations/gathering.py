@@ -12,8 +12,8 @@ from typing import Any
 from console.operations.archive import Archive, Missing
 from kube.door.api import Api
 from kube.door.errors import ApiError, Denied, NotFound
+from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.leases import NAMESPACE
 from kube.maintenance.objects import node_name
 from kube.paths import Object, pods_on
 
@@ -60,7 +60,7 @@ CLUSTER = [
     Listing("nodes", "v1", "nodes"),
     Listing("poddisruptionbudgets", "policy/v1", "poddisruptionbudgets"),
     Listing("events", "v1", "events"),
-    Listing("leases", "coordination.k8s.io/v1", "leases", NAMESPACE),
+    Listing("leases", "coordination.k8s.io/v1", "leases", leases.NAMESPACE),
 ]
 PRODUCT = [
     Listing("product/pods", "v1", "pods", labels=PART_OF),
@@ -76,7 +76,7 @@ PRODUCT = [
 
 
 def right(verb: str, resource: str, api_version: str, namespace: str = "") -> str:
-    """A permission as `kubectl auth can-i` takes it: `list leases.coordination.k8s.io in node-maintenance`."""
+    """A permission as `kubectl auth can-i` takes it: `list leases.coordination.k8s.io in medik8s-leases`."""
     group = api_version.rpartition("/")[0]
     what = f"{verb} {resource}.{group}" if group else f"{verb} {resource}"
     return f"{what} in {namespace}" if namespace else what

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from console.operations.moments import parse_moment
 from eventing.urls import is_url
-from kube.maintenance.leases import NAMESPACE
+from kube.paths import NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 KUBECONFIG, CONTEXT = "console.kubeconfig", "console.context"

@@ -14,7 +14,7 @@ from console.web.context import Context
 from eventing.journal.entries import Entry, Query
 from eventing.replay.redrive import is_open, still_open
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.leases import NAMESPACE
+from kube.paths import NAMESPACE
 
 PAGE = 200
 """Dead letters on the page, the newest."""

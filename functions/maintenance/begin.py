@@ -2,7 +2,7 @@
 
 In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`.
 Touches: nodemaintenances get, patch, delete; nodes get; pods list; daemonsets get;
-leases get, create, patch in node-maintenance.
+leases get, create, patch in medik8s-leases.
 It deletes none: a cluster with OwnerReferencesPermissionEnforcement wants that right of whoever sets an owner.
 """
 
@@ -14,7 +14,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.failures import Failed, Retry
-from functions.maintenance.subject import log_about, read_maintenance
+from functions.maintenance.subject import failed, log_about, read_maintenance
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict
@@ -30,13 +30,17 @@ CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
 EMITS = (events.MAINTENANCE_BEGUN,)
 
 
+class HeldByOther(Exception):
+    """Another tool holds the lease, or, of a maintenance that has begun, anybody else."""
+
+
 def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22). Raises `Failed` when it cannot be.
 
     What somebody took off the object meanwhile is put back, with the counts that the status has kept.
     """
     maintenance = read_maintenance(event, cluster)
-    if maintenance is None or m.is_deleting(maintenance):
+    if maintenance is None or m.is_deleting(maintenance) or m.has_given_up(maintenance):
         return []
     log_about("Reconciling NodeMaintenance", maintenance)
     name = m.node_name(maintenance)
@@ -46,16 +50,28 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     node, lease, pods = _read(name, cluster, count=counts is None)
     if node is None:
         raise Failed(f'nodes "{name}" not found')
-    acquire_lease(lease, maintenance, name, cluster)
+    try:
+        acquire_lease(lease, maintenance, name, cluster)
+    except HeldByOther as error:
+        return _without_lease(event, maintenance, str(error))
     if counts is None:
         counts = _count(maintenance, node, pods, cluster)
     patch = m.begin_patch(maintenance, node, counts)
     if patch:
         cluster.patch(m.path(maintenance), patch)
-    elif m.phase(maintenance) == m.SUCCEEDED:
+    elif m.phase(maintenance) == m.SUCCEEDED and not m.lease_errors(maintenance):
         return []
     reference = events.Reference.of(maintenance)
     return [events.event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=counts)]
+
+
+def _without_lease(event: BaseCloudEvent, maintenance: m.Maintenance, reason: str) -> list[BaseCloudEvent]:
+    """`maintenance.failed`: one that has not begun waits for the lease, one that has counts what failed (NMO-27a)."""
+    if not m.has_begun(maintenance):
+        return failed("begin", event, f"{reason}: the maintenance begins when it is released", waits=True)
+    count = m.lease_errors(maintenance) + 1
+    error = f"failed to extend a lease that used to be owned by us: {reason}; errorOnLeaseCount {count}"
+    return failed("begin", event, error, leaseErrors=count)
 
 
 def _read(name: str, cluster: Cluster, *, count: bool) -> tuple[Node | None, Object | None, list[Pod]]:
@@ -82,7 +98,7 @@ def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Clu
 def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:
     """Acquire or renew the node's lease, as it was read; None when there is none.
 
-    Raises `Failed` when another maintenance or another tool is its holder.
+    Raises `Failed` when another maintenance is its holder, `HeldByOther` when another tool is, or it was ours.
     """
     now = datetime.now(timezone.utc)
     wanted = leases.lease_of(node, maintenance, now)
@@ -90,7 +106,7 @@ def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, c
         if lease is None:
             cluster.create(leases.LEASES, wanted)
         elif not leases.is_holder(lease, maintenance):
-            _check_available(lease, node, now, cluster)
+            _check_available(lease, maintenance, node, now, cluster)
             cluster.patch(leases.lease_path(node), leases.takeover_patch(lease, wanted))
         elif leases.is_due(lease, now):
             cluster.patch(leases.lease_path(node), leases.takeover_patch(lease, wanted))
@@ -98,15 +114,20 @@ def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, c
         raise Retry(f"the lease of node {node} changed while it was acquired") from None
 
 
-def _check_available(lease: Object, node: str, now: datetime, cluster: Cluster) -> None:
-    """Whether a lease of another holder may be acquired: that one is gone, or let it expire. Raises `Failed` if not."""
+def _check_available(lease: Object, maintenance: m.Maintenance, node: str, now: datetime, cluster: Cluster) -> None:
+    """Whether a lease of another holder may be acquired: that one is gone, or let it expire.
+
+    Raises `Failed` or `HeldByOther` if not.
+    """
     holder = leases.holder_of(lease)
     if holder is None:
-        if not leases.is_expired(lease, now):
-            raise Failed(f"the lease of node {node} is held by {lease['spec'].get('holderIdentity')}")
+        if not leases.is_free(lease, now):
+            raise HeldByOther(f"the lease of node {node} is held by {lease['spec'].get('holderIdentity')}")
         return
     group = GROUPS.get(holder.api_version)
     found = cluster.run(absent_ok(cluster.api.get(f"{group.path}/{holder.name}"))) if group else None
     if found is not None and found["metadata"]["uid"] == holder.uid:
         other = f"{holder.name} ({holder.api_version})"
+        if m.has_begun(maintenance):
+            raise HeldByOther(f"the lease of node {node} is held by {other}")
         raise Failed(f"invalid nodeName, a NodeMaintenance for node {node} already exists: {other}")

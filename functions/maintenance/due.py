@@ -86,15 +86,21 @@ def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
         return ""
     if m.is_deleting(item):
         return events.MAINTENANCE_ENDED if m.has_finalizer(item) else ""
-    if not m.has_begun(item) and not m.phase(item):
+    if not (m.has_begun(item) or m.phase(item) or m.last_error(item)):
         return events.MAINTENANCE_FOUND  # nobody tried
     if known.nodes is None or known.leases is None:
         return Look.LATER
+    if m.has_given_up(item):
+        return events.MAINTENANCE_ENDED if _is_labelled_for(item, known.nodes.get(m.node_name(item))) else ""
     lease = known.leases.get(m.node_name(item))
     if not m.has_begun(item) and not is_free(item, lease, known.items, now):
         return ""
     node = known.nodes.get(m.node_name(item))
     return Look.NODE if node is None else due_on(item, node, lease, now)
+
+
+def _is_labelled_for(item: m.Maintenance, node: Node | None) -> bool:
+    return node is not None and labelled_for(node) == item["metadata"]["uid"]
 
 
 def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, now: datetime) -> Due:
@@ -105,7 +111,7 @@ def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, n
         return events.MAINTENANCE_FOUND
     if not m.began_on(item, node):
         return ""  # its own node is gone: the garbage collector ends it
-    if lease is None or leases.is_due(lease, now) or not m.is_owned(item):
+    if lease is None or not leases.is_holder(lease, item) or leases.is_due(lease, now) or not m.is_owned(item):
         return events.MAINTENANCE_FOUND
     return Look.PODS if in_maintenance(node, m.group(item).drain_taint) else events.NODE_DRIFTED
 
@@ -143,7 +149,7 @@ def is_free(item: m.Maintenance, lease: leases.Lease | None, items: Iterable[Obj
         return True
     holder = leases.holder_of(lease)
     if holder is None:  # another tool's
-        return leases.is_expired(lease, now)
+        return leases.is_free(lease, now)
     return holder.uid not in {other["metadata"]["uid"] for other in items}
 
 

@@ -1,10 +1,10 @@
 """Give the node back when its NodeMaintenance is deleted: taints, cordon, label off, lease released, finalizer last.
 
-So it does for a maintenance that is gone already, when a late write closed its node again, or somebody took the
-finalizer off it (design rule 12).
+So it does for a maintenance that has lost its lease to another tool (NMO-27a), and for one that is gone already, when
+a late write closed its node again, or somebody took the finalizer off it (design rule 12).
 
 In: an updated NodeMaintenance, `maintenance.ended`. Out: `node.restored`, or `maintenance.found` for the next one.
-Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in node-maintenance;
+Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in medik8s-leases;
 events list, create, patch in default.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import metadata_of
+from functions.data import data_of, metadata_of
 from functions.failures import Retry
 from functions.maintenance.announcing import announce_on_node, announce_progress
 from functions.maintenance.subject import log_about, node_of, read_maintenance, reference_of
@@ -26,7 +26,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.announcements import REMOVE, TEXTS, UNCORDON
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.lookup import maintenances, undeleted
-from kube.nodes import Node, is_labelled, node_path, restore_patch
+from kube.nodes import Node, is_labelled, labelled_for, node_path, restore_patch
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_UPDATED, events.MAINTENANCE_ENDED)
@@ -35,13 +35,13 @@ EMITS = (events.NODE_RESTORED, events.MAINTENANCE_FOUND)
 
 def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Undo what the maintenance did to its node (NMO-14, 15, 16); hand it over to another one, if any (X-7)."""
-    if event.get_type() == events.RESOURCE_UPDATED and not metadata_of(event).get("deletionTimestamp"):
+    if event.get_type() == events.RESOURCE_UPDATED and not _is_ending(event):
         return []  # the hint suffices: every status write comes by here
     maintenance = read_maintenance(event, cluster)
     if maintenance is None or m.is_over(maintenance):
         return _restore_stray(event, cluster) if event.get_type() == events.MAINTENANCE_ENDED else []
     if not m.is_deleting(maintenance):
-        return []
+        return _give_up(event, maintenance, cluster) if m.has_given_up(maintenance) else []
     log_about("Reconciling NodeMaintenance", maintenance)
     name = m.node_name(maintenance)
     others = _give_back(maintenance, name, cluster)
@@ -59,6 +59,26 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     return [_next(event, maintenance, others)]
 
 
+def _is_ending(event: BaseCloudEvent) -> bool:
+    """Whether the event's NodeMaintenance is being deleted, or has given up."""
+    return bool(metadata_of(event).get("deletionTimestamp")) or m.has_given_up(data_of(event))
+
+
+def _give_up(event: BaseCloudEvent, maintenance: m.Maintenance, cluster: Cluster) -> list[BaseCloudEvent]:
+    """Give the node back, once, whose lease another tool has (NMO-27a); the object stays and says why."""
+    name, uid, key = m.node_name(maintenance), maintenance["metadata"]["uid"], m.group(maintenance).drain_taint
+
+    def look() -> tuple[None, list[Object]]:
+        node = _node(name, cluster)
+        return None, restore_patch(node, {key}) if node is not None and labelled_for(node) == uid else []
+
+    _, changed = patch_node(name, look, cluster)
+    if not changed:
+        return []
+    _announce(name, maintenance, cluster)
+    return [events.event(events.NODE_RESTORED, "restore", events.Reference.of(maintenance), name, cause=event)]
+
+
 def _give_back(maintenance: m.Maintenance, name: str, cluster: Cluster) -> list[Object]:
     """Take off the taints nobody else needs; cordon and label only when no other maintenance names the node.
 
@@ -69,7 +89,8 @@ def _give_back(maintenance: m.Maintenance, name: str, cluster: Cluster) -> list[
     def look() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
         node = _node(name, cluster)
         others = _heirs(name, cluster)  # after the node: whoever closed it is among them, or the label changes again
-        if node is None or not m.began_on(maintenance, node):
+        is_given_back = m.has_given_up(maintenance) and node is not None and not is_labelled(node)
+        if node is None or is_given_back or not m.began_on(maintenance, node):
             return (None, others), []
         needed = {m.group(other).drain_taint for other in others}
         heir = others[0]["metadata"]["uid"] if others else ""
@@ -139,9 +160,9 @@ def _lease(node: str, cluster: Cluster) -> Object | None:
 
 def _release(lease: Object, cluster: Cluster) -> bool:
     """Delete the lease as it was read; whether it was this that deleted it."""
-    metadata = lease["metadata"]
+    metadata, path = lease["metadata"], leases.lease_path(leases.node_of(lease))
     try:
-        cluster.delete(leases.lease_path(metadata["name"]), uid=metadata["uid"], version=metadata["resourceVersion"])
+        cluster.delete(path, uid=metadata["uid"], version=metadata["resourceVersion"])
     except (NotFound, Conflict):
         return False  # released by a duplicate of this event, or acquired by the next one
     return True

@@ -4,14 +4,14 @@ It lists maintenances, nodes under maintenance and leases page by page. Beside t
 the pods of `LOOKS` nodes at most, in turn: a maintenance that rests costs no request of its own (design rule 10).
 
 In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
-Touches: nodemaintenances list; nodes get, list; pods list; leases list in node-maintenance.
+Touches: nodemaintenances list; nodes get, list; pods list; leases list in medik8s-leases.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
@@ -91,17 +91,21 @@ async def _read(api: Api) -> Known:
         raise unanswered
     found = answered(groups)
     items = by_age(item for items in found for item in items or [])
-    return Known(items, _by_name(nodes), _by_name(held), whole=all(items is not None for items in found))
+    return Known(items, _by(_name, nodes), _by(leases.node_of, held), whole=all(items is not None for items in found))
 
 
-def _by_name(answer: Listed | BaseException) -> dict[str, Object] | None:
-    """A list by name, or None, with a line in the log, where an API error came in its place."""
+def _by(node_of: Callable[[Object], str], answer: Listed | BaseException) -> dict[str, Object] | None:
+    """A list by the node that each is about, or None, with a line in the log, where an API error came in its place."""
     if isinstance(answer, ApiError):
         log.warning("resync could not list all: %s", answer.message)
         return None
     if isinstance(answer, BaseException):
         raise answer
-    return {item["metadata"]["name"]: item for item in answer.items}
+    return {name: item for item in answer.items if (name := node_of(item))}
+
+
+def _name(node: Object) -> str:
+    return str(node["metadata"]["name"])
 
 
 async def _waiting(api: Api, known: Known, rounds: Rounds, now: datetime) -> list[tuple[Object, str]]:

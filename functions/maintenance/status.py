@@ -95,7 +95,20 @@ def findings_of(event: BaseCloudEvent) -> Findings:
     drained = event.get_type() == events.NODE_DRAINED
     error, blocked = str(data.get("error") or ""), blocked_of(event)
     restoring = event.get_type() == events.MAINTENANCE_FAILED and data.get("step") == "restore"
-    return Findings(error, [] if drained else blocked, drained=drained, restoring=restoring)
+    return Findings(
+        error,
+        [] if drained else blocked,
+        drained=drained,
+        restoring=restoring,
+        waits=bool(data.get("waits")),
+        lease_errors=_lease_errors(event),
+    )
+
+
+def _lease_errors(event: BaseCloudEvent) -> int | None:
+    """Renewals of the lease that failed in a row, 0 after one that did not; None when the event does not tell."""
+    count = 0 if event.get_type() == events.MAINTENANCE_BEGUN else data_of(event).get("leaseErrors")
+    return count if isinstance(count, int) else None
 
 
 def _patch(maintenance: m.Maintenance, findings: Sequence[Findings], version: str, cluster: Cluster) -> Object | None:

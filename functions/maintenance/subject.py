@@ -16,7 +16,7 @@ from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
 from kube.door.together import together
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.objects import Maintenance, began_on, has_begun, is_deleting, node_name
+from kube.maintenance.objects import Maintenance, began_on, has_begun, has_given_up, is_deleting, node_name
 from kube.maintenance.progress import LONGEST_ERROR
 from kube.nodes import Node, node_path
 from kube.paths import Object, segment
@@ -99,19 +99,23 @@ async def active(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | 
 
 
 def is_active(maintenance: Maintenance, node: str) -> bool:
-    """Whether this node is its to change now: named by the object, which has begun and is not being deleted."""
-    return node_name(maintenance) == node and has_begun(maintenance) and not is_deleting(maintenance)
+    """Whether this node is its to change now: named by the object, which has begun and is not ending."""
+    is_ending = is_deleting(maintenance) or has_given_up(maintenance)
+    return node_name(maintenance) == node and has_begun(maintenance) and not is_ending
 
 
-def failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
-    """`maintenance.failed`, which `status` writes down. Raises `Retry` when the event speaks of no maintenance."""
+def failed(step: str, event: BaseCloudEvent, error: str, **more: object) -> list[BaseCloudEvent]:
+    """`maintenance.failed` with `more` data, which `status` writes down.
+
+    Raises `Retry` when the event speaks of no maintenance.
+    """
     data = data_of(event)
     if not ("maintenance" in data or data.get("kind") == "NodeMaintenance"):
         return retry(step, event, error)
     spec = data.get("spec")
     names = (data.get("node"), spec.get("nodeName") if isinstance(spec, dict) else None)
     reference, node = reference_of(event), next((str(name) for name in names if is_text(name)), "-")
-    details = {"step": step, "error": shortened(error, LONGEST_ERROR)}
+    details = {"step": step, "error": shortened(error, LONGEST_ERROR), **more}
     return [events.event(events.MAINTENANCE_FAILED, step, reference, node, cause=event, data=details)]
 
 

@@ -1,7 +1,11 @@
-"""The Lease of a node: the one NodeMaintenance that may change the node is its holder (NMO-22, NMO-27)."""
+"""The Lease of a node: the one NodeMaintenance that may change the node is its holder (NMO-22, NMO-27, NMO-27a).
+
+It is the lease that all remediators of medik8s look at, by its namespace and its name: who holds it has the node.
+"""
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -18,13 +22,25 @@ DURATION = timedelta(seconds=3600)
 RENEW_AFTER, SPREAD = DURATION / 2, DURATION / 4
 """A lease is renewed at a moment of its own within `SPREAD` after `RENEW_AFTER`: those of many nodes that were acquired
 together are renewed one by one, and none is near its end."""
-NAMESPACE = "node-maintenance"
+NAMESPACE = os.environ.get("LEASE_NAMESPACE") or "medik8s-leases"
+"""The setting is the remediators' own: whoever moves their leases moves ours."""
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 
 def lease_path(node: str) -> str:
     """Path of the node's lease."""
-    return f"{LEASES}/{segment(node)}"
+    return f"{LEASES}/{segment(lease_name(node))}"
+
+
+def lease_name(node: str) -> str:
+    """Name of the node's lease."""
+    return f"node-{node}"
+
+
+def node_of(lease: Lease) -> str:
+    """The node that a lease is of, "" for another kind of lease: the namespace is shared."""
+    kind, _, name = str(lease["metadata"]["name"]).partition("-")
+    return name if kind == "node" else ""
 
 
 class Holder(NamedTuple):
@@ -36,7 +52,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(lease: Lease) -> Holder | None:
-    """The NodeMaintenance that is the holder; None when another tool is."""
+    """The NodeMaintenance that is the holder; None when another tool is, or the operator that came before us."""
     words = (lease["metadata"].get("annotations") or {}).get(HOLDER_ANNOTATION, "").split(" ")
     if lease["spec"].get("holderIdentity") != HOLDER_IDENTITY or len(words) != 3:
         return None
@@ -47,6 +63,15 @@ def is_holder(lease: Lease, maintenance: Maintenance) -> bool:
     """Whether this very object is the holder."""
     holder = holder_of(lease)
     return holder is not None and holder.uid == maintenance["metadata"]["uid"]
+
+
+def is_free(lease: Lease, now: datetime) -> bool:
+    """Whether one that no NodeMaintenance holds may be acquired: nobody renewed it in time.
+
+    So may one of the operator that came before us: the holder's name is ours, and what it maintained is ours now.
+    """
+    left_by_the_operator = lease["spec"].get("holderIdentity") == HOLDER_IDENTITY and holder_of(lease) is None
+    return left_by_the_operator or is_expired(lease, now)
 
 
 def is_expired(lease: Lease, now: datetime) -> bool:
@@ -76,7 +101,7 @@ def lease_of(node: str, maintenance: Maintenance, now: datetime) -> Object:
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {
-            "name": node,
+            "name": lease_name(node),
             "namespace": NAMESPACE,
             "annotations": {HOLDER_ANNOTATION: f"{maintenance['apiVersion']} {metadata['name']} {metadata['uid']}"},
         },
@@ -85,6 +110,7 @@ def lease_of(node: str, maintenance: Maintenance, now: datetime) -> Object:
             "leaseDurationSeconds": int(DURATION.total_seconds()),
             "acquireTime": moment,
             "renewTime": moment,
+            "leaseTransitions": 0,
         },
     }
 
@@ -92,5 +118,10 @@ def lease_of(node: str, maintenance: Maintenance, now: datetime) -> Object:
 def takeover_patch(lease: Lease, wanted: Object) -> Object:
     """Merge patch that turns `lease` into `wanted`, if nobody wrote it meanwhile."""
     version = lease["metadata"]["resourceVersion"]
-    annotations = wanted["metadata"]["annotations"]
-    return {"metadata": {"resourceVersion": version, "annotations": annotations}, "spec": wanted["spec"]}
+    annotations, before = wanted["metadata"]["annotations"], lease["spec"]
+    transitions = before.get("leaseTransitions") or 0
+    if holder_of(lease) == holder_of(wanted):
+        kept = {"acquireTime": before.get("acquireTime"), "leaseTransitions": transitions}
+    else:
+        kept = {"leaseTransitions": transitions + 1}
+    return {"metadata": {"resourceVersion": version, "annotations": annotations}, "spec": {**wanted["spec"], **kept}}

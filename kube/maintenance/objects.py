@@ -25,6 +25,8 @@ REQUESTER = "nodemaintenance.dev/requested-by"
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 """What the rules raise of an object in which something is not as any schema has it."""
 RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:[.,]\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+MOST_LEASE_ERRORS = 3
+"""Of so many failed renewals in a row a maintenance thinks nothing; at one more it gives up (NMO-27a)."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
 
 
@@ -81,6 +83,23 @@ def has_begun(maintenance: Maintenance) -> bool:
 def phase(maintenance: Maintenance) -> str:
     """`status.phase`, "" before the first status."""
     return str((maintenance.get("status") or {}).get("phase") or "")
+
+
+def last_error(maintenance: Maintenance) -> str:
+    """`status.lastError`, "" for none."""
+    return str((maintenance.get("status") or {}).get("lastError") or "")
+
+
+def lease_errors(maintenance: Maintenance) -> int:
+    """How many renewals of the node's lease have failed since the last one that did not (NMO-27a)."""
+    known = maintenance.get("status")
+    count = known.get("errorOnLeaseCount") if isinstance(known, dict) else None
+    return count if isinstance(count, int) else 0
+
+
+def has_given_up(maintenance: Maintenance) -> bool:
+    """Another tool has the lease, and so the node: nothing more is done for this one but to give the node back."""
+    return lease_errors(maintenance) > MOST_LEASE_ERRORS
 
 
 def requester(maintenance: Maintenance) -> str:

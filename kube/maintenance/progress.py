@@ -11,6 +11,7 @@ from typing import Any
 from kube import pods as podrules
 from kube.maintenance.objects import (
     FAILED,
+    MOST_LEASE_ERRORS,
     RUNNING,
     SUCCEEDED,
     Maintenance,
@@ -18,7 +19,9 @@ from kube.maintenance.objects import (
     condition,
     group,
     has_begun,
+    has_given_up,
     is_deleting,
+    lease_errors,
     moment_or_none,
     snapshot,
     timestamp,
@@ -44,12 +47,16 @@ class Findings:
         blocked: pods that may not go now, as in `pods.evicted`; None when the event does not name any.
         drained: a fresh list showed nothing left to evict.
         restoring: the error is of giving the node back, and so the one that matters while the object is deleted.
+        waits: the error is no failure: another tool has the node's lease, and the maintenance begins after it.
+        lease_errors: failed renewals of the lease in a row; None when the event does not tell.
     """
 
     error: str = ""
     blocked: list[Object] | None = None
     drained: bool = False
     restoring: bool = False
+    waits: bool = False
+    lease_errors: int | None = None
 
 
 def progress(eviction_pods: int, pending: int, before: int = 0) -> int:
@@ -84,9 +91,27 @@ def _status(
     """What the status has after one event; what is not there stays as it is."""
     if is_deleting(maintenance):
         return {"lastError": _error(findings)} if findings.restoring else {}
+    if has_given_up(maintenance):
+        return {}
+    if (findings.lease_errors or 0) > MOST_LEASE_ERRORS:
+        return _status_given_up(maintenance, findings.lease_errors or 0, now)
     if has_begun(maintenance):
         return _status_begun(maintenance, node, pods, findings, now)
+    if findings.waits:
+        error = _error(findings)
+        return {"lastError": error, "conditions": [_condition(maintenance, "Drained", False, "Waiting", error, now)]}
     return _status_failed(maintenance, findings, now) if findings.error else {}
+
+
+def _status_given_up(maintenance: Maintenance, count: int, now: datetime) -> Object:
+    """The lease is another tool's, whose node it is now: ours is given back (NMO-27a)."""
+    error = f"maintenance failed: lease could not be extended after {count} attempts"
+    remedy = "to go on, delete this object and create it anew once the lease is released"
+    conditions = [
+        _condition(maintenance, "Cordoned", False, "GivenBack", "another tool holds the lease of the node", now),
+        _condition(maintenance, "Drained", False, FAILED, f"{error}; {remedy}", now),
+    ]
+    return {"phase": FAILED, "errorOnLeaseCount": count, "lastError": error, "conditions": conditions}
 
 
 def _status_failed(maintenance: Maintenance, findings: Findings, now: datetime) -> Object:
@@ -106,6 +131,8 @@ def _status_begun(
     phase = SUCCEEDED if done else RUNNING
     percent = 100 if done else progress(counts["evictionPods"], len(pending), _reached(before))
     blocked = _blocked(blocked_pods(maintenance), pending, findings, now)
+    refused = lease_errors(maintenance) if findings.lease_errors is None else findings.lease_errors
+    error = _error(findings) or _lasting_error(before, findings, blocked, refused)
     listed, named = fitting(blocked, BLOCKED_BYTES), fitting(map(podrules.name_of, pending), PENDING_BYTES)
     return {
         "phase": phase,
@@ -117,7 +144,8 @@ def _status_begun(
         "pendingPodsRefs": named,
         "pendingCount": len(pending),
         "blockedPods": listed,
-        "lastError": None if done else _error(findings) or _lasting_error(before, findings, blocked),
+        "lastError": None if done and not refused else error,
+        "errorOnLeaseCount": refused or None,
         "conditions": _conditions(maintenance, node, done, _left(pending, blocked, named, listed), blocked, now),
     }
 
@@ -151,9 +179,10 @@ def _left(pending: list[Pod], blocked: list[Object], named: list[Object], listed
     return ", ".join(words)
 
 
-def _lasting_error(before: Mapping[str, Any], findings: Findings, blocked: list[Object]) -> str | None:
-    """The error of before, where a clean step did not look at the pods that are blocked: it would come back at once."""
-    return before.get("lastError") if findings.blocked is None and blocked else None
+def _lasting_error(before: Mapping[str, Any], findings: Findings, blocked: list[Object], refused: int) -> str | None:
+    """The error of before, where a clean step did not look at the pods that are blocked, or at the lease."""
+    lasts = refused or (findings.blocked is None and blocked)
+    return before.get("lastError") if lasts else None
 
 
 def _blocked(before: list[Mapping[str, Any]], pending: list[Pod], findings: Findings, now: datetime) -> list[Object]:

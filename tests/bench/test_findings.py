@@ -32,7 +32,7 @@ def test_requests_of_a_tick_are_told_from_those_between_ticks() -> None:
 
 def test_renewals_and_watches_are_told_apart() -> None:
     """They are no requests between ticks."""
-    ours = "node-maintenance"
+    ours = "medik8s-leases"
     requests = [
         *(asked(7.0, "patch leases", ours), asked(8.0, "watch pods"), asked(9.0, "get leases", "kube-node-lease")),
         asked(100.1, "list leases", ours),

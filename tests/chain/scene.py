@@ -15,6 +15,7 @@ from eventing.events import TICK
 from eventing.replay.again import post
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import GROUPS, MEDIK8S
+from kube.maintenance.leases import lease_name
 from kube.maintenance.objects import phase
 from kube.nodes import node_path
 from kube.paths import Object
@@ -230,7 +231,7 @@ class Resting:
 
     def writes(self) -> list[Object]:
         """What we have written to them, to their nodes and to the nodes' leases."""
-        names = {*self._nodes, *(path.rsplit("/", 1)[1] for path in self._paths)}
+        names = {*self._nodes, *map(lease_name, self._nodes), *(path.rsplit("/", 1)[1] for path in self._paths)}
         written = self._scene.our_writes()[self._before :]
         return [entry for entry in written if entry["objectRef"].get("name") in names]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -99,7 +98,7 @@ def _without_run(book: Journal, uid: str) -> list[str]:
 def test_a_drain_is_as_fast_when_nothing_can_be_recorded(recorded: Recorded) -> None:
     """KNM-6: ten pods, with `record` at work and with it stopped, so that it takes requests and never answers.
 
-    No step waits for it, and it takes nothing from them but its share of the machine.
+    No step waits for it: one that did would do so in each of the drains, so the quickest of each kind are compared.
     """
     scene, record = recorded.scene, recorded.product.record
     node = scene.node()
@@ -110,9 +109,8 @@ def test_a_drain_is_as_fast_when_nothing_can_be_recorded(recorded: Recorded) -> 
         without.append(_drain(scene, node))
         record.signal(signal.SIGCONT)
 
-    medians = statistics.median(with_it), statistics.median(without)
-    print(f"10 pods drained in {medians[0]:.3f} s, and in {medians[1]:.3f} s with `record` stopped")
-    assert max(medians) < 1.5 * min(medians)
+    print(f"10 pods drained in {min(with_it):.3f} s, and in {min(without):.3f} s with `record` stopped")
+    assert min(without) < 1.5 * min(with_it)
 
 
 def _drain(scene: Scene, node: str) -> float:

@@ -14,7 +14,7 @@ from console.operations.targets import Targets, Wanted
 from eventing import events
 from eventing.journal.store import Journal, Query
 from eventing.replay.again import post, recorded
-from kube.maintenance.leases import NAMESPACE
+from kube.paths import NAMESPACE
 from localcluster.processes import await_ready
 from tests.e2e.stage import Stage
 from tests.workload import audit, is_dry

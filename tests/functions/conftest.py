@@ -17,7 +17,7 @@ from kube.door.cluster import Cluster
 from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import path
-from kube.nodes import LABEL, NODES, node_path
+from kube.nodes import BEFORE, EXCLUDED, LABEL, NODES, node_path
 from kube.paths import Object
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
@@ -137,16 +137,16 @@ def work(quiet: LocalCluster, admin: Cluster) -> Iterator[Workload]:
 
 
 def forget(admin: Cluster) -> None:
-    """Delete all maintenances and leases, and take our label off all nodes."""
+    """Delete all maintenances and leases, and take our labels off all nodes."""
     for item in (item for group in GROUPS.values() for item in admin.list(group.path)["items"]):
         if item["metadata"].get("finalizers"):
             admin.run(absent_ok(admin.api.patch(path(item), {"metadata": {"finalizers": None}})))
         admin.run(absent_ok(admin.api.request("DELETE", path(item))))
     for node in admin.list(NODES, labels=LABEL)["items"]:
-        unlabelled = {"metadata": {"labels": {LABEL: None}}}
+        unlabelled = {"metadata": {"labels": dict.fromkeys((LABEL, BEFORE, EXCLUDED))}}
         admin.run(absent_ok(admin.api.patch(node_path(node["metadata"]["name"]), unlabelled)))
     for lease in admin.list(leases.LEASES)["items"]:
-        admin.run(absent_ok(admin.api.request("DELETE", leases.lease_path(lease["metadata"]["name"]))))
+        admin.run(absent_ok(admin.api.request("DELETE", f"{leases.LEASES}/{lease['metadata']['name']}")))
 
 
 @pytest.fixture

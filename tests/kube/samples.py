@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import FINALIZER, SNAPSHOT
-from kube.nodes import LABEL, NO_SCHEDULE, UNSCHEDULABLE
+from kube.nodes import BEFORE, EXCLUDED, LABEL, NO_SCHEDULE, UNSCHEDULABLE, UNSET
 from kube.paths import Object
 
 READY = [{"type": "Ready", "status": "True"}]
@@ -72,7 +72,8 @@ def node(*taints: tuple[str, str, str], cordoned: bool = False, holder: str = ""
             {"key": key, **({"value": value} if value else {}), "effect": effect} for key, value, effect in taints
         ]
     metadata: Object = {"name": "node-1", "uid": "node-uid"}
-    return {"metadata": {**metadata, "labels": {LABEL: holder}} if holder else metadata, "spec": spec}
+    labels = {LABEL: holder, BEFORE: UNSET, EXCLUDED: "true"}
+    return {"metadata": {**metadata, "labels": labels} if holder else metadata, "spec": spec}
 
 
 TAINTED = (("medik8s.io/drain", "", NO_SCHEDULE), (UNSCHEDULABLE, "", NO_SCHEDULE))

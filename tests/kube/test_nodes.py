@@ -11,9 +11,12 @@ from kube.door.api import JSON_PATCH
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, NotFound
 from kube.nodes import (
+    BEFORE,
+    EXCLUDED,
     LABEL,
     NO_SCHEDULE,
     UNSCHEDULABLE,
+    UNSET,
     cordon_patch,
     in_maintenance,
     is_closed,
@@ -27,6 +30,7 @@ from kube.nodes import (
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.kube.samples import IN_MAINTENANCE, node
+from tests.proofs import proves
 from tests.workload import Workload
 
 DRAIN = "medik8s.io/drain"
@@ -119,7 +123,9 @@ def test_a_cordon_that_no_maintenance_asked_for_sets_no_label() -> None:
 
 def test_restoring_takes_the_label_of_an_uncordoned_node_too() -> None:
     """Rule 10: uncordoned by hand meanwhile, the node still leaves the sources' selection."""
-    assert restore_patch(node(holder="nm-uid"), [DRAIN])[2:] == [{"op": "remove", "path": LABEL_PATH}]
+    removed = [operation["path"] for operation in restore_patch(node(holder="nm-uid"), [DRAIN])[2:]]
+
+    assert removed == [f"/metadata/labels/{name.replace('/', '~1')}" for name in (LABEL, BEFORE, EXCLUDED)]
 
 
 def test_a_cordon_without_taints_is_taken_off() -> None:
@@ -131,7 +137,8 @@ def test_taints_bring_the_label_where_it_is_missing() -> None:
     """Rule 12: whatever closes a node a bit says for whom, so that a late write is found; another's label stays."""
     label, taints = (operation for operation in taint_patch(node(), DRAIN, "nm-uid") if operation["op"] == "add")
 
-    assert label == {"op": "add", "path": "/metadata/labels", "value": {LABEL: "nm-uid"}}
+    labels = {LABEL: "nm-uid", BEFORE: UNSET, EXCLUDED: "true"}
+    assert label == {"op": "add", "path": "/metadata/labels", "value": labels}
     assert keys(taints["value"]) == [DRAIN, UNSCHEDULABLE]
 
 
@@ -209,8 +216,31 @@ def test_a_node_without_any_label_is_labelled_on_a_real_server(installed: LocalC
     admin.run(admin.api.request("DELETE", path))
 
     assert "labels" not in bare["metadata"]
-    assert labelled["metadata"]["labels"] == {LABEL: "nm-uid"}
+    assert labelled["metadata"]["labels"] == {LABEL: "nm-uid", BEFORE: UNSET, EXCLUDED: "true"}
     assert not restored["metadata"].get("labels")
+
+
+@proves("NMO-27b")
+@pytest.mark.parametrize("before", [None, "true", "false", ""], ids=["absent", "true", "false", "empty"])
+@pytest.mark.parametrize("meanwhile", [None, LABEL, EXCLUDED], ids=["untouched", "ours taken off", "theirs taken off"])
+def test_a_node_is_excluded_from_remediation_as_long_as_it_is_maintained(
+    installed: LocalCluster, admin: Cluster, before: str | None, meanwhile: str | None
+) -> None:
+    """NMO-27b: set with the cordon and removed with it, unless it was there before; what it was then, it is again."""
+    path = node_path(Workload(installed, admin).node())
+    admin.patch(path, {"metadata": {"labels": {EXCLUDED: before}}})
+
+    closed = patched(admin, path, lambda fresh: cordon_patch(fresh, "nm-uid"))
+    if meanwhile:
+        admin.patch(path, {"metadata": {"labels": {meanwhile: None}}})
+        patched(admin, path, lambda fresh: cordon_patch(fresh, "another-uid"))
+    restored = patched(admin, path, lambda fresh: restore_patch(fresh, [DRAIN]))
+    admin.run(admin.api.request("DELETE", path))
+
+    assert closed["metadata"]["labels"][EXCLUDED] == "true"
+    labels = restored["metadata"]["labels"]
+    assert labels.get(EXCLUDED) == before
+    assert not {LABEL, BEFORE} & labels.keys()
 
 
 @pytest.mark.parametrize("name", ["x/status", "x?y", "x#y", "..", ".", "x%2Fy", "a b"])

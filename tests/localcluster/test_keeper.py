@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from localcluster import processes
 from localcluster.processes import Server, await_ready, free_port, inherited, listens
 from localcluster.up import keeper
 from localcluster.up.keeper import (
@@ -204,3 +206,20 @@ def test_a_restart_waits_for_its_turn(watch: Watch, tmp_path: Path) -> None:
     assert not server.alive
     turn.set()
     watch.until(lambda record: record.restarts == 1, server)
+
+
+def test_no_port_is_given_to_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that another process was given, and does not listen on yet, is not free."""
+    monkeypatch.setattr(processes, "PORTS", range(31_000, 31_200))
+    script = "from localcluster import processes as p\np.PORTS = range(31_000, 31_200)\n"
+    script += "print(*(p.free_port() for _ in range(100)), flush=True)\ninput()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        theirs = {int(port) for port in other.stdout.readline().split()}
+        ours = {free_port() for _ in range(50)}
+        other.communicate("\n")
+
+    assert len(theirs) == 100
+    assert not ours & theirs

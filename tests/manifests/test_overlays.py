@@ -263,7 +263,7 @@ def test_no_object_is_there_twice_or_left_behind_in_another_namespace(name: str)
     assert len(set(found)) == len(found)
     strays = [(kind, namespace) for _, kind, namespace, _ in found if namespace not in ("", home)]
     assert all(kind in ("Role", "RoleBinding") for kind, _ in strays)
-    assert {namespace for _, namespace in strays} <= {"default", "node-maintenance"}
+    assert {namespace for _, namespace in strays} <= {"default", "medik8s-leases"}
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_an_account_may_do_its_step_and_nothing_else(
 
 
 def test_leases_and_events_are_granted_in_their_one_namespace_only(installed: LocalCluster) -> None:
-    assert allowed(installed, "begin", "create", "leases", "-n", "node-maintenance")
-    assert not allowed(installed, "begin", "create", "leases", "-n", "kube-system")
+    assert allowed(installed, "begin", "create", "leases", "-n", "medik8s-leases")
+    assert not allowed(installed, "begin", "create", "leases", "-n", "node-maintenance")
     assert allowed(installed, "status", "create", "events", "-n", "default")
     assert not allowed(installed, "status", "create", "events", "-n", "kube-system")
 

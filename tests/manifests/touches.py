@@ -11,9 +11,9 @@ from kube.maintenance.groups import GROUPS
 from tests.sources import ROOT, source_of
 
 OURS = "node-maintenance"
-NAMESPACES = (OURS, "default", "kube-system")
+NAMESPACES = (OURS, "medik8s-leases", "default", "kube-system")
 VERBS = "get|list|watch|create|patch|delete"
-CLAUSE = rf"[a-z]+(?:/[a-z]+)? (?:{VERBS})(?:, (?:{VERBS}))*(?: in [a-z-]+)?"
+CLAUSE = rf"[a-z]+(?:/[a-z]+)? (?:{VERBS})(?:, (?:{VERBS}))*(?: in [a-z0-9-]+)?"
 TOUCHES = re.compile(rf"^Touches: (nothing in the cluster|{CLAUSE}(?:;\s{CLAUSE})*)\.", re.MULTILINE)
 MAINTENANCE_GROUPS = tuple(version.partition("/")[0] for version in GROUPS)
 GROUPS_OF = {

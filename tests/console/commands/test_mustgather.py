@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from console.cli import commands
 from console.operations.archive import Archive
 from console.operations.gathering import without_values
+from kube.maintenance.leases import lease_name
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.knative.kubelet import kubeconfig
@@ -86,7 +87,7 @@ def test_all_that_explains_a_maintenance_is_in_the_archive(
     assert maintained in names(files["nodes.json"])
     assert "strict" in names(files["poddisruptionbudgets.json"])
     assert f"bare-{maintained}" in names(files[f"pods/{maintained}.json"])
-    assert maintained in names(files["leases.json"])
+    assert lease_name(maintained) in names(files["leases.json"])
     assert "CordonNode" in {item["reason"] for item in json.loads(files["events.json"])["items"]}
     assert b"Reconciling NodeMaintenance" in files["logs/functions.log"]
     recorded = [json.loads(line) for line in files["journal.jsonl"].splitlines()]
@@ -141,7 +142,7 @@ def test_each_missing_permission_is_named_and_what_can_be_read_is_kept(
         "list nodemaintenances.kubevirt.io",
         "list poddisruptionbudgets.policy",
         "list events",
-        "list leases.coordination.k8s.io in node-maintenance",
+        "list leases.coordination.k8s.io in medik8s-leases",
         "list pods",
         "list pods in node-maintenance",
         "list deployments.apps in node-maintenance",

@@ -31,8 +31,8 @@ def work(installed: LocalCluster) -> Iterator[Workload]:
 
 def test_lost_objects_are_listed(work: Workload) -> None:
     """X-2: maintenance, node and pods, named by events and by answers; what is there as it was is not mentioned."""
-    node, other = work.node(), work.node()
-    kept, gone, anew = work.pods(node, "kept", "gone", "anew")
+    node, other, elsewhere = work.node(), work.node(), work.node()
+    kept, gone, anew = work.pods(elsewhere, "kept", "gone", "anew")  # the first one may be drained meanwhile
     item, lost = work.maintenance(node), work.maintenance(other)
     listed = [
         {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
@@ -50,7 +50,7 @@ def test_lost_objects_are_listed(work: Workload) -> None:
     for pod in (gone, anew):
         work.delete(f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}")
         work.wait_for(f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}", lambda pod: pod is None)
-    work.pods(node, "anew")
+    work.pods(elsewhere, "anew")
     work.delete(f"/api/v1/nodes/{other}")
 
     changes = work.admin.run(read_changes(work.admin.api, objects_in(entries)))

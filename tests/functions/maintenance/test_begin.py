@@ -58,7 +58,7 @@ def test_only_the_object_and_the_lease_are_written(functions: Functions, work: W
     functions.begin(item)
 
     name = item["metadata"]["name"]
-    assert written(audit.writes_by()) == [("create", "leases", node), ("patch", "nodemaintenances", name)]
+    assert written(audit.writes_by()) == [("create", "leases", f"node-{node}"), ("patch", "nodemaintenances", name)]
 
 
 @proves("X-2", "NMO-11")
@@ -160,17 +160,17 @@ def test_a_second_maintenance_of_the_node_is_refused(
     assert len(audit.writes_by()) == writes
 
 
-@proves("NMO-27")
+@proves("NMO-27", "NMO-27a")
 @pytest.mark.parametrize(
     ("renewed", "begins"),
     [("2999-01-01T00:00:00.000000Z", False), ("2020-01-01T00:00:00.000000Z", True)],
     ids=["held", "expired"],
 )
 def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: str, begins: bool) -> None:
-    """NMO-27: a lease that somebody else holds stops the maintenance; one they let expire is taken over."""
+    """NMO-27a: a lease that somebody else holds stops the maintenance; one they let expire is taken over."""
     node = work.node()
     spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": renewed}
-    work.admin.create(leases.LEASES, {"metadata": {"name": node}, "spec": spec})
+    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
     item = work.maintenance(node)
 
     reply = functions.answer("begin", added(item))
@@ -180,7 +180,12 @@ def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: 
     assert m.has_begun(work.again(item)) is begins
     assert leases.is_holder(work.admin.get(leases.lease_path(node)), item) is begins
     if not begins:
-        assert data_of(reply)["error"] == f"the lease of node {node} is held by another-tool"
+        held = f"the lease of node {node} is held by another-tool: the maintenance begins when it is released"
+        assert data_of(reply)["error"] == held
+        functions.answer("status", reply)
+        shown = work.again(item)["status"]
+        assert (shown["lastError"], shown.get("phase")) == (held, None)
+        assert work.read_node(node)["spec"].get("unschedulable") is None
 
 
 def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functions, work: Workload) -> None:

@@ -11,7 +11,7 @@ from eventing import events
 from functions.data import data_of
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
-from kube.nodes import LABEL
+from kube.nodes import BEFORE, EXCLUDED, LABEL, UNSET
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said
@@ -34,7 +34,8 @@ def test_the_node_takes_no_new_pods(functions: Functions, work: Workload, audit:
     assert (reply.get_type(), data_of(reply)["node"]) == (events.NODE_CORDONED, node)
     after["spec"].pop("taints", None)  # the controller manager adds its own as soon as it sees the cordon
     assert after["spec"] == {**before["spec"], "unschedulable": True}
-    assert after["metadata"]["labels"] == {**before["metadata"]["labels"], LABEL: item["metadata"]["uid"]}
+    labels = {LABEL: item["metadata"]["uid"], BEFORE: UNSET, EXCLUDED: "true"}
+    assert after["metadata"]["labels"] == {**before["metadata"]["labels"], **labels}
     ours = written(audit.writes_by()[writes:])
     assert [(verb, kind) for verb, kind, _ in ours] == [("patch", "nodes")]
     assert "SchedulingDisabled" in work.local.kubectl("get", "node", node).stdout

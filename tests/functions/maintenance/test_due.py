@@ -18,6 +18,12 @@ DRAINED = {"phase": "Succeeded", "lastUpdate": "2026-01-02T03:00:00Z"}
 BEGUN, NEW = maintenance(DRAINED), maintenance(counts="")
 FAILED = maintenance(REFUSED, counts="")
 STRIPPED = maintenance(DRAINED, counts="")
+WAITING = maintenance({"lastError": "held by another", "lastUpdate": "2026-01-02T03:00:00Z"}, counts="")
+GIVEN_UP = maintenance({**REFUSED, "errorOnLeaseCount": 4})
+FOREIGN = {
+    "metadata": {"name": "node-node-1"},
+    "spec": {"holderIdentity": "another", "renewTime": "2026-01-02T03:04:00.0Z", "leaseDurationSeconds": 600},
+}
 OTHER = {**BEGUN, "metadata": {**BEGUN["metadata"], "name": "other", "uid": "other-uid"}}
 ENDING = {**OTHER, "metadata": {**OTHER["metadata"], "deletionTimestamp": "2026-01-02T03:04:05Z"}}
 OVER = {**ENDING, "metadata": {**ENDING["metadata"], "finalizers": ["example.com/hold"]}}
@@ -48,6 +54,12 @@ def known(item: Object, held: Object | None = None, found: Object | None = None)
         pytest.param(BEGUN, known(BEGUN, lease(BEGUN)), Look.NODE, id="begun, no label"),
         pytest.param(BEGUN, known(BEGUN, lease(BEGUN), IN_MAINTENANCE), Look.PODS, id="as it should be"),
         pytest.param(BEGUN, known(BEGUN, None, IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="no lease"),
+        pytest.param(WAITING, known(WAITING, FOREIGN, node()), "", id="waits for another tool"),
+        pytest.param(WAITING, known(WAITING, None, node()), events.MAINTENANCE_FOUND, id="waits no more"),
+        pytest.param(BEGUN, known(BEGUN, FOREIGN, IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="lost its lease"),
+        pytest.param(GIVEN_UP, known(GIVEN_UP, FOREIGN, IN_MAINTENANCE), events.MAINTENANCE_ENDED, id="given up"),
+        pytest.param(GIVEN_UP, known(GIVEN_UP, FOREIGN, node()), "", id="given up and given back"),
+        pytest.param(GIVEN_UP, known(GIVEN_UP, None, node(holder="another")), "", id="given up, the next one's node"),
     ],
 )
 def test_what_the_lists_tell(item: Object, lists: Known, answer: Due) -> None:

@@ -142,7 +142,7 @@ def refused(functions: Functions, work: Workload) -> Object:
     """Another tool was the holder of the lease, and let it expire."""
     node = work.node()
     spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": VALID}
-    work.admin.create(leases.LEASES, {"metadata": {"name": node}, "spec": spec})
+    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
     item = drain(functions, work.maintenance(node))
     assert "another-tool" in work.again(item)["status"]["lastError"]
     work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": EXPIRED}})

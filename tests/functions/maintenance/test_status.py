@@ -337,6 +337,8 @@ def test_the_status_of_a_crowd_is_written(functions: Functions, work: Workload) 
     assert status["blockedPods"][0]["message"].endswith("more characters)")
     assert status["lastError"].endswith("more characters)")
     functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": "evict", "error": words}))
+    if codes[0] == 503:
+        return  # it was stored after that answer: whose write it was nobody could tell, so it was not announced
     announced = work.admin.list("/api/v1/namespaces/default/events", fields=f"involvedObject.name={'m' * 253}")["items"]
     assert [event["reason"] for event in announced] == ["BeginMaintenance"]
 

@@ -50,6 +50,30 @@ def test_a_lease_that_was_never_renewed_is_expired() -> None:
     assert leases.is_expired({"metadata": {}, "spec": {"holderIdentity": "x"}}, NOW)
 
 
+def test_only_leases_of_nodes_are_read() -> None:
+    """NMO-27a: the namespace is shared by all remediators; a node's name may have dashes."""
+    names = [leases.node_of({"metadata": {"name": name}}) for name in ("node-worker-1", "pod-web", "worker-1", "node")]
+
+    assert names == ["worker-1", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("holder", "renewed", "free"),
+    [
+        ("another-tool", "2999-01-01T00:00:00.0Z", False),
+        ("another-tool", "2020-01-01T00:00:00.0Z", True),
+        ("another-tool", None, True),
+        ("node-maintenance", "2999-01-01T00:00:00.0Z", True),
+    ],
+    ids=["held", "expired", "never renewed", "of the operator before us"],
+)
+def test_which_lease_may_be_acquired(holder: str, renewed: str | None, free: bool) -> None:
+    """NMO-27a: another tool's when it has expired; one that the operator before us left is for the same node."""
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": renewed}
+
+    assert leases.is_free({"metadata": {"name": "node-x"}, "spec": spec}, NOW) is free
+
+
 def test_ours_says_for_whom() -> None:
     """NMO-22, NMO-27: holder node-maintenance, and the object it is held for by version, name and uid."""
     lease = held()
@@ -88,7 +112,19 @@ def test_an_object_made_anew_does_not_hold_the_old_ones_lease() -> None:
 def test_a_takeover_holds_for_the_version_that_was_read() -> None:
     """NMO-22: two that take the lease at once: one of them gets a conflict."""
     wanted = held()
-    patch = leases.takeover_patch({"metadata": {"resourceVersion": "5"}}, wanted)
+    before = {"metadata": {"resourceVersion": "5"}, "spec": {"holderIdentity": "x", "leaseTransitions": 3}}
+    patch = leases.takeover_patch(before, wanted)
 
     assert patch["metadata"] == {"resourceVersion": "5", "annotations": wanted["metadata"]["annotations"]}
-    assert patch["spec"] == wanted["spec"]
+    assert patch["spec"] == {**wanted["spec"], "leaseTransitions": 4}
+
+
+def test_a_renewal_keeps_since_when_it_is_held() -> None:
+    """NMO-27a: acquireTime and leaseTransitions move with the holder alone."""
+    lease = held()
+    lease["metadata"]["resourceVersion"] = "5"
+    later = leases.lease_of("node-1", maintenance(), NOW + timedelta(minutes=40))
+
+    spec = leases.takeover_patch(lease, later)["spec"]
+
+    assert spec == {**lease["spec"], "renewTime": later["spec"]["renewTime"]}

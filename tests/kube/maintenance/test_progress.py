@@ -232,6 +232,41 @@ def test_what_never_began_fails_with_the_reason() -> None:
     ]
 
 
+def test_one_that_waits_for_a_lease_has_not_failed() -> None:
+    """NMO-27a: another tool's lease: the phase stays what it was, and lastError names the holder."""
+    status = written(maintenance(counts=""), findings=Findings("the lease is held by x", waits=True))
+
+    assert "phase" not in status
+    assert status["lastError"] == "the lease is held by x"
+    assert condition_of({"status": status}, "Drained") == ("False", "Waiting", STAMP)
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "count"),
+    [(None, 1, 1), (2, None, 2), (2, 3, 3), (3, 0, None)],
+    ids=["first", "not told", "next", "renewed"],
+)
+def test_failed_renewals_are_counted_and_forgotten(before: int | None, told: int | None, count: int | None) -> None:
+    """NMO-27a: errorOnLeaseCount is of failures in a row; while there are any, success does not hide the error."""
+    item = maintenance(
+        {"phase": m.SUCCEEDED, "errorOnLeaseCount": before, "lastError": "held by x" if before else None}
+    )
+    status = written(item, findings=Findings("held by x" if told else "", lease_errors=told))
+
+    assert (status["phase"], status.get("errorOnLeaseCount")) == (m.SUCCEEDED, count)
+    assert status.get("lastError") == ("held by x" if count else None)
+
+
+def test_at_more_than_three_it_gives_up_for_good() -> None:
+    """NMO-27a: Failed with [SRC]'s words; whatever event comes later, nothing is written any more."""
+    given_up = after(maintenance({"phase": m.RUNNING}), pod(), findings=Findings("x", lease_errors=4))
+
+    assert (given_up["status"]["phase"], given_up["status"]["errorOnLeaseCount"]) == (m.FAILED, 4)
+    assert given_up["status"]["lastError"] == "maintenance failed: lease could not be extended after 4 attempts"
+    for findings in (Findings(), DRAINED, Findings(lease_errors=0), Findings("x", lease_errors=5)):
+        assert status_patch(given_up, IN_MAINTENANCE, [], [findings], NOW) is None
+
+
 def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
     """X-2: no error and not begun, or being deleted: no patch."""
     ending = maintenance()

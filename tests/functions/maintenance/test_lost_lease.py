@@ -1,0 +1,161 @@
+"""A maintenance whose lease another tool has taken: it counts, gives up, and gives its node back (NMO-27a)."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventing import events
+from functions.maintenance import due
+from kube.maintenance import leases
+from kube.maintenance import objects as m
+from kube.nodes import EXCLUDED, LABEL, in_maintenance, is_cordoned, missing_taints
+from kube.paths import Object
+from tests.functions.conftest import Functions
+from tests.functions.hints import node_deleted, tick, updated
+from tests.functions.maintenance.test_states import drain, settle
+from tests.proofs import proves
+from tests.workload import Audit, Workload, written
+
+KEY = "medik8s.io/drain"
+FOREIGN = {
+    "metadata": {"annotations": None},
+    "spec": {"holderIdentity": "self-node-remediation", "renewTime": "2999-01-01T00:00:00.000000Z"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have resync take everything for at rest, however young it is."""
+    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
+
+
+def robbed(functions: Functions, work: Workload, ticks: int) -> Object:
+    """A drained maintenance whose lease another tool took so many ticks ago."""
+    node = work.node()
+    item = drain(functions, work.maintenance(node))
+    work.admin.patch(leases.lease_path(node), FOREIGN)
+    for _ in range(ticks):
+        found = functions.answer("resync", tick())
+        assert found is not None
+        settle(functions, found)
+    return item
+
+
+def is_given_back(node: Object) -> bool:
+    """Open, without a label or taint of ours."""
+    labels = node["metadata"]["labels"]
+    return not is_cordoned(node) and not {LABEL, EXCLUDED} & labels.keys() and len(missing_taints(node, KEY)) >= 1
+
+
+@proves("NMO-27a")
+def test_more_than_three_failed_renewals_give_the_node_back(functions: Functions, work: Workload, audit: Audit) -> None:
+    """NMO-27a: three are borne, at the fourth the phase is Failed, in the words of [SRC]; then it rests."""
+    item = robbed(functions, work, 3)
+    node = item["spec"]["nodeName"]
+    borne = work.again(item)["status"]
+    assert (borne["phase"], borne["errorOnLeaseCount"]) == (m.SUCCEEDED, 3)
+    assert "held by self-node-remediation" in borne["lastError"]
+    assert in_maintenance(work.read_node(node), KEY)
+
+    found = functions.answer("resync", tick())
+    assert found is not None
+    settle(functions, found)
+    given_up = work.again(item)
+    shown = given_up["status"]
+    assert (shown["phase"], shown["errorOnLeaseCount"]) == (m.FAILED, 4)
+    assert shown["lastError"] == "maintenance failed: lease could not be extended after 4 attempts"
+    assert [m.condition(given_up, kind)["status"] for kind in ("Cordoned", "Drained")] == ["False", "False"]
+
+    settle(functions, updated(given_up))
+    assert is_given_back(work.read_node(node))
+    lease = work.admin.get(leases.lease_path(node))
+    assert lease["spec"]["holderIdentity"] == "self-node-remediation"
+    writes = len(audit.writes_by())
+    for event in (updated(given_up), node_deleted(work.read_node(node)), found):
+        settle(functions, event)
+    assert functions.answer("resync", tick()) is None
+    assert written(audit.writes_by()[writes:]) == []
+
+
+@pytest.mark.parametrize("lost", ["status", "restore"])
+def test_a_tick_finishes_what_was_lost(functions: Functions, work: Workload, lost: str) -> None:
+    """X-3, NMO-27a: the event that `status` or `restore` should have had never came."""
+    item = robbed(functions, work, 3)
+    found = functions.answer("resync", tick())
+    assert found is not None
+    if lost == "restore":
+        settle(functions, found)
+    else:
+        functions.answer("begin", found)
+
+    for _ in range(2):
+        again = functions.answer("resync", tick())
+        if again is not None:
+            settle(functions, again)
+
+    assert work.again(item)["status"]["phase"] == m.FAILED
+    assert is_given_back(work.read_node(item["spec"]["nodeName"]))
+
+
+def test_a_lease_that_comes_back_ends_the_count(functions: Functions, work: Workload) -> None:
+    """NMO-27a: renewed again, it is maintained as before, and nothing is left of the errors."""
+    item = robbed(functions, work, 2)
+    node = item["spec"]["nodeName"]
+    assert work.again(item)["status"]["errorOnLeaseCount"] == 2
+    work.admin.run(work.admin.api.request("DELETE", leases.lease_path(node)))
+
+    found = functions.answer("resync", tick())
+    assert found is not None
+    assert found.get_type() == events.MAINTENANCE_FOUND
+    settle(functions, found)
+
+    shown = work.again(item)["status"]
+    assert shown["phase"] == m.SUCCEEDED
+    assert not {"errorOnLeaseCount", "lastError"} & shown.keys()
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item)
+    assert functions.answer("resync", tick()) is None
+
+
+def test_an_event_delivered_again_counts_once(functions: Functions, work: Workload) -> None:
+    """X-2: the count is of renewals that failed, not of events."""
+    item = robbed(functions, work, 0)
+    found = functions.answer("resync", tick())
+    assert found is not None
+    refused = functions.answer("begin", found)
+    assert refused is not None
+
+    for _ in range(5):
+        functions.answer("status", refused)
+
+    assert work.again(item)["status"]["errorOnLeaseCount"] == 1
+
+
+def test_what_is_given_back_is_not_touched_again_at_the_end(functions: Functions, work: Workload) -> None:
+    """NMO-27a: by then the node is the other tool's: its cordon stays, the object goes."""
+    item = robbed(functions, work, 4)
+    node = item["spec"]["nodeName"]
+    settle(functions, updated(work.again(item)))
+    work.local.kubectl("cordon", node)
+
+    work.delete(m.path(item))
+    settle(functions, updated(work.again(item)))
+
+    assert is_cordoned(work.read_node(node))
+    assert m.path(item).rpartition("/")[2] not in {
+        other["metadata"]["name"] for other in work.admin.list(m.group(item).path)["items"]
+    }
+    assert work.admin.get(leases.lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
+
+
+def test_an_evicting_step_stops_when_the_lease_is_lost(functions: Functions, work: Workload) -> None:
+    """NMO-27a: after it gave up no step changes the node, and what `cordon` would close is given back."""
+    item = robbed(functions, work, 4)
+    node = item["spec"]["nodeName"]
+    settle(functions, updated(work.again(item)))
+
+    consumed = {"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED, "evict": events.NODE_TAINTED}
+    for step, kind in consumed.items():
+        event = events.event(kind, "test", events.Reference.of(item), node, seed=step)
+        assert functions.answer(step, event) is None
+
+    assert is_given_back(work.read_node(node))
