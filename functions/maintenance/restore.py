@@ -111,7 +111,7 @@ def _heirs(name: str, cluster: Cluster) -> list[Object]:
     One that does not take it is being deleted, or was written. Raises `Retry` when that goes on.
     """
     for _ in range(ATTEMPTS):
-        others = cluster.run(undeleted(cluster.api, name))
+        others = [item for item in cluster.run(undeleted(cluster.api, name)) if m.claims_node(item)]
         if not others or m.has_finalizer(others[0]):
             return others
         try:
@@ -137,7 +137,7 @@ def _restore_stray(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEve
 
     def look() -> tuple[bool, list[Object]]:
         node = _node(name, cluster)
-        answered = any(not m.is_over(item) for item in cluster.run(maintenances(cluster.api, name)))
+        answered = any(m.claims_node(item) for item in cluster.run(maintenances(cluster.api, name)))
         stray = node is not None and is_labelled(node) and not answered
         return answered, restore_patch(node, DRAIN_TAINTS) if node and stray else []
 

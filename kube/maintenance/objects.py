@@ -102,6 +102,11 @@ def has_given_up(maintenance: Maintenance) -> bool:
     return lease_errors(maintenance) > MOST_LEASE_ERRORS
 
 
+def claims_node(maintenance: Maintenance) -> bool:
+    """It has its node, waits for it, or is about to give it back: somebody answers for the node."""
+    return not (is_over(maintenance) or has_given_up(maintenance))
+
+
 def requester(maintenance: Maintenance) -> str:
     """Who asked for it: the user who is named on it, else the program that wrote its spec; "" when neither is known."""
     metadata = maintenance["metadata"]

@@ -25,6 +25,7 @@ FOREIGN = {
     "spec": {"holderIdentity": "another", "renewTime": "2026-01-02T03:04:00.0Z", "leaseDurationSeconds": 600},
 }
 OTHER = {**BEGUN, "metadata": {**BEGUN["metadata"], "name": "other", "uid": "other-uid"}}
+GIVEN_UP_OTHER = {**OTHER, "status": {**REFUSED, "errorOnLeaseCount": 4}}
 ENDING = {**OTHER, "metadata": {**OTHER["metadata"], "deletionTimestamp": "2026-01-02T03:04:05Z"}}
 OVER = {**ENDING, "metadata": {**ENDING["metadata"], "finalizers": ["example.com/hold"]}}
 ELSEWHERE = {**OTHER, "spec": {"nodeName": "node-2"}}
@@ -107,6 +108,8 @@ LABELLED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm-uid", "nm-
         (Known([OTHER], {"node-1": IN_MAINTENANCE}, {"node-1": lease(BEGUN)}), []),
         (Known([ENDING], {"node-1": IN_MAINTENANCE}, {}), []),
         (Known([NEW], {"node-1": IN_MAINTENANCE}, {}), []),
+        (Known([GIVEN_UP_OTHER], {"node-1": IN_MAINTENANCE}, {}), [(LABELLED, "node-1")]),
+        (Known([GIVEN_UP], {"node-1": IN_MAINTENANCE}, {}), []),
         (Known([], {}, {"node-1": {"metadata": {}, "spec": {"holderIdentity": "another"}}}), []),
         (Known([], {"node-1": IN_MAINTENANCE}, {}, whole=False), []),
         (Known([], None, {"node-1": lease(BEGUN)}), []),
@@ -114,7 +117,14 @@ LABELLED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm-uid", "nm-
     ],
     ids=[
         *("labelled", "leased", "both", "kept by others", "of another node"),
-        *("another's", "being given back", "another waits", "another tool's lease"),
+        *(
+            "another's",
+            "being given back",
+            "another waits",
+            "another gave up",
+            "its own, to be given back",
+            "another tool's lease",
+        ),
         *("a group not listed", "nodes not listed", "leases not listed"),
     ],
 )

@@ -159,3 +159,28 @@ def test_an_evicting_step_stops_when_the_lease_is_lost(functions: Functions, wor
         assert functions.answer(step, event) is None
 
     assert is_given_back(work.read_node(node))
+
+
+@pytest.mark.parametrize("ends", ["deleted", "gone without a trace"])
+def test_who_gave_up_is_no_heir(functions: Functions, work: Workload, ends: str) -> None:
+    """X-7: the next maintenance got the lease, drained and ended: the node is nobody's then, and open."""
+    first = robbed(functions, work, 4)
+    node = first["spec"]["nodeName"]
+    settle(functions, updated(work.again(first)))
+    work.admin.run(work.admin.api.request("DELETE", leases.lease_path(node)))
+    second = drain(functions, work.maintenance(node))
+    assert in_maintenance(work.read_node(node), KEY)
+
+    if ends == "deleted":
+        work.delete(m.path(second))
+        settle(functions, updated(work.again(second)))
+    else:
+        work.admin.patch(m.path(second), {"metadata": {"finalizers": []}})
+        work.delete(m.path(second))
+        found = functions.answer("resync", tick())
+        assert found is not None
+        settle(functions, found)
+
+    assert is_given_back(work.read_node(node))
+    assert functions.answer("resync", tick()) is None
+    assert work.again(first)["status"]["phase"] == m.FAILED
