@@ -13,8 +13,6 @@ ROOT = HERE.parent
 LOOPBACK = "127.0.0.1"
 # A proxy from the environment is for the world outside, not for this machine.
 DIRECT = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
-# On OpenShift it is on by default: whoever sets an owner must be allowed to delete what is owned.
-HARDENED = ("--enable-admission-plugins=OwnerReferencesPermissionEnforcement",)
 SERVICE_CIDR = "10.0.0.0/24"
 POD_CIDR = "10.64.0.0/12"
 # Nobody waits for a fake node to be lost, so its kubelet needs no lease. A lease would outlive a kwok that is killed,
@@ -80,6 +78,8 @@ class CommandLines:
             f"--service-cluster-ip-range={SERVICE_CIDR}",
             f"--token-auth-file={self.tokens}",
             "--authorization-mode=RBAC",
+            # On OpenShift it is on by default: whoever sets an owner must be allowed to delete what is owned.
+            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             "--profiling=false",
             *(self._audit_flags() if self.audit else ()),

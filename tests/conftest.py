@@ -15,7 +15,6 @@ from xdist.remote import Producer
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from localcluster.servers import HARDENED
 from tests.postgresql import PostgreSQL
 from tests.proofs import PROVED, collects_all, proved
 from tests.sharing import GroupScheduling, Machine, group_of
@@ -89,7 +88,7 @@ def machine(item: pytest.Item) -> Machine:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Give a cluster of three nodes, node-1 to node-3; nothing of the product is on it."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3, flags=HARDENED) as running:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
         yield running
 
 

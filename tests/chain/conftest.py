@@ -12,7 +12,6 @@ import pytest
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from localcluster.servers import HARDENED
 from tests.chain.scene import Resting, Scene
 
 
@@ -20,7 +19,7 @@ from tests.chain.scene import Resting, Scene
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Give a cluster with all three NodeMaintenance APIs and the product at work."""
     folder = tmp_path_factory.mktemp("chain")
-    with LocalCluster(folder / "servers", nodes=1, flags=HARDENED) as cluster:
+    with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install(cluster, v1alpha1=True)
         with Product(cluster, folder / "product") as product:
             scene = Scene(cluster, product)

@@ -22,7 +22,6 @@ from kube.paths import Object
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
-from localcluster.servers import HARDENED
 from tests.faults import Faults
 from tests.functions.hints import added
 from tests.workload import Audit, Workload
@@ -72,7 +71,7 @@ class Functions:
 @pytest.fixture(scope="package")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Give a cluster with the three kinds and the accounts, where no function ever runs but those called here."""
-    with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1, flags=HARDENED) as running:
+    with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1) as running:
         product.install(running, v1alpha1=True)
         # a kind that was installed a moment ago has no cache yet, and answers 503 to whoever is content with one
         cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
