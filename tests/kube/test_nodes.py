@@ -123,9 +123,32 @@ def test_a_cordon_that_no_maintenance_asked_for_sets_no_label() -> None:
 
 def test_restoring_takes_the_label_of_an_uncordoned_node_too() -> None:
     """Rule 10: uncordoned by hand meanwhile, the node still leaves the sources' selection."""
-    removed = [operation["path"] for operation in restore_patch(node(holder="nm-uid"), [DRAIN])[2:]]
+    removed = [f"/metadata/labels/{name.replace('/', '~1')}" for name in (LABEL, BEFORE, EXCLUDED)]
 
-    assert removed == [f"/metadata/labels/{name.replace('/', '~1')}" for name in (LABEL, BEFORE, EXCLUDED)]
+    assert restore_patch(node(holder="nm-uid"), [DRAIN])[2:] == [{"op": "remove", "path": path} for path in removed]
+
+
+@pytest.mark.parametrize(
+    ("labels", "excluded"),
+    [
+        ({BEFORE: UNSET, EXCLUDED: "true"}, [("remove", None)]),
+        ({BEFORE: "true", EXCLUDED: "true"}, []),
+        ({BEFORE: "false", EXCLUDED: "true"}, [("add", "false")]),
+        ({BEFORE: "true"}, [("add", "true")]),
+        ({BEFORE: UNSET}, []),
+        ({EXCLUDED: "true"}, []),
+    ],
+    ids=["ours", "theirs", "another value", "theirs, taken off", "ours, taken off", "not remembered"],
+)
+def test_the_label_of_the_remediators_is_as_it_was(labels: dict[str, str], excluded: list[tuple[str, str]]) -> None:
+    """NMO-27b: what was there before comes back, what we set goes, what we did not set stays."""
+    labelled = node()
+    labelled["metadata"]["labels"] = {LABEL: "nm-uid", **labels}
+    path = f"/metadata/labels/{EXCLUDED.replace('/', '~1')}"
+
+    patch = restore_patch(labelled, [DRAIN])
+
+    assert [(item["op"], item.get("value")) for item in patch if item["path"] == path] == excluded
 
 
 def test_a_cordon_without_taints_is_taken_off() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from eventing import events
-from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, strays
+from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, is_under_way, strays
 from kube.maintenance import leases
 from kube.paths import Object
 from tests.kube.samples import IN_MAINTENANCE, TAINTED, maintenance, node, pod
@@ -91,6 +91,61 @@ def test_one_without_its_owner_reference_is_begun_again() -> None:
     stripped = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": []}}
 
     assert due(stripped, known(stripped, lease(stripped), IN_MAINTENANCE), NOW) == events.MAINTENANCE_FOUND
+
+
+def seen(seconds: float, *, deleted: float | None = None, written: float | None = None) -> Object:
+    """A begun maintenance created so many seconds ago, deleted and written so many."""
+    stamps = {"creationTimestamp": seconds, "deletionTimestamp": deleted}
+    item = maintenance({"phase": "Running"} if written is None else {"phase": "Running", "lastUpdate": ago(written)})
+    item["metadata"] |= {name: ago(value) for name, value in stamps.items() if value is not None}
+    return item
+
+
+def ago(seconds: float) -> str:
+    return (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.mark.parametrize(
+    ("item", "queue", "answer"),
+    [
+        pytest.param(seen(100, written=0), 0, True, id="written now"),
+        pytest.param(seen(100, written=4), 0, True, id="written a moment ago"),
+        pytest.param(seen(100, written=5), 0, False, id="written five seconds ago"),
+        pytest.param(seen(100, written=5), 1, True, id="the same, behind others"),
+        pytest.param(seen(100, written=6), 1, False, id="longer ago than that"),
+        pytest.param(seen(100, written=-1), 9, False, id="written by a clock that is ahead"),
+        pytest.param(seen(0), 0, False, id="new, and few are at work"),
+        pytest.param(seen(3), 9, True, id="new, behind others"),
+        pytest.param(seen(9), 9, False, id="new no more"),
+        pytest.param(seen(100, deleted=0, written=0), 0, False, id="deleted, and few are at work"),
+        pytest.param(seen(100, deleted=3, written=50), 9, True, id="deleted, behind others"),
+        pytest.param(seen(100, deleted=9, written=0), 9, False, id="deleted longer ago"),
+        pytest.param(maintenance(), 9, False, id="without any time"),
+    ],
+)
+def test_what_was_written_a_moment_ago_is_under_way(item: Object, queue: float, answer: bool) -> None:
+    """Rule 9: an event that is emitted while the first one is queued makes the queue longer."""
+    assert is_under_way(item, NOW, queue) is answer
+
+
+@pytest.mark.parametrize(
+    ("item", "answer"),
+    [(ENDING, events.MAINTENANCE_ENDED), (OVER, "")],
+    ids=["to be given back", "over"],
+)
+def test_one_that_is_deleted_waits_for_restore(item: Object, answer: Due) -> None:
+    """X-3: later than its own event; one that only others hold waits for nothing of ours."""
+    later = NOW + timedelta(seconds=30)
+
+    assert due(item, known(item, lease(item), IN_MAINTENANCE), later) == answer
+
+
+@pytest.mark.parametrize(("at_work", "seconds"), [(10, 0.0), (11, 0.3), (20, 3.0), (500, 60.0)])
+def test_the_more_are_at_work_the_longer_each_may_wait(at_work: int, seconds: float) -> None:
+    """Rule 9: those that rest, or have failed, are not in the queue; those being deleted are."""
+    items = [maintenance({"phase": "Running"})] * (at_work - 1) + [ENDING, BEGUN, FAILED]
+
+    assert Known(items, {}, {}).queue_seconds == pytest.approx(seconds)
 
 
 LEASED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")

@@ -50,6 +50,29 @@ def test_a_lease_that_was_never_renewed_is_expired() -> None:
     assert leases.is_expired({"metadata": {}, "spec": {"holderIdentity": "x"}}, NOW)
 
 
+def test_a_lease_says_all_that_others_look_for() -> None:
+    """NMO-27a: as [SRC] writes it, and for whom of ours it is."""
+    moment = "2026-01-02T03:04:05.000678Z"
+    assert held() == {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": "node-node-1",
+            "namespace": "medik8s-leases",
+            "annotations": {"nodemaintenance.dev/held-for": "nodemaintenance.medik8s.io/v1beta1 nm nm-uid"},
+        },
+        "spec": {
+            "holderIdentity": "node-maintenance",
+            "leaseDurationSeconds": 3600,
+            "acquireTime": moment,
+            "renewTime": moment,
+            "leaseTransitions": 0,
+        },
+    }
+    path = "/apis/coordination.k8s.io/v1/namespaces/medik8s-leases/leases/node-node-1"
+    assert leases.lease_path("node-1") == path
+
+
 def test_only_leases_of_nodes_are_read() -> None:
     """NMO-27a: the namespace is shared by all remediators; a node's name may have dashes."""
     names = [leases.node_of({"metadata": {"name": name}}) for name in ("node-worker-1", "pod-web", "worker-1", "node")]

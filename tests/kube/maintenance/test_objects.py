@@ -111,7 +111,8 @@ def test_begin_writes_all_at_once() -> None:
 
     assert metadata["resourceVersion"] == "7"
     assert metadata["finalizers"] == ["example.com/hold", m.FINALIZER]
-    assert [owner["uid"] for owner in metadata["ownerReferences"]] == ["t", "node-uid"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}
+    assert metadata["ownerReferences"] == [{"kind": "Team", "uid": "t"}, owner]
     assert snapshot({"metadata": metadata}) == {"totalpods": 2, "evictionPods": 1}
 
 
@@ -140,6 +141,38 @@ def test_release_takes_ours_and_the_old_operators() -> None:
     item["metadata"]["finalizers"] = ["a/b", m.FINALIZER, "foregroundDeleteNodeMaintenance"]
 
     assert m.release_patch(item)["metadata"] == {"resourceVersion": "7", "finalizers": ["a/b"]}
+
+
+def test_a_trimmed_one_tells_whether_it_has_begun_and_is_over() -> None:
+    """What PodSource keeps of each: nothing that grows with the pods of the node."""
+    item = maintenance({"phase": m.RUNNING, "pendingPods": ["a"] * 500})
+    item["metadata"] |= {"deletionTimestamp": "2026-01-02T03:04:05Z", "managedFields": [{}]}
+
+    kept = m.trimmed(item)
+
+    names = {"name", "uid", "resourceVersion", "deletionTimestamp", "finalizers", "annotations"}
+    metadata = {name: value for name, value in item["metadata"].items() if name in names}
+    assert kept == {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": m.RUNNING}}
+    assert "annotations" not in m.trimmed(maintenance(counts=""))["metadata"]
+
+
+SPEC_BY = {"manager": "kubectl-create", "fieldsV1": {"f:spec": {}}}
+STATUS_BY = {"manager": "nodemaintenance", "fieldsV1": {"f:status": {}}}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "who"),
+    [
+        ({"annotations": {m.REQUESTER: "mary"}, "managedFields": [SPEC_BY]}, "mary"),
+        ({"annotations": None, "managedFields": [STATUS_BY, SPEC_BY]}, "the program kubectl-create"),
+        ({"managedFields": [STATUS_BY]}, ""),
+        ({"managedFields": [{"fieldsV1": {"f:spec": {}}}]}, ""),
+        ({}, ""),
+    ],
+    ids=["a user", "a program", "only the status's writer", "a program without a name", "nobody known"],
+)
+def test_who_asked_is_the_user_or_else_the_program(metadata: Object, who: str) -> None:
+    assert m.requester({"metadata": metadata}) == who
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": None}, {"nodeName": ""}], ids=str)

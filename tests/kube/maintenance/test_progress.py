@@ -262,7 +262,14 @@ def test_at_more_than_three_it_gives_up_for_good() -> None:
     given_up = after(maintenance({"phase": m.RUNNING}), pod(), findings=Findings("x", lease_errors=4))
 
     assert (given_up["status"]["phase"], given_up["status"]["errorOnLeaseCount"]) == (m.FAILED, 4)
-    assert given_up["status"]["lastError"] == "maintenance failed: lease could not be extended after 4 attempts"
+    error = "maintenance failed: lease could not be extended after 4 attempts"
+    assert given_up["status"]["lastError"] == error
+    remedy = "to go on, delete this object and create it anew once the lease is released"
+    moved = {"status": "False", "observedGeneration": 1, "lastTransitionTime": STAMP}
+    assert given_up["status"]["conditions"] == [
+        {**moved, "type": "Cordoned", "reason": "GivenBack", "message": "another tool holds the lease of the node"},
+        {**moved, "type": "Drained", "reason": "Failed", "message": f"{error}; {remedy}"},
+    ]
     for findings in (Findings(), DRAINED, Findings(lease_errors=0), Findings("x", lease_errors=5)):
         assert status_patch(given_up, IN_MAINTENANCE, [], [findings], NOW) is None
 
