@@ -31,7 +31,7 @@ export PYTHONUNBUFFERED := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check e2e fuzz screenshots requirements up env status down deploy cluster-functest container-build \
+.PHONY: help demo test check e2e fuzz mutants screenshots requirements up env status down deploy cluster-functest container-build \
   container-push container-build-and-push-community bench performance lint build clean needs
 
 help: ## show this list
@@ -60,6 +60,12 @@ e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faul
 fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIES=10000 SEED=1
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m tests.fuzz $(TRIES) $(SEED)
+
+mutants: $(STAMP) ## change each line of the pure rules, and list the changes that no test notices; ten minutes
+	@$(PIP) --quiet 'mutmut>=3.8,<4'
+	@rm -rf mutants
+	@$(BIN)/mutmut run
+	@$(BIN)/mutmut results
 
 screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
 	@$(BIN)/python -m localcluster build
