@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kube.pods import Pod, is_ready, is_terminating, name_of, uid
+from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, is_ready, is_terminating, name_of, uid
 from kube.selectors import matches
 from kube.words import shortened
 
@@ -69,12 +69,14 @@ class Plan:
         queues: per budget (namespace/name), one after another: evictions under one budget collide in the server.
         blocked: not sent at all.
         budgets: the budgets of `queues`.
+        options: with which grace period, and whether by deletion.
     """
 
     free: list[Pod] = field(default_factory=list)
     queues: dict[str, list[Pod]] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
     budgets: dict[str, Budget] = field(default_factory=dict)
+    options: DrainOptions = NODE_MAINTENANCE
 
 
 def budget_paths(pods: Iterable[Pod]) -> list[str]:
@@ -99,10 +101,10 @@ def covers(budget: Budget, pod: Pod) -> bool:
     return matches(budget["spec"].get("selector"), pod["metadata"].get("labels") or {})
 
 
-def plan(leaving: Iterable[Pod], budgets: Iterable[Budget]) -> Plan:
-    """Who may go now. Terminating pods are on their way and appear nowhere in the plan."""
-    known = list(budgets)
-    result = Plan()
+def plan(leaving: Iterable[Pod], budgets: Iterable[Budget], options: DrainOptions = NODE_MAINTENANCE) -> Plan:
+    """Who may go now. Terminating pods are on their way and appear nowhere in the plan; a deletion asks no budget."""
+    known = [] if options.disable_eviction else list(budgets)
+    result = Plan(options=options)
     behind: dict[str, list[Pod]] = defaultdict(list)
     for pod in leaving:
         if is_terminating(pod):

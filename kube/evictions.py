@@ -8,7 +8,7 @@ from typing import Any
 
 from kube.budgets import Blocked, identity
 from kube.paths import Object
-from kube.pods import Pod
+from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod
 from kube.words import shortened
 
 NAMED = 5
@@ -18,6 +18,8 @@ LONGEST_MESSAGE = 1024
 ADMISSION = "admission webhook"
 """So begins what a webhook refuses, with any status that it likes."""
 FORBIDDEN = (401, 403)
+DISABLE_EVICTION = "DisableEviction"
+DELETING = "add manifests/components/deleting to the installation, or unset spec.drain.disableEviction"
 
 
 @dataclass
@@ -50,8 +52,8 @@ def eviction_path(pod: Pod) -> str:
     return f"{pod_path(pod)}/eviction"
 
 
-def eviction_of(pod: Pod, *, budgeted: bool = False) -> Object:
-    """A policy/v1 Eviction of exactly this pod in exactly the state that we saw.
+def eviction_of(pod: Pod, *, budgeted: bool = False, options: DrainOptions = NODE_MAINTENANCE) -> Object:
+    """A policy/v1 Eviction of exactly this pod in exactly the state that we saw, with the grace period of the options.
 
     The uid keeps another pod of the same name safe. The version keeps two passes over one node, side by side or with
     a list from the cache, from evicting a pod twice: the first one changes it, and the second is refused. Not so behind
@@ -64,8 +66,14 @@ def eviction_of(pod: Pod, *, budgeted: bool = False) -> Object:
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-        "deleteOptions": {"preconditions": seen},
+        "deleteOptions": {"preconditions": seen, **grace_of(options)},
     }
+
+
+def grace_of(options: DrainOptions) -> dict[str, int]:
+    """The grace period as `DeleteOptions` have it; nothing where each pod has its own."""
+    seconds = options.grace_period_seconds
+    return {} if seconds is None else {"gracePeriodSeconds": seconds}
 
 
 def is_by_admission(message: str) -> bool:
@@ -96,6 +104,15 @@ def refusal_of(pod: Pod, status: int, words: str, body: Mapping[str, Any]) -> Bl
         return Blocked(identity(pod), "NamespaceTerminating", "its namespace is being deleted, and the pod with it")
     reason = "Forbidden" if status in FORBIDDEN else "Error"
     return Blocked(identity(pod), reason, message)
+
+
+def refusal_of_deletion(pod: Pod, status: int, words: str, body: Mapping[str, Any]) -> Blocked:
+    """The same for a pod that is deleted, not evicted: where the right is missing it names the remedy (DRN-1a)."""
+    refusal = refusal_of(pod, status, words, body)
+    if refusal.reason != "Forbidden" or is_by_admission(refusal.message):
+        return refusal
+    message = f"{refusal.message}: {DELETING}"
+    return Blocked(refusal.pod, DISABLE_EVICTION, message)
 
 
 def _budget_named(message: str) -> str:

@@ -13,19 +13,25 @@ FINISHED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class DrainOptions:
-    """The flags of `kubectl drain` that choose pods. A NodeMaintenance drains with the defaults here.
+    """The flags of `kubectl drain`. A NodeMaintenance drains with the defaults here, unless it says otherwise (DRN-1a).
 
     Attributes:
         force: pods that no controller would make again leave too (DRN-4).
         ignore_daemonsets: DaemonSet pods stay without stopping the drain (DRN-3).
         delete_emptydir_data: pods with emptyDir volumes leave too (DRN-2).
-        pod_selector: a label selector; only pods it selects leave (DRN-5). The API server applies it.
+        pod_selector: a label selector; only pods it selects leave (DRN-5). Whoever lists the pods applies it.
+        grace_period_seconds: the time that pods have to end, None for their own.
+        disable_eviction: pods are deleted, and no budget is asked.
+        skip_wait_seconds: a pod that was to be gone longer ago is not waited for; 0 waits for all.
     """
 
     force: bool = True
     ignore_daemonsets: bool = True
     delete_emptydir_data: bool = True
     pod_selector: str = ""
+    grace_period_seconds: int | None = None
+    disable_eviction: bool = False
+    skip_wait_seconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,15 +47,17 @@ class Sorted:
     """The pods of a node, sorted by what a drain does with them.
 
     Attributes:
-        leaving: to be evicted, or on their way already.
+        leaving: to be evicted, or on their way already; DaemonSet pods too where the options do not ignore these.
         daemons: DaemonSet pods that stay.
         bare: the ones among `leaving` that no controller will make again.
+        local: the ones among `leaving` whose emptyDir data is lost.
         refusals: why a drain with these options must not start; empty when it may.
     """
 
     leaving: list[Pod] = field(default_factory=list)
     daemons: list[Pod] = field(default_factory=list)
     bare: list[Pod] = field(default_factory=list)
+    local: list[Pod] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
 
 
@@ -134,12 +142,13 @@ def stays(pod: Pod, orphans: Collection[str] = ()) -> bool:
 def sort(pods: Iterable[Pod], options: DrainOptions = NODE_MAINTENANCE, orphans: Collection[str] = ()) -> Sorted:
     """Tell the pods of one node apart. `orphans`: uids of DaemonSet pods whose DaemonSet is gone (NMO-7)."""
     result = Sorted()
-    local: list[Pod] = []
     for pod in pods:
         if is_mirror(pod):
             continue
         if stays(pod, orphans):
             result.daemons.append(pod)
+            if not options.ignore_daemonsets:
+                result.leaving.append(pod)
             continue
         result.leaving.append(pod)
         if is_finished(pod):
@@ -147,19 +156,20 @@ def sort(pods: Iterable[Pod], options: DrainOptions = NODE_MAINTENANCE, orphans:
         if controller(pod) is None or uid(pod) in orphans:
             result.bare.append(pod)
         if has_local_storage(pod):
-            local.append(pod)
-    result.refusals.extend(_refusals(result, local, options))
+            result.local.append(pod)
+    result.refusals.extend(_refusals(result, options))
     return result
 
 
-def _refusals(found: Sorted, local: list[Pod], options: DrainOptions) -> Iterable[Refusal]:
+def _refusals(found: Sorted, options: DrainOptions) -> Iterable[Refusal]:
     if found.daemons and not options.ignore_daemonsets:
         yield Refusal(
             "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)", [key(p) for p in found.daemons]
         )
-    if local and not options.delete_emptydir_data:
+    if found.local and not options.delete_emptydir_data:
         yield Refusal(
-            "cannot delete Pods with local storage (use --delete-emptydir-data to override)", [key(p) for p in local]
+            "cannot delete Pods with local storage (use --delete-emptydir-data to override)",
+            [key(p) for p in found.local],
         )
     if found.bare and not options.force:
         yield Refusal(

@@ -1,9 +1,22 @@
-"""Matches labels against a `metav1.LabelSelector` as the API server does, and writes one as a query takes it. Pure."""
+"""Matches labels against a `metav1.LabelSelector` as the API server does; writes one as a query, and reads it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
+
+_VALUE = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_KEY = rf"(?:{_LABEL}(?:\.{_LABEL})*/)?{_VALUE}"
+_LIST = rf"\(\s*(?:{_VALUE})?\s*(?:,\s*(?:{_VALUE})?\s*)*\)"
+_TERM = re.compile(
+    rf"\s*(?:!\s*(?P<absent>{_KEY})|(?P<key>{_KEY})"
+    rf"(?:\s*(?P<sign>==?|!=)\s*(?P<value>(?:{_VALUE})?)|\s+(?P<word>in|notin)\s*(?P<values>{_LIST}))?)\s*(?P<end>,|\Z)",
+    re.ASCII,
+)
+_OPERATORS = {"=": "In", "==": "In", "!=": "NotIn", "in": "In", "notin": "NotIn"}
 
 
 def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
@@ -54,3 +67,32 @@ def _text(expression: Mapping[str, Any]) -> str:
         case "DoesNotExist":
             return f"!{key}"
     raise ValueError(f"unknown operator {expression['operator']!r}")
+
+
+@lru_cache(maxsize=256)
+def parsed(query: str) -> Mapping[str, Any]:
+    """The selector that a query in kubectl's words is, such as `app=web,tier in (a, b),!old`; an empty one for "".
+
+    Raises `ValueError` naming the place that cannot be read. The comparisons `>` and `<` are not read.
+    """
+    return {"matchExpressions": list(_expressions(query))} if query.strip() else {}
+
+
+def _expressions(query: str) -> Iterator[Mapping[str, Any]]:
+    place, goes_on = 0, True
+    while goes_on:
+        term = _TERM.match(query, place)
+        if term is None:
+            raise ValueError(f"{query[place : place + 40]!r} is no condition on a label, such as app=web")
+        yield _expression(term.groupdict(""))
+        place, goes_on = term.end(), bool(term["end"])
+
+
+def _expression(term: Mapping[str, str]) -> Mapping[str, Any]:
+    if term["absent"]:
+        return {"key": term["absent"], "operator": "DoesNotExist"}
+    operator = _OPERATORS.get(term["sign"] or term["word"])
+    if operator is None:
+        return {"key": term["key"], "operator": "Exists"}
+    listed = term["values"].strip("()").split(",") if term["word"] else [term["value"]]
+    return {"key": term["key"], "operator": operator, "values": [value.strip() for value in listed]}

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from eventing.events import Reference
 from eventing.podsource.turns import Room
 from kube.budgets import Budget, admitted, covers, goes_beside, plan
+from kube.maintenance import draining
 from kube.maintenance import objects as m
 from kube.paths import Object
-from kube.pods import Pod, is_terminating, sort, uid
+from kube.pods import DrainOptions, Pod, Sorted, is_terminating, uid
 from kube.selectors import matches
 
 
@@ -26,6 +28,19 @@ class DrainingNode:
         self.task: asyncio.Task[None] | None = None
         self._pods: dict[str, Pod] = {}
         self._waiting: dict[str, list[Pod]] | None = None
+
+    def maintain(self, item: Object) -> bool:
+        """Take in a maintenance as it is now; returns whether other pods may have to leave by it than before."""
+        before = self._options
+        self.maintenances[item["metadata"]["uid"]] = item
+        self._waiting = None
+        return self._options != before
+
+    @property
+    def _options(self) -> DrainOptions:
+        """How the one drains that has begun; of several on a node only one does."""
+        items = sorted(self.maintenances.values(), key=m.has_begun, reverse=True)
+        return draining.options_of(items[0] if items else {})
 
     def references(self) -> list[Reference]:
         """What its events are about: all its maintenances, as the watch that shows which has begun may lag behind."""
@@ -52,18 +67,28 @@ class DrainingNode:
         self._waiting = None
         return self._pods.pop(uid(pod), None)
 
+    def told_apart(self, pods: Iterable[Pod] | None = None) -> Sorted:
+        """These pods, or all of the node, told apart by `spec.drain` (DRN-1a)."""
+        listed = self._pods.values() if pods is None else pods
+        return draining.sorted_for(listed, self._options, datetime.now(timezone.utc))
+
     def leaving(self) -> list[Pod]:
         """The pods that are still to leave the node, DaemonSet pods aside."""
-        return sort(self._pods.values()).leaving
+        return self.told_apart().leaving
+
+    def going(self) -> list[Pod]:
+        """Those of them that `spec.drain` does not refuse."""
+        return draining.going(self.told_apart(), self._options)
 
     def waiting(self, namespace: str) -> list[Pod]:
         """The pods of a namespace that are not on their way yet.
 
         DaemonSet pods are among them when no other pod is left: those whose DaemonSet is gone leave then (NMO-7).
+        Pods that `spec.drain` refuses are not: for them no budget opens.
         """
         if self._waiting is None:
-            found, self._waiting = sort(self._pods.values()), defaultdict(list)
-            for pod in found.leaving or found.daemons:
+            found, self._waiting = self.told_apart(), defaultdict(list)
+            for pod in draining.going(found, self._options) if found.leaving else found.daemons:
                 if not is_terminating(pod):
                     self._waiting[pod["metadata"]["namespace"]].append(pod)
         return self._waiting.get(namespace, [])

@@ -30,7 +30,7 @@ from kube.door.following import follow
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, Group
 from kube.paths import Object, pods_on
-from kube.pods import Pod, is_terminating, sort
+from kube.pods import Pod, is_terminating
 from kube.trimming import trimmed_budget, trimmed_pod
 
 FIRST_LOOK, LONGEST_LOOK = 2.0, 60.0
@@ -104,10 +104,13 @@ class PodSource:
         if not gone and not m.is_deleting(item) and m.phase(item) not in (m.SUCCEEDED, m.FAILED):
             node = self._nodes.setdefault(name, DrainingNode(name))
             had_begun = node.has_begun()
-            node.maintenances[key] = item
+            differs = node.maintain(item)
             node.task = node.task or self._tasks.start(self._pods(node))
             if node.has_begun() and not had_begun:
                 self._begin(node, seen_before)
+            elif differs:
+                self._openings.node_changed(node)
+                self._wake.set()
         elif name in self._nodes:
             node = self._nodes[name]
             node.maintenances.pop(key, None)
@@ -162,7 +165,7 @@ class PodSource:
             self._openings.pod_acted(node, pod, self._clock())
         self._openings.pod_left(node, pod)
         self._openings.pod_changed(node, pod)
-        found, empty = sort([pod]), not node.leaving()
+        found, empty = node.told_apart([pod]), not node.leaving()
         if empty:
             self._openings.node_changed(node)
         if found.leaving or (found.daemons and empty and node.has_begun()):
@@ -174,8 +177,8 @@ class PodSource:
         While all pods that are left are terminating, it concerns the status alone. A DaemonSet pod counts when no other
         pod is left: it may have been the last one whose DaemonSet is gone (NMO-7).
         """
-        pending = node.leaving()
-        flag = "progress" if pending and all(map(is_terminating, pending)) else "more"
+        pending, going = node.leaving(), node.going()
+        flag = "progress" if going and all(map(is_terminating, going)) else "more"
         if not pending:
             self._openings.pass_begins(node, self._clock())
         for reference in node.references():

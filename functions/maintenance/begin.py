@@ -19,12 +19,12 @@ from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict
 from kube.door.evicting import orphans
-from kube.maintenance import leases
+from kube.maintenance import draining, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.nodes import Node, node_path
 from kube.paths import Object, pods_on
-from kube.pods import Pod, sort, warning
+from kube.pods import Pod
 
 CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
 EMITS = (events.MAINTENANCE_BEGUN,)
@@ -84,13 +84,14 @@ def _read(name: str, cluster: Cluster, *, count: bool) -> tuple[Node | None, Obj
 
 
 def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> Object:
-    """All pods of the node, and those that are to leave."""
+    """All pods of the node, and those that are to leave by `spec.drain` (DRN-1a)."""
     reason = (maintenance.get("spec") or {}).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
     log_about(f"Applying Maintenance mode on Node: {name} with Reason: {reason}", maintenance)
-    found = sort(pods, orphans=cluster.run(orphans(cluster.api, pods)))
-    if said := warning(found):
+    options, gone = draining.options_of(maintenance), cluster.run(orphans(cluster.api, pods))
+    found = draining.sorted_for(pods, options, datetime.now(timezone.utc), gone)
+    if said := draining.warned(found, options):
         log_about(f"WARNING: {said}", maintenance)
     return {"totalpods": len(pods), "evictionPods": len(found.leaving)}
 

@@ -9,13 +9,13 @@ from enum import Enum
 from functools import cached_property
 
 from eventing import events
-from kube.maintenance import leases
+from kube.maintenance import draining, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.patience import parted
 from kube.nodes import Node, in_maintenance, labelled_for
 from kube.paths import Object
-from kube.pods import Pod, is_terminating, sort
+from kube.pods import Pod, is_terminating
 
 UNDER_WAY_SECONDS = 5.0
 """From step to step an event takes milliseconds, on a busy cluster seconds; until then it counts as under way."""
@@ -119,12 +119,16 @@ def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, n
 
 def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
     """What one waits for whose node is as it should be: the next look at its pods, or nothing."""
-    leaving = sort(pods).leaving
-    if not leaving:
+    options, listed = draining.options_of(item), list(pods)
+    orphans = draining.known_orphans(listed, m.blocked_pods(item))
+    found = draining.sorted_for(listed, options, now, orphans)
+    if not found.leaving:
         return "" if m.phase(item) == m.SUCCEEDED else events.NODE_TAINTED
-    to_evict, _ = parted(leaving, item, now)
+    if m.is_changed(item) or not draining.are_told(draining.refused(found, options), item):
+        return events.NODE_TAINTED
+    to_evict, _ = parted(draining.going(found, options), item, now)
     if all(is_ending(pod, now) for pod in to_evict):
-        return ""  # nothing to do before one of them is gone, which PodSource emits, or one has rested (rule 9)
+        return ""  # until one is gone, which PodSource emits, one has rested (rule 9), or a person acts (DRN-1a)
     return events.NODE_TAINTED
 
 

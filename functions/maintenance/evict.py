@@ -4,6 +4,7 @@ In: `node.tainted`, `budget.opened`, `pods.gone` and `pods.evicted` flagged `mor
 `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
 daemonsets get.
+With `spec.drain.disableEviction` it deletes pods, which the component `deleting` lets it do and no base right does.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from kube.door.cluster import Cluster
 from kube.door.evicting import evict_batch, orphans
 from kube.door.together import together
 from kube.evictions import Batch, summary
-from kube.maintenance import patience
+from kube.maintenance import draining, patience
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import Node, is_closed
 from kube.paths import Object, pods_on
-from kube.pods import Pod, is_terminating, sort
+from kube.pods import DrainOptions, Pod, Sorted, is_terminating
 from kube.words import counted
 
 CONSUMES = events.FLAGS["more"]
@@ -54,16 +55,18 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
             raise Failed(f"node {name} was cordoned and tainted twice, and is not: somebody undoes it at once")
         data = {"message": f"node {name} is not cordoned and tainted any more", "again": True}
         return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=data)]
-    pods, budgets, version = cluster.run(_waiting(cluster.api, name, event, listed))
-    if not pods:
+    options = draining.options_of(maintenance)
+    pods, budgets, version = cluster.run(_waiting(cluster.api, name, event, listed, options))
+    if not pods.leaving:
         if phase(maintenance) == SUCCEEDED:
             return []  # a hint that came late: the status has it already
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data={"podsVersion": version})]
     now = datetime.now(timezone.utc)
-    due, resting = patience.parted(pods, maintenance, now)
-    batch = cluster.run(evict_batch(cluster.api, plan(due, budgets)))
+    due, resting = patience.parted(draining.going(pods, options), maintenance, now)
+    batch = cluster.run(evict_batch(cluster.api, plan(due, budgets, options)))
     more = _more(batch, maintenance)
-    batch.blocked = [*patience.dated(batch.blocked, maintenance, now), *resting]
+    dated = patience.dated(batch.blocked, maintenance, now)
+    batch.blocked = [*dated, *resting, *draining.refused(pods, options)]
     if not marks.is_replay(event):
         _count(batch)
     _log(maintenance, batch)
@@ -89,16 +92,18 @@ async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Obj
     return *found, listed
 
 
-async def _waiting(api: Api, node: str, event: BaseCloudEvent, listed: Object) -> tuple[list[Pod], list[Object], str]:
-    """The pods still to leave, the budgets, and the version of the list that shows the pods.
+async def _waiting(
+    api: Api, node: str, event: BaseCloudEvent, listed: Object, options: DrainOptions
+) -> tuple[Sorted, list[Object], str]:
+    """The pods of the node told apart, the budgets, and the version of the list that shows the pods.
 
     The budgets are no older than the state that the event speaks of.
     """
     claimed = event.get_type() == events.PODS_GONE and bool(version_of(event, "podsVersion"))
-    pods, version = await leaving(api, node, listed, claimed=claimed)
-    waiting = [pod for pod in pods if not is_terminating(pod)]
+    found, version = await told_apart(api, node, listed, options, claimed=claimed)
+    waiting = [pod for pod in draining.going(found, options) if not is_terminating(pod)]
     budgets = await _budgets(api, waiting, version_of(event, "budgetsVersion") or "0")
-    return pods, budgets, version
+    return found, budgets, version
 
 
 async def _budgets(api: Api, pods: list[Pod], version: str) -> list[Object]:
@@ -107,20 +112,24 @@ async def _budgets(api: Api, pods: list[Pod], version: str) -> list[Object]:
     return [budget for listed in lists for budget in listed["items"]]
 
 
-async def leaving(api: Api, node: str, listed: Object, *, claimed: bool) -> tuple[list[Pod], str]:
-    """The pods still to leave, and the version of the list that shows them.
+async def told_apart(
+    api: Api, node: str, listed: Object, options: DrainOptions, *, claimed: bool
+) -> tuple[Sorted, str]:
+    """The pods of the node, those still to leave among them, and the version of the list that shows them.
 
-    Empty is a claim, so it is looked at again: in the newest state, unless `claimed` (the list is no older than the
-    state in which the last pod was seen gone), and with orphaned DaemonSet pods told apart.
+    That none is left is a claim, so it is looked at again: in the newest state, unless `claimed` (the list is no older
+    than the state in which the last pod was seen gone), and with orphaned DaemonSet pods told apart. These come last
+    also where pods are left that `spec.drain` refuses.
     """
-    found = sort(listed["items"])
+    now = datetime.now(timezone.utc)
+    found = draining.sorted_for(listed["items"], options, now)
     if not found.leaving and not claimed:
         path, fields = pods_on(node)
         listed = await api.list(path, fields=fields)
-        found = sort(listed["items"])
-    if not found.leaving and found.daemons:
-        found = sort(listed["items"], orphans=await orphans(api, found.daemons))
-    return found.leaving, listed["metadata"]["resourceVersion"]
+        found = draining.sorted_for(listed["items"], options, now)
+    if found.daemons and not draining.going(found, options):
+        found = draining.sorted_for(listed["items"], options, now, await orphans(api, found.daemons))
+    return found, listed["metadata"]["resourceVersion"]
 
 
 def _more(batch: Batch, maintenance: Maintenance) -> bool:

@@ -204,13 +204,15 @@ class Api:
         """PATCH by merge, or with `content_type=JSON_PATCH` by a list of operations."""
         return await self.request("PATCH", path, body=body, content_type=content_type)
 
-    async def delete(self, path: str, *, uid: str, version: str = "") -> Object:
+    async def delete(
+        self, path: str, *, uid: str, version: str = "", options: Mapping[str, object] | None = None
+    ) -> Object:
         """DELETE the object at `path` if it is still the one with `uid`; `Conflict` when it is another.
 
-        With `version` also when somebody has written it since.
+        With `version` also when somebody has written it since. `options` are more fields of `DeleteOptions`.
         """
         preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
-        return await self.request("DELETE", path, body={"preconditions": preconditions})
+        return await self.request("DELETE", path, body={"preconditions": preconditions, **(options or {})})
 
     async def watch(
         self, path: str, *, version: str, fields: str = "", labels: str = ""

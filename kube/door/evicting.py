@@ -65,7 +65,7 @@ async def _evict_queue(
     sent: list[tuple[Pod, Sent]] = []
     rest = sorted(random.sample(queue, len(queue)), key=sending.has_sent)
     while rest and not any(one.is_refused(BUDGET_REFUSES) for _, one in sent):
-        one = await sending.send(rest[-1], until, budget)
+        one = await sending.send(rest[-1], until, budget, plan.options)
         if one is None:
             break
         sent.append((rest.pop(), one))

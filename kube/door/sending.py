@@ -12,8 +12,16 @@ from kube.door.api import Api, absent_ok
 from kube.door.deadline import within
 from kube.door.errors import ApiError, Conflict, NotFound
 from kube.door.pacing import Lane, Usual, pace
-from kube.evictions import eviction_of, eviction_path, is_by_admission, pod_path, refusal_of
-from kube.pods import Pod, is_terminating, uid
+from kube.evictions import (
+    eviction_of,
+    eviction_path,
+    grace_of,
+    is_by_admission,
+    pod_path,
+    refusal_of,
+    refusal_of_deletion,
+)
+from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, is_terminating, uid
 
 Outcome = Blocked | Literal["evicted", "gone"]
 ANSWERED_SECONDS = 30.0
@@ -62,10 +70,12 @@ class Sending:
             _sendings[api] = cls(api)
         return _sendings[api]
 
-    async def send(self, pod: Pod, until: float, budget: str = "") -> Sent | None:
+    async def send(
+        self, pod: Pod, until: float, budget: str = "", options: DrainOptions = NODE_MAINTENANCE
+    ) -> Sent | None:
         """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time.
 
-        Behind a `budget` (namespace/name) it has a turn there, too.
+        Behind a `budget` (namespace/name) it has a turn there, too. The options may make a deletion of it (DRN-1a).
         """
         if self.has_sent(pod):
             return self._sent[uid(pod)]
@@ -76,7 +86,8 @@ class Sending:
         lane = self.lane(budget) if budget else None
         if lane and not await lane.turn(until):
             return None
-        sent = self._sent[uid(pod)] = Sent(asyncio.create_task(self._evict(pod, bool(budget))), time.monotonic())
+        work = self._evict(pod, bool(budget), options)
+        sent = self._sent[uid(pod)] = Sent(asyncio.create_task(work), time.monotonic())
         if lane:
             lane.put(sent.task)
         asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, pod, sent)
@@ -107,18 +118,18 @@ class Sending:
         if self._sent.get(uid(pod)) is sent:
             self.forget(pod)
 
-    async def _evict(self, pod: Pod, budgeted: bool) -> Outcome:
+    async def _evict(self, pod: Pod, budgeted: bool, options: DrainOptions) -> Outcome:
         async with self._room:
             with within(ANSWERED_SECONDS):
                 try:
-                    return await self._attempts(pod, budgeted)
+                    return await self._attempts(pod, budgeted, options)
                 except ApiError as error:
-                    return _refusal(pod, error)
+                    return _refusal(pod, error, options)
 
-    async def _attempts(self, pod: Pod, budgeted: bool) -> Outcome:
+    async def _attempts(self, pod: Pod, budgeted: bool, options: DrainOptions) -> Outcome:
         for _ in range(ATTEMPTS):
             try:
-                await self._api.create(eviction_path(pod), eviction_of(pod, budgeted=budgeted))
+                await self._request(pod, budgeted, options)
             except (NotFound, Conflict) as error:
                 if is_by_admission(error.message):
                     raise
@@ -132,15 +143,23 @@ class Sending:
                 return "evicted"
         return Blocked(identity(pod), "Changing", f"the pod changed {ATTEMPTS} times while its eviction was sent")
 
+    async def _request(self, pod: Pod, budgeted: bool, options: DrainOptions) -> None:
+        if options.disable_eviction:
+            version = pod["metadata"]["resourceVersion"]
+            await self._api.delete(pod_path(pod), uid=uid(pod), version=version, options=grace_of(options))
+        else:
+            await self._api.create(eviction_path(pod), eviction_of(pod, budgeted=budgeted, options=options))
+
 
 _sendings: WeakKeyDictionary[Api, Sending] = WeakKeyDictionary()
 
 
-def _refusal(pod: Pod, error: ApiError) -> Blocked:
+def _refusal(pod: Pod, error: ApiError, options: DrainOptions) -> Blocked:
     """Why it was not done. A server that is busy by its own account is left in peace by all."""
     if not error.status:
         return Blocked(identity(pod), "NoAnswer", "no answer to its eviction: the API server or a webhook is away")
-    refusal = refusal_of(pod, error.status, error.message, error.body)
+    reading = refusal_of_deletion if options.disable_eviction else refusal_of
+    refusal = reading(pod, error.status, error.message, error.body)
     if refusal.reason == "Busy":
         asked = (error.body.get("details") or {}).get("retryAfterSeconds") or 1
         pace().rest(min(float(asked), LONGEST_REST))

@@ -46,12 +46,15 @@ def node_name(maintenance: Maintenance) -> str:
 
 
 def trimmed(maintenance: Maintenance) -> Object:
-    """What tells which node it is about, whether it has begun, and whether it is over; pending pods are many."""
+    """What tells which node it is about, which pods leave, whether it has begun, and is over; pending pods are many."""
     metadata, wanted = maintenance["metadata"], ("name", "uid", "resourceVersion", "deletionTimestamp", "finalizers")
     kept = {name: metadata[name] for name in wanted if name in metadata}
     noted = (metadata.get("annotations") or {}).get(SNAPSHOT)
     annotations = {"annotations": {SNAPSHOT: noted}} if noted else {}
+    drain = (maintenance.get("spec") or {}).get("drain")
     spec, status = {"nodeName": node_name(maintenance)}, {"phase": phase(maintenance)}
+    if drain is not None:
+        spec["drain"] = drain
     return {"metadata": {**kept, **annotations}, "spec": spec, "status": status}
 
 
@@ -105,6 +108,12 @@ def has_given_up(maintenance: Maintenance) -> bool:
 def claims_node(maintenance: Maintenance) -> bool:
     """It has its node, waits for it, or is about to give it back: somebody answers for the node."""
     return not (is_over(maintenance) or has_given_up(maintenance))
+
+
+def is_changed(maintenance: Maintenance) -> bool:
+    """Whether the spec was written since the status spoke of it: what was refused then may be granted now (DRN-1a)."""
+    seen, now = condition(maintenance, "Drained").get("observedGeneration"), maintenance["metadata"].get("generation")
+    return isinstance(seen, int) and isinstance(now, int) and seen < now
 
 
 def requester(maintenance: Maintenance) -> str:

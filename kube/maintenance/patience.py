@@ -17,6 +17,7 @@ from kube.maintenance.objects import (
     blocked_pods,
     condition,
     group,
+    is_changed,
     moment,
     moment_or_none,
     timestamp,
@@ -46,10 +47,14 @@ def is_resting(announced: Mapping[str, Any] | None, now: datetime) -> bool:
 
 
 def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[Blocked]]:
-    """The pods to evict, and those that are left alone for now, with the reason."""
+    """The pods to evict, and those that are left alone for now, with the reason.
+
+    What was refused under another spec is tried under this one at once (DRN-1a).
+    """
     due: list[Pod] = []
     resting: list[Blocked] = []
-    known = {(item["namespace"], item["name"]): item for item in blocked_pods(maintenance)}
+    told = [] if is_changed(maintenance) else blocked_pods(maintenance)
+    known = {(item["namespace"], item["name"]): item for item in told}
     for pod in pods:
         metadata = pod["metadata"]
         refused = known.get((metadata["namespace"], metadata["name"]))

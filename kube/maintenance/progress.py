@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from kube import pods as podrules
+from kube.maintenance import draining
 from kube.maintenance.objects import (
     FAILED,
     MOST_LEASE_ERRORS,
@@ -126,7 +127,7 @@ def _status_begun(
 ) -> Object:
     before = maintenance.get("status") or {}
     counts = snapshot(maintenance) or {}
-    pending = podrules.sort(pods).leaving
+    pending = _pending(maintenance, pods, findings, now)
     done = not pending and (findings.drained or before.get("phase") == SUCCEEDED)
     phase = SUCCEEDED if done else RUNNING
     percent = 100 if done else progress(counts["evictionPods"], len(pending), _reached(before))
@@ -148,6 +149,12 @@ def _status_begun(
         "errorOnLeaseCount": refused or None,
         "conditions": _conditions(maintenance, node, done, _left(pending, blocked, named, listed), blocked, now),
     }
+
+
+def _pending(maintenance: Maintenance, pods: Sequence[Pod], findings: Findings, now: datetime) -> list[Pod]:
+    known = blocked_pods(maintenance) if findings.blocked is None else findings.blocked
+    orphans = draining.known_orphans(pods, known)
+    return draining.sorted_for(pods, draining.options_of(maintenance), now, orphans).leaving
 
 
 def _reached(before: Mapping[str, Any]) -> int:
