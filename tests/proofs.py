@@ -72,6 +72,7 @@ REQUIREMENTS = {
     "KNM-5": "Log records are JSON with the documented keys and messages.",
     "KNM-6": "The pods left are those that `kubectl drain` leaves.",
     "DRN-1": "Our drain takes the documented flags, old spelling and new, and does as `kubectl drain` does.",
+    "DRN-1a": "`spec.drain` carries kubectl's flags; what they refuse is a blocked pod, with flag and remedy.",
     "DRN-2": "emptyDir: gone with its flag; without it nothing is evicted, and the pod is named.",
     "DRN-3": "DaemonSets: left alone with their flag; without it nothing is evicted, and the pod is named.",
     "DRN-4": "Pods without controller: gone with force; without it nothing is evicted, and the pod is named.",

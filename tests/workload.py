@@ -107,13 +107,15 @@ class Workload:
         )
         return list(known.values())
 
-    def maintenance(self, node: str, group: Group = MEDIK8S, *, reason: str = "test", **metadata: Any) -> Object:
-        """Create a NodeMaintenance of `node`; returns it."""
+    def maintenance(
+        self, node: str, group: Group = MEDIK8S, *, reason: str = "test", drain: Object | None = None, **metadata: Any
+    ) -> Object:
+        """Create a NodeMaintenance of `node`, with this `spec.drain` if any; returns it."""
         body = {
             "apiVersion": group.api_version,
             "kind": "NodeMaintenance",
             "metadata": {"name": f"maintenance-{next(_numbers)}", **metadata},
-            "spec": {"nodeName": node, "reason": reason},
+            "spec": {"nodeName": node, "reason": reason, **({"drain": drain} if drain is not None else {})},
         }
         return self.admin.create(group.path, body)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kube.door.cluster import Cluster
+from kube.door.errors import Rejected
 from kube.paths import Object
-from kube.selectors import matches, text
+from kube.selectors import matches, parsed, text
 from localcluster.cluster import LocalCluster
 from tests.workload import Workload
 
@@ -72,3 +73,52 @@ def test_a_selector_is_written_as_the_query_takes_it(selector: Object, query: st
 def test_what_no_selector_has_is_refused(selector: Object) -> None:
     with pytest.raises(ValueError, match="unknown"):
         text(selector)
+
+
+@pytest.mark.parametrize(("_selector", "query", "numbers"), CASES)
+def test_a_query_is_read_as_the_server_reads_it(_selector: Object, query: str, numbers: list[int]) -> None:
+    """DRN-1a: what is written for a query comes back as a selector of the same labels."""
+    assert [number for number, labels in enumerate(LABELS) if matches(parsed(query), labels)] == numbers
+
+
+WORDS = [
+    *("app", " app ", "!app", "! app", "app=db", "app==db", "app = db", "app!=db", "app=", "app=,tier", "app==,tier=x"),
+    *(
+        "app in (db)",
+        "app in(db)",
+        "app in ( db , web )",
+        "app notin (db,web)",
+        "app in (db,)",
+        "app in (,)",
+        "\tapp=db",
+    ),
+    *("example.com/app=db", "app=db,tier=x", "app in (db),!tier", "App_1.x=Y_2", "in=in", "in in (in)", "notin"),
+    *("app in ()", "app=db,", ",app", "app,,tier", "app=(", "app in db", "app in (db", "=db", "!", "!app=db"),
+    *("app=-db", "app=db-", "-app", "a/b/c", "/app", "app=d b", "app db", "app=db;tier=x", "app!db", "app:db"),
+    *("x" * 63 + "=a", "x" * 64 + "=a", "a=" + "x" * 63, "a=" + "x" * 64, "Example.com/app=db", "a..b/app=db", "é=a"),
+]
+
+
+@pytest.mark.parametrize("query", WORDS)
+def test_a_query_is_readable_when_the_server_can_read_it(query: str, listed: tuple[Cluster, str]) -> None:
+    """DRN-1a, DRN-5: and the same objects are selected; only comparisons with numbers are the server's alone."""
+    admin, path = listed
+    try:
+        items = [item["metadata"] for item in admin.list(path)["items"]]
+        by_server = [item["metadata"]["name"] for item in admin.list(path, labels=query)["items"]]
+    except Rejected:
+        with pytest.raises(ValueError, match="is no condition on a label"):
+            parsed(query)
+        return
+
+    assert [item["name"] for item in items if matches(parsed(query), item.get("labels") or {})] == by_server
+
+
+@pytest.mark.parametrize("query", ["app>1", "app < 1"])
+def test_comparisons_are_not_read(query: str) -> None:
+    with pytest.raises(ValueError, match="is no condition on a label"):
+        parsed(query)
+
+
+def test_no_query_is_the_selector_of_everything() -> None:
+    assert parsed("") == parsed("  ") == {}

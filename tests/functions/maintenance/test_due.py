@@ -213,6 +213,49 @@ def test_what_the_pods_tell(item: Object, pods: list[Object], answer: str) -> No
     assert due_by(item, pods, NOW) == answer
 
 
+TOLD = {"namespace": "ns", "name": "pod", "reason": "Force", "message": "", "budget": ""}
+KEPT = {"force": False}
+
+
+def draining(drain: Object, *blocked: Object, phase: str = "Running", seen: int = 1) -> Object:
+    """One with this `spec.drain`, of which the status has seen the generation `seen` of 1."""
+    conditions = [{"type": "Drained", "status": "False", "observedGeneration": seen}]
+    item = maintenance({"phase": phase, "blockedPods": list(blocked), "conditions": conditions})
+    return {**item, "spec": {**item["spec"], "drain": drain}}
+
+
+@pytest.mark.parametrize(
+    ("item", "pods", "answer"),
+    [
+        pytest.param(draining(KEPT, TOLD), [pod()], "", id="told"),
+        pytest.param(draining(KEPT), [pod()], events.NODE_TAINTED, id="not told"),
+        pytest.param(draining({}, TOLD), [pod()], events.NODE_TAINTED, id="allowed now"),
+        pytest.param(draining(KEPT, TOLD, seen=0), [pod()], events.NODE_TAINTED, id="spec changed"),
+        pytest.param(draining(KEPT, TOLD), [pod(), pod("web", owner="Job")], events.NODE_TAINTED, id="another may go"),
+        pytest.param(
+            draining(KEPT, TOLD),
+            [pod(), pod("web", owner="Job", deletionTimestamp="2026-01-02T03:04:06Z")],
+            "",
+            id="another is on its way",
+        ),
+        pytest.param(draining({"podSelector": "a=b"}, TOLD), [pod()], events.NODE_TAINTED, id="none selected any more"),
+        pytest.param(draining({"podSelector": "a=b"}, phase="Succeeded", seen=0), [pod()], "", id="none selected"),
+        pytest.param(draining({"podSelector": "a="}, phase="Succeeded"), [pod()], "", id="drained"),
+    ],
+)
+def test_what_the_pods_tell_under_flags(item: Object, pods: list[Object], answer: str) -> None:
+    """DRN-1a, rule 8: a refused pod that the status names is left to a person; a changed spec is obeyed by the tick."""
+    assert due_by(item, pods, NOW) == answer
+
+
+def test_a_daemon_without_its_daemonset_that_is_told_is_left_to_a_person() -> None:
+    """DRN-1a, NMO-7: the tick does not know that its DaemonSet is gone, but the status says so."""
+    told = {**TOLD, "name": "agent"}
+
+    assert due_by(draining(KEPT, told), [pod("agent", owner="DaemonSet")], NOW) == ""
+    assert due_by(draining({}, told), [pod("agent", owner="DaemonSet")], NOW) == events.NODE_TAINTED
+
+
 @pytest.mark.parametrize("foreign", ["yesterday", "2026-01-02T03:03:00.5+00:00", 7])
 def test_a_time_in_another_form_stops_no_tick(foreign: object) -> None:
     """X-3: a status that another program wrote: looked after all the same."""
