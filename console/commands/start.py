@@ -12,6 +12,7 @@ from console.operations.maintaining import create
 from console.operations.watching import watched
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
+from console.terminal.flags import KubectlFlags, switch
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import live, note, show_json
 from kube.door.api import Api
@@ -19,35 +20,78 @@ from kube.door.reviews import whoami
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.objects import FAILED, condition, is_deleting, node_name
 from kube.paths import Object
+from kube.selectors import parsed
 
 GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
+FIELDS = {
+    "force": "force",
+    "delete_emptydir_data": "deleteEmptyDirData",
+    "ignore_daemonsets": "ignoreDaemonSets",
+    "pod_selector": "podSelector",
+    "grace_period": "gracePeriodSeconds",
+    "disable_eviction": "disableEviction",
+    "skip_wait_for_delete_timeout": "skipWaitForDeleteTimeoutSeconds",
+}
+"""A flag of `kubectl drain` → the field of `spec.drain` (DRN-1a)."""
 
 
-@click.command
+def selector(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """A usage error for a selector that cannot be read."""
+    try:
+        parsed(value or "")
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
+@click.command(cls=KubectlFlags)
 @click.argument("node")
 @click.option("--reason", default="", help="Why, in your own words.")
 @click.option("--name", default="", help="Name of the NodeMaintenance.  [default: the node's name]")
 @click.option(
     "--group", type=click.Choice(list(GROUPS)), default="medik8s", show_default=True, help="API group to use."
 )
+@switch("--force", default=None, help="Evict pods too that no controller makes again.  [default: true]")
+@switch(
+    "--delete-emptydir-data",
+    "--delete-local-data",
+    default=None,
+    help="Evict pods with emptyDir volumes too; their data is lost.  [default: true]",
+)
+@switch("--ignore-daemonsets", default=None, help="Leave DaemonSet pods where they are.  [default: true]")
+@click.option("--pod-selector", callback=selector, help="Evict only pods with these labels, such as app=web.")
+@click.option(
+    "--grace-period", type=click.IntRange(-1), help="Seconds that pods have to end.  [default: the pod's own]"
+)
+@switch("--disable-eviction", default=None, help="Delete pods, whatever their budgets say.  [default: false]")
+@click.option(
+    "--skip-wait-for-delete-timeout",
+    type=click.IntRange(0),
+    help="Do not wait for pods that were to be gone so many seconds ago.  [default: wait]",
+)
 @click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
 @timeout_option("0", "the node is drained, with --wait")
 @output_option
 @cluster_options
-def start(node: str, reason: str, name: str, group: str, wait: bool, timeout: float, output: str) -> None:
+def start(
+    node: str, reason: str, name: str, group: str, wait: bool, timeout: float, output: str, **flags: object
+) -> None:
     """Take NODE out of service: cordon it, taint it and evict its pods.
 
-    Pods that no controller makes again, and emptyDir data, are lost, as with kubectl drain --force.
+    Pods that no controller makes again, and emptyDir data, are lost, as with kubectl drain --force, unless a flag
+    says false: such pods stay, the status names them, and the others go.
 
     \b
     Example:
       kubectl maintenance start node-1 --reason "new disk"
+      kubectl maintenance start node-1 --force=false --delete-emptydir-data=false
       kubectl maintenance start node-1 --wait --timeout 10m
     """
     check_timeout(wait=wait, remedy="add --wait")
+    drain = {FIELDS[flag]: value for flag, value in flags.items()}
 
     async def work(api: Api) -> Object:
-        made = await create(api, GROUPS[group], node, name or node, reason, await whoami(api))
+        made = await create(api, GROUPS[group], node, name or node, reason, await whoami(api), drain)
         note(f"{full_name(made)} created", output)
         if not wait:
             note(f"Follow it with: kubectl maintenance status {node} --watch", output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 from console.operations.describing import full_name, phase_word
@@ -10,6 +10,7 @@ from console.operations.errors import Refusal
 from kube.door.api import Api, absent_ok
 from kube.door.errors import Conflict, NotFound
 from kube.door.together import together
+from kube.maintenance.draining import spec_of
 from kube.maintenance.groups import Group
 from kube.maintenance.lookup import maintenances
 from kube.maintenance.objects import REQUESTER, is_deleting, node_name, path
@@ -30,11 +31,22 @@ def unknown(name: str) -> Refusal:
     return Refusal(HTTPStatus.NOT_FOUND, f"there is no node {name}", "see kubectl get nodes")
 
 
-async def create(api: Api, group: Group, node: str, name: str, reason: str, requester: str = "") -> Object:
-    """Create the NodeMaintenance, or refuse: unknown node, in maintenance already, name taken (NMO-19, NMO-22)."""
+async def create(
+    api: Api,
+    group: Group,
+    node: str,
+    name: str,
+    reason: str,
+    requester: str = "",
+    drain: Mapping[str, object] | None = None,
+) -> Object:
+    """Create the NodeMaintenance, or refuse: unknown node, in maintenance already, name taken (NMO-19, NMO-22).
+
+    `drain` are the fields of `spec.drain`; those that are None are not set (DRN-1a).
+    """
     await known_node(api, node)
     await _refuse_second(api, node)
-    spec = {"nodeName": node, **({"reason": reason} if reason else {})}
+    spec = {"nodeName": node, **({"reason": reason} if reason else {}), **spec_of(drain or {})}
     metadata = {"name": name, **({"annotations": {REQUESTER: requester}} if requester else {})}
     body = {"apiVersion": group.api_version, "kind": "NodeMaintenance", "metadata": metadata, "spec": spec}
     try:

@@ -11,9 +11,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 METAVAR = "[=true|false]"
 
 
-def switch(*names: str, help: str) -> Callable[[Decorated], Decorated]:
-    """A flag that is off unless given, for a command of class `KubectlFlags`."""
-    return click.option(*names, type=bool, default=False, metavar=METAVAR, help=help)
+def switch(*names: str, help: str, default: bool | None = False) -> Callable[[Decorated], Decorated]:
+    """A flag that is off unless given, or has another default, for a command of class `KubectlFlags`."""
+    return click.option(*names, type=bool, default=default, metavar=METAVAR, help=help)
 
 
 class KubectlFlags(click.Command):

@@ -84,7 +84,7 @@ def await_gone(work: Workload, *pods: str) -> None:
 def test_what_a_flag_refuses_is_blocked_and_the_others_go(
     functions: Functions, work: Workload, flag: str, name: str, reason: str, message: str
 ) -> None:
-    """DRN-1a, rule 8: named with the flag and the remedy; no tick speaks of it again, and allowed it is obeyed by one."""
+    """DRN-1a, rule 8: named with the flag and the remedy; no tick speaks of it again, but of a changed spec."""
     node = work.node()
     work.pods(node, "bare")
     work.pods(node, "scratch", empty_dir=True)
