@@ -123,11 +123,20 @@ class Scene:
         self.admin.create(path, {**body, "spec": {"selector": {"matchLabels": labels}, **spec}})
         return self.until(path, name, lambda item: _allows(item, allowed))
 
-    def maintain(self, node: str, *, group: str = MEDIK8S.api_version, name: str = "", reason: str = "test") -> str:
+    def maintain(
+        self,
+        node: str,
+        *,
+        group: str = MEDIK8S.api_version,
+        name: str = "",
+        reason: str = "test",
+        drain: Object | None = None,
+    ) -> str:
         """Create a NodeMaintenance; returns its path."""
         name = name or f"m-{next(NUMBERS)}"
         body = {"apiVersion": group, "kind": "NodeMaintenance", "metadata": {"name": name}}
-        self.admin.create(GROUPS[group].path, {**body, "spec": {"nodeName": node, "reason": reason}})
+        spec: Object = {"nodeName": node, "reason": reason, **({"drain": drain} if drain else {})}
+        self.admin.create(GROUPS[group].path, {**body, "spec": spec})
         return f"{GROUPS[group].path}/{name}"
 
     def history(self, path: str, done: Callable[[Object], bool], seconds: float = 30.0) -> list[Object]:

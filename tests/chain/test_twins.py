@@ -67,6 +67,71 @@ def test_our_command_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene) -> 
     assert [taint["key"] for taint in scene.spec(node)["taints"]] == ["node.kubernetes.io/unschedulable"]
 
 
+@proves("DRN-1a")
+@pytest.mark.parametrize(
+    ("flags", "drain"),
+    [
+        pytest.param(FLAGS, {"force": True, "deleteEmptyDirData": True, "ignoreDaemonSets": True}, id="all"),
+        pytest.param((*FLAGS, "--pod-selector=kind in (bare, job)"), {"podSelector": "kind in (bare, job)"}, id="some"),
+        pytest.param((*FLAGS, "--pod-selector=kind!=bare"), {"podSelector": "kind!=bare"}, id="but one"),
+        pytest.param((*FLAGS, "--grace-period=1"), {"gracePeriodSeconds": 1}, id="grace period"),
+    ],
+)
+def test_a_maintenance_with_flags_leaves_the_pods_that_kubectl_drain_leaves(
+    scene: Scene, flags: tuple[str, ...], drain: Object
+) -> None:
+    """DRN-1a: kubectl's flags on one node, `spec.drain` on the other."""
+    twin, node = furnished(scene), furnished(scene)
+
+    scene.cluster.kubectl("drain", twin, *flags)
+    path = scene.maintain(node, drain=drain)
+    scene.reaches(path)
+
+    left, expected = kinds_on(scene, node), kinds_on(scene, twin)
+    assert sorted(left.values()) == sorted(expected.values())
+    scene.delete(path)
+    scene.gone(path)
+
+
+REFUSING = {
+    "force": ("--force=false", ["bare", "emptydir"]),
+    "deleteEmptyDirData": ("--delete-emptydir-data=false", ["emptydir"]),
+    "ignoreDaemonSets": ("--ignore-daemonsets=false", ["DaemonSet"]),
+}
+
+
+@proves("DRN-1a")
+@pytest.mark.parametrize("flag", REFUSING)
+def test_a_maintenance_blocks_the_pods_for_which_kubectl_drain_refuses(scene: Scene, flag: str) -> None:
+    """DRN-1a: kubectl refuses the drain for the pods that are blocked here, and the others go here.
+
+    Rules 2 and 8: while they are refused no tick makes a write of ours; the first one after a change of the spec drains on.
+    """
+    spelled, kinds = REFUSING[flag]
+    twin, node = furnished(scene), furnished(scene)
+
+    refusal = scene.cluster.kubectl("drain", twin, *FLAGS, spelled, check=False)
+    path = scene.maintain(node, drain={flag: False})
+    scene.reaches(path, lambda item: (item.get("status") or {}).get("pendingCount") == len(kinds))
+
+    left = kinds_on(scene, node)
+    assert refusal.returncode != 0
+    assert sorted(left.values()) == sorted({*STAYING, *kinds})
+    named = {pod["metadata"]["name"] for pod in scene.pods_on(node) if pod["metadata"]["labels"]["kind"] in kinds}
+    settled = scene.reaches(path, lambda item: len(item["status"]["blockedPods"]) == len(kinds))
+    assert {pod["name"] for pod in settled["status"]["blockedPods"]} == named
+    assert all(f"spec.drain.{flag}" in pod["message"] for pod in settled["status"]["blockedPods"])
+    assert all(name in refusal.stderr for name in named)
+    for _ in range(3):
+        scene.tick()
+    assert scene.admin.get(path)["metadata"]["resourceVersion"] == settled["metadata"]["resourceVersion"]
+    assert scene.evictions([pod for pod in scene.pods_on(node) if pod["metadata"]["name"] in named]) == []
+    scene.admin.patch(path, {"spec": {"drain": {flag: True}}})
+    scene.reaches(path)
+    scene.delete(path)
+    scene.gone(path)
+
+
 def environment(scene: Scene) -> dict[str, str]:
     path = os.pathsep.join([str(build.servers()), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "KUBECONFIG": str(scene.cluster.kubeconfig)}

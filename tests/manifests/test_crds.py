@@ -145,6 +145,59 @@ def test_a_spec_that_names_no_node_is_refused(installed: LocalCluster, api_versi
     assert said in done.stderr
 
 
+@proves("DRN-1a")
+@pytest.mark.parametrize(
+    ("drain", "said"),
+    [
+        ("all", 'spec.drain: Invalid value: "string"'),
+        ({"force": "no"}, 'spec.drain.force: Invalid value: "string"'),
+        ({"gracePeriodSeconds": -2}, "spec.drain.gracePeriodSeconds in body should be greater than or equal to -1"),
+        ({"skipWaitForDeleteTimeoutSeconds": -1}, "should be greater than or equal to 0"),
+        (
+            {"podSelector": "app>1"},
+            "spec.drain.podSelector cannot be read: write conditions on labels, such as app=web",
+        ),
+        ({"podSelector": "a" * 2049}, "spec.drain.podSelector: Too long"),
+    ],
+    ids=["no object", "no boolean", "grace period", "timeout", "selector", "endless selector"],
+)
+def test_a_drain_that_makes_no_sense_is_refused(installed: LocalCluster, drain: Any, said: str) -> None:
+    """DRN-1a, NMO-18: by the schema, which names the field."""
+    body = maintenance("crd-refused", {"nodeName": "n", "drain": drain})
+
+    done = installed.kubectl("create", "--validate=false", "-f", "-", input=body, check=False)
+
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+@proves("DRN-1a")
+@pytest.mark.parametrize("api_version", [MEDIK8S.api_version, KUBEVIRT.api_version])
+def test_every_flag_of_the_drain_is_kept(installed: LocalCluster, api_version: str) -> None:
+    """DRN-1a: and each may be left out, in every group."""
+    drain = {
+        "force": False,
+        "deleteEmptyDirData": False,
+        "ignoreDaemonSets": False,
+        "podSelector": "app in (a, b),!example.com/old, tier!=x",
+        "gracePeriodSeconds": -1,
+        "disableEviction": True,
+        "skipWaitForDeleteTimeoutSeconds": 0,
+    }
+    body = maintenance("crd-kept", {"nodeName": "n", "drain": drain}, api_version)
+
+    done = installed.kubectl("create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-", input=body)
+
+    assert json.loads(done.stdout)["spec"]["drain"] == drain
+
+
+@proves("DRN-1a")
+def test_the_drain_may_be_changed_at_any_time(installed: LocalCluster, sample: str) -> None:
+    """DRN-1a."""
+    for drain in ({"force": False}, {"force": True}, None):
+        installed.kubectl("patch", MEDIK8S_NAME, sample, "--type=merge", "-p", json.dumps({"spec": {"drain": drain}}))
+
+
 @proves("NMO-21")
 def test_the_node_of_a_maintenance_cannot_be_changed(installed: LocalCluster, sample: str) -> None:
     """NMO-21: the server says what to do instead."""

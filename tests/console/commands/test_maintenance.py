@@ -14,6 +14,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
 from tests.console.conftest import Nodes, Run
+from tests.proofs import proves
 
 GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 
@@ -59,6 +60,44 @@ def test_start_shows_progress_by_lines_where_there_is_no_terminal(installed: Loc
     assert lines[0] == f"nodemaintenance.nodemaintenance.medik8s.io/{node} created"
     assert f"{node} Running 0% 1 pending, 0 blocked" in lines
     assert lines[-1] == f"{node} Succeeded 100% 0 pending, 0 blocked"
+
+
+@proves("DRN-1a")
+def test_start_takes_the_flags_of_kubectl_drain(installed: LocalCluster, run: Run, node: str) -> None:
+    """DRN-1a: in its spellings, old and new; what is refused is shown as blocked, with the remedy."""
+    apply(installed, pod(f"bare-{node}", node), controlled("ReplicaSet", node))
+    flags = ("--force=false", "--delete-local-data", "--ignore-daemonsets", "--grace-period=-1", "--pod-selector", "!x")
+
+    started = run("start", node, *flags, "--skip-wait-for-delete-timeout=9", "--disable-eviction=false", "-o", "json")
+    assert started.exit_code == 0, started.output
+    state = installed.kubectl(
+        "wait", f"nm/{node}", "--for=jsonpath={.status.pendingCount}=1", "--timeout=20s", check=False
+    )
+    shown = run("status", node)
+
+    assert state.returncode == 0, state.stderr
+    assert json.loads(started.stdout)["spec"]["drain"] == {
+        "force": False,
+        "deleteEmptyDirData": True,
+        "ignoreDaemonSets": True,
+        "gracePeriodSeconds": -1,
+        "podSelector": "!x",
+        "skipWaitForDeleteTimeoutSeconds": 9,
+        "disableEviction": False,
+    }
+    for words in (f"bare-{node}", "Force", "spec.drain.force"):
+        assert words in shown.stdout
+    assert [item["metadata"]["name"] for item in pods_on(installed, node)] == [f"bare-{node}"]
+
+
+@proves("DRN-1a")
+def test_a_selector_that_start_cannot_read_is_a_usage_error(installed: LocalCluster, run: Run, node: str) -> None:
+    """DRN-1a, DRN-5: before anything is created."""
+    refused = run("start", node, "--pod-selector", "app=(")
+
+    assert refused.exit_code == 2
+    assert "'app=(' is no condition on a label, such as app=web" in refused.stderr
+    assert installed.kubectl("get", "nm", node, "--ignore-not-found").stdout == ""
 
 
 def test_status_says_who_is_blocked_by_what_and_what_would_unblock_it(

@@ -66,13 +66,13 @@ class Bench:
         """Wait until a figure is at least that."""
         await_ready(metric, lambda: self.figure(metric) >= least, [self.source], seconds=30)
 
-    def maintain(self, node: str) -> Object:
+    def maintain(self, node: str, drain: Object | None = None) -> Object:
         """Create a NodeMaintenance, of which nothing has begun."""
-        return self.work.maintenance(node)
+        return self.work.maintenance(node, drain=drain)
 
-    def begin(self, *nodes: str) -> float:
+    def begin(self, *nodes: str, drain: Object | None = None) -> float:
         """Create and begin a maintenance of each node, as `begin` does; returns a time just before."""
-        items = {node: self.maintain(node) for node in nodes}
+        items = {node: self.maintain(node, drain) for node in nodes}
         self.await_watched(*nodes)
         before = time.monotonic()
         for node, item in items.items():

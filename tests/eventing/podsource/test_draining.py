@@ -52,6 +52,27 @@ def test_pods_that_a_budget_lets_out_of_its_hand() -> None:
     assert not lets_go((old,), [pod(labels=WEB)], [])
 
 
+def test_pods_that_the_spec_refuses_wait_for_no_budget() -> None:
+    """DRN-1a, rule 8: nobody could act on its opening, and it would be told again and again; a changed spec counts."""
+    item = maintenance()
+    kept = {**item, "spec": {**item["spec"], "drain": {"force": False}}}
+    narrow = {**item, "spec": {**item["spec"], "drain": {"podSelector": "app=web"}}}
+    bare, web, agent = db(), db("web", owner="ReplicaSet"), pod("agent", owner="DaemonSet")
+    node = DrainingNode("node-1")
+    for one in (bare, web, agent):
+        node.put(one)
+
+    assert node.maintain(kept)
+    assert not node.maintain(kept)
+    assert (node.leaving(), node.going(), node.waiting("ns")) == ([bare, web], [web], [web])
+    node.drop(web)
+    assert (node.leaving(), node.waiting("ns")) == ([bare], [])
+    assert node.maintain(narrow)
+    assert (node.leaving(), node.waiting("ns")) == ([], [])
+    assert node.maintain(item)
+    assert node.waiting("ns") == [bare]
+
+
 def test_a_budget_is_about_a_pod_to_its_end() -> None:
     """A pod that has run to its end counts no more, and still was one of the budget's."""
     assert selects(budget(), db(phase="Succeeded"))

@@ -12,6 +12,8 @@ from eventing.podsource.sender import Sender
 from eventing.podsource.tasks import Tasks
 from eventing.podsource.watcher import PodSource
 from kube.door.api import Api
+from kube.maintenance import objects as m
+from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from tests.chain.test_observability import PAGE, PODSOURCE, documented, offered
 from tests.eventing.podsource.bench import GONE, OPENED, Bench
@@ -63,6 +65,24 @@ def test_a_budget_of_one_is_told_to_one_node_an_opening(bench: Bench) -> None:
 
     assert sorted(order) == sorted(nodes)
     assert len(bench.hints(OPENED, *nodes)) == 3
+
+
+@proves("DRN-1a")
+def test_of_a_budget_over_refused_pods_nothing_is_told(bench: Bench) -> None:
+    """DRN-1a, rule 8: it is open, and stays so; a spec that refuses them no more is told within two seconds."""
+    node, other = bench.work.node(), bench.work.node()
+    bench.work.pods(node, "one", labels=X, empty_dir=True)
+    bench.work.pods(other, "two", labels=X)
+    bench.work.budget("b", X, 0, counted=2)
+    bench.start()
+
+    bench.begin(node, other, drain={"deleteEmptyDirData": False})
+    bench.wait(OPENED, other, count=2)
+    assert bench.hints(OPENED, node) == []
+    (item,) = [item for item in bench.admin.list(MEDIK8S.path)["items"] if m.node_name(item) == node]
+    bench.admin.patch(m.path(item), {"spec": {"drain": None}})
+
+    assert bench.wait(OPENED, node)
 
 
 @proves("NMO-6")
