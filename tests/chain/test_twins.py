@@ -105,7 +105,7 @@ REFUSING = {
 def test_a_maintenance_blocks_the_pods_for_which_kubectl_drain_refuses(scene: Scene, flag: str) -> None:
     """DRN-1a: kubectl refuses the drain for the pods that are blocked here, and the others go here.
 
-    Rules 2 and 8: while they are refused no tick makes a write of ours; the first one after a change of the spec drains on.
+    Rules 2 and 8: while they are refused no tick makes a write of ours; the first after a change of the spec drains on.
     """
     spelled, kinds = REFUSING[flag]
     twin, node = furnished(scene), furnished(scene)
