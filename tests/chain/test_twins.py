@@ -117,15 +117,17 @@ def test_a_maintenance_blocks_the_pods_for_which_kubectl_drain_refuses(scene: Sc
     left = kinds_on(scene, node)
     assert refusal.returncode != 0
     assert sorted(left.values()) == sorted({*STAYING, *kinds})
-    named = {pod["metadata"]["name"] for pod in scene.pods_on(node) if pod["metadata"]["labels"]["kind"] in kinds}
+    refused = [pod for pod in scene.pods_on(node) if pod["metadata"]["labels"]["kind"] in kinds]
+    named = {pod["metadata"]["name"] for pod in refused}
     settled = scene.reaches(path, lambda item: len(item["status"]["blockedPods"]) == len(kinds))
     assert {pod["name"] for pod in settled["status"]["blockedPods"]} == named
     assert all(f"spec.drain.{flag}" in pod["message"] for pod in settled["status"]["blockedPods"])
-    assert all(name in refusal.stderr for name in named)
+    assert all(f"/{kind.lower()}" in refusal.stderr for kind in kinds)
     for _ in range(3):
         scene.tick()
     assert scene.admin.get(path)["metadata"]["resourceVersion"] == settled["metadata"]["resourceVersion"]
-    assert scene.evictions([pod for pod in scene.pods_on(node) if pod["metadata"]["name"] in named]) == []
+    spaces = {pod["metadata"]["namespace"] for pod in refused}
+    assert [entry for entry in scene.evictions(refused) if entry["objectRef"]["namespace"] in spaces] == []
     scene.admin.patch(path, {"spec": {"drain": {flag: True}}})
     scene.reaches(path)
     scene.delete(path)
