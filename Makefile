@@ -15,6 +15,7 @@ FULL ?=
 ADD ?=
 VERSION ?=
 TRIES ?= 10000
+SECONDS ?= 300
 SEED ?= 1
 PYTHON ?= python3
 
@@ -32,7 +33,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check e2e fuzz mutants screenshots requirements up env status down deploy cluster-functest container-build \
-  container-push container-build-and-push-community bench performance lint build clean needs
+  container-push container-build-and-push-community bench chaos performance lint build clean needs
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
@@ -108,6 +109,9 @@ container-build-and-push-community:
 # OPERATOR and OPERATOR_CRD reach it by the environment, where no quotes get in the way.
 bench: $(STAMP) ## compare with kubectl drain and a floor; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds one
 	@$(BIN)/python -m bench --engines $(ENGINES) --cases '$(CASES)' --rounds $(ROUNDS) $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ADD),--add)
+
+chaos: $(STAMP) ## do mischief to twenty nodes and judge all that happens; SEED=1 SECONDS=300 ENGINES=local
+	@$(BIN)/python -m chaos --engines $(ENGINES) --seed $(SEED) --seconds $(SECONDS)
 
 performance: $(STAMP) ## write docs/performance.md anew, of what make bench measured last; `make bench performance` does both
 	@$(BIN)/python -m bench.page

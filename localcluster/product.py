@@ -30,10 +30,11 @@ def install(cluster: LocalCluster, *, v1alpha1: bool = False) -> None:
 class Product(Startable):
     """The functions and the delivery: each can be stopped, killed and started again, on the same ports.
 
-    In: a cluster with the manifests installed, and a folder for logs and databases.
+    In: a cluster with the manifests installed, and a folder for logs and databases; where the delivery calls the
+    functions, and what API server they ask, when something stands between.
     """
 
-    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+    def __init__(self, cluster: LocalCluster, directory: Path, *, called_at: str = "", asking: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         functions_port, delivery_port = free_port(), free_port()
         self.functions_url = f"http://{LOOPBACK}:{functions_port}"
@@ -42,7 +43,10 @@ class Product(Startable):
         self.database = directory / "delivery.db"
         self.functions_log = directory / "functions.log"
         self.delivery_log = directory / "delivery.log"
+        self._called_at = called_at or self.functions_url
         identity = cluster.kubeconfig_for(access.service_account("functions"))
+        if asking:
+            identity = _through(asking, identity, cluster.url, directory / "functions.kubeconfig")
         key = access.signing_key(cluster.directory)
         wiring = Wiring(self.broker_url, str(self.journal), self.function_url("record"), key)
         self.functions = function_server("functions", functions_port, self.functions_log, identity, wiring)
@@ -50,7 +54,7 @@ class Product(Startable):
 
     def _delivery(self, cluster: LocalCluster, port: int) -> Server:
         manifests = [word for folder in FLOW for word in ("--manifests", folder)]
-        where = ("--functions", self.functions_url, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
+        where = ("--functions", self._called_at, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
         environment = {
             **DIRECT,
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("sources"))),
@@ -101,6 +105,11 @@ class Product(Startable):
 
     def _await(self, server: Server, url: str) -> None:
         await_ready(server.name, lambda: is_ready(url), [server], seconds=30)
+
+
+def _through(proxy: str, kubeconfig: Path, server: str, file: Path) -> Path:
+    access.write_secret(file, kubeconfig.read_text().replace(server, proxy))
+    return file
 
 
 def start(cluster: LocalCluster, directory: Path) -> Product:

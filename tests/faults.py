@@ -87,7 +87,10 @@ class Faults:
         self.seen[name] += 1
         fault = self.rule(f"{name} {self.seen[name]}")
         if fault is None:
-            return await self._forwarded(request)
+            try:
+                return await self._forwarded(request)
+            except aiohttp.ClientError:  # the server is away, or went amid its answer
+                fault = RESET
         if fault.status <= 0:
             if fault is SILENCE:
                 await self._silent.wait()
@@ -115,7 +118,7 @@ class Faults:
 
 def asked(method: str, path: str) -> str:
     """A request in words: `get nodes`, `list pods`, `patch nodemaintenances/status`, `create pods/eviction`."""
-    words = path.split("/")[3 if path.startswith("/api/") else 4 :]
+    words = path.split("/")[3 if path.startswith("/api/") else 4 :] or [path]
     if words[0] == "namespaces" and len(words) > 2:
         words = words[2:]
     verb = VERBS.get(method) or ("get" if len(words) > 1 else "list")

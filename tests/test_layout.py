@@ -46,7 +46,7 @@ EXCEPTIONS = {
     "console/operations/inprocess.py": ("functions", "functions/serving"),  # replay in the own process, for a debugger
 }
 """Module → what it may import beside what its folder may, and why."""
-ROOMS = ("functions", "eventing", "kube", "console", "localcluster", "bench", "tests")
+ROOMS = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "tests")
 PRODUCT = ROOMS[:4]
 MOST_MODULES = 16
 MODULES = [path for room in PRODUCT for path in sorted((ROOT / room).rglob("*.py"))]

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import requests
 from requests.adapters import HTTPAdapter
 
-from localcluster.engine import EngineProduct
+from localcluster.deliveries import Running
 from tests.receiver import Answer, Received
 
 Way = Callable[[Received], Answer]
@@ -26,7 +26,7 @@ KEPT = ("content-type", "traceparent")
 class Mischief:
     """Forwards an event to the function that the path names."""
 
-    def __init__(self, product: EngineProduct) -> None:
+    def __init__(self, product: Running) -> None:
         self._product = product
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -84,6 +84,10 @@ class Mischief:
         """Taken now, delivered some time later: what comes after it may overtake it."""
         wait = random.uniform(0, LATE)
         threading.Thread(target=self._answer_later, args=(request, wait), daemon=True).start()
+        return Answer(204)
+
+    def never(self, request: Received) -> Answer:
+        """Taken, and forgotten."""
         return Answer(204)
 
     def without(self, name: str) -> Way:

@@ -1,0 +1,177 @@
+"""Does what is planned, at its time: what users do one after another, what happens to processes beside that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from chaos.plan import NETWORK, Action
+from chaos.stage import Stage
+from kube.door.api import JSON_PATCH
+from kube.door.errors import ApiError, Conflict, NotFound, Unavailable
+from kube.maintenance.groups import GROUPS
+from kube.nodes import node_path
+from kube.paths import Object
+from localcluster.processes import Server, await_ready
+from tests.e2e.mischief import Way
+from tests.faults import RESET, Fault
+from tests.receiver import Answer, Received
+
+USER_SECONDS = 30.0
+"""A user whose API server is away tries again, so long."""
+SPOILED = (Fault(503, "the server is currently unable to handle the request"), Fault(429, "too many", 1), RESET)
+PART = 0.3
+"""The part of the requests that is spoiled, and of the events that is lost, while it lasts."""
+
+
+class Mischief:
+    """Does it to a stage; `done` counts what was done, `failed` names what could not be."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self._stage, self._chance = stage, Random(f"mischief {seed}")
+        self.done: Counter[str] = Counter()
+        self.failed: list[str] = []
+        self._spoiled_until = self._odd_until = 0.0
+        self._way: Way = stage.network.once
+        self._users, self._network = ThreadPoolExecutor(1, "users"), ThreadPoolExecutor(1, "network")
+        self._crashes = {name: ThreadPoolExecutor(1, name) for name in ("functions", "delivery", "kube-apiserver")}
+        stage.faults.spoil(self._spoil)
+        stage.network.way = lambda request: (self._way if time.monotonic() < self._odd_until else stage.network.once)(
+            request
+        )
+
+    def play(self, actions: Iterable[Action]) -> None:
+        """Do all of it; returns when the last deed is done and every process is back."""
+        started = time.monotonic()
+        waiting: list[tuple[Action, Future[None]]] = []
+        for action in actions:
+            time.sleep(max(0.0, started + action.at - time.monotonic()))
+            waiting.append((action, self._begin(action)))
+        for action, future in waiting:
+            try:
+                future.result()
+                self.done[action.kind] += 1
+            except (ApiError, OSError) as error:
+                self.failed.append(f"{action.kind} {action.subject}: {error}")
+        self._calm()
+
+    def _calm(self) -> None:
+        for pool in (self._users, self._network, *self._crashes.values()):
+            pool.shutdown()
+        self._odd_until = self._spoiled_until = 0.0
+        self._stage.network.behave()
+        self._stage.faults.speak_again()
+
+    def _begin(self, action: Action) -> Future[None]:
+        product = self._stage.product
+        servers = {"kill functions": product.functions, "kill delivery": product.delivery}
+        if action.kind == "kill worker":
+            return self._crashes["functions"].submit(_kill_worker, product.functions)
+        if action.kind in servers:
+            server = servers[action.kind]
+            return self._crashes[server.name].submit(_crash, server, action.seconds)
+        if action.kind == "restart kube-apiserver":
+            return self._crashes["kube-apiserver"].submit(self._restart_api_server, action.seconds)
+        if action.kind in NETWORK:
+            return self._network.submit(self._misbehave, action)
+        return self._users.submit(self._use, action)
+
+    def _restart_api_server(self, seconds: float) -> None:
+        servers = self._stage.cluster.servers
+        server = next(server for server in servers if server.name == "kube-apiserver")
+        _crash(server, seconds)
+        await_ready("the API server", lambda: self._stage.cluster.serves("/version"), [server])
+
+    def _misbehave(self, action: Action) -> None:
+        network, until = self._stage.network, time.monotonic() + action.seconds
+        if action.kind == "refuse":
+            self._spoiled_until = until
+            return
+        ways: dict[str, Way] = {"twice": network.twice, "late": network.late, "lose": self._lose}
+        self._way = ways.get(action.kind) or network.without(action.subject)
+        self._odd_until = until
+
+    def _lose(self, request: Received) -> Answer:
+        network = self._stage.network
+        return (network.never if self._chance.random() < PART else network.once)(request)
+
+    def _spoil(self, _request: str) -> Fault | None:
+        is_spoiled = time.monotonic() < self._spoiled_until and self._chance.random() < PART
+        return self._chance.choice(SPOILED) if is_spoiled else None
+
+    def _use(self, action: Action) -> None:
+        """What a user does, until the API server has done it."""
+        deeds: dict[str, Callable[[Action], Any]] = {
+            "start": self._create,
+            "double": self._create,
+            "stop": self._delete,
+            "replace": self._replace,
+            "uncordon": self._uncordon,
+        }
+        deadline = time.monotonic() + USER_SECONDS
+        while True:
+            try:
+                deeds[action.kind](action)
+                return
+            except NotFound:  # a maintenance that is gone by now
+                return
+            except (Unavailable, Conflict) as error:
+                if "already exists" in error.message:  # the answer to the first attempt was lost
+                    return
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def _create(self, action: Action) -> None:
+        self._stage.admin.create(GROUPS[action.group].path, _file(action))
+
+    def _delete(self, action: Action) -> None:
+        self._stage.admin.run(self._stage.admin.api.request("DELETE", _path(action)))
+
+    def _replace(self, action: Action) -> None:
+        """As `kubectl replace` with the user's file: all that is not in there goes."""
+        version = self._stage.admin.get(_path(action))["metadata"]["resourceVersion"]
+        body = _file(action)
+        body["metadata"]["resourceVersion"] = version
+        self._stage.admin.run(self._stage.admin.api.request("PUT", _path(action), body=body))
+
+    def _uncordon(self, action: Action) -> None:
+        """As `kubectl uncordon`."""
+        patch = [{"op": "add", "path": "/spec/unschedulable", "value": False}]
+        self._stage.admin.patch(node_path(action.node), patch, JSON_PATCH)
+
+
+def _path(action: Action) -> str:
+    return f"{GROUPS[action.group].path}/{action.subject}"
+
+
+def _file(action: Action) -> Object:
+    spec = {"nodeName": action.node, "reason": "chaos"}
+    return {
+        "apiVersion": action.group,
+        "kind": "NodeMaintenance",
+        "metadata": {"name": action.subject},
+        "spec": spec,
+    }
+
+
+def _crash(server: Server, seconds: float) -> None:
+    """End it as a crash would, and start it again so many seconds later."""
+    server.kill()
+    time.sleep(seconds)
+    server.start()
+
+
+def _kill_worker(server: Server) -> None:
+    """End one of its workers as a crash would; whoever started that starts the next."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    workers = children.read_text().split() if children.exists() else []
+    for worker in workers[:1]:
+        os.kill(int(worker), signal.SIGKILL)

@@ -1,0 +1,115 @@
+"""What is done to the product, when, and what it works on: all of it follows from the seed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S
+
+USER = {"start": 6, "stop": 4, "double": 2, "replace": 2, "uncordon": 3}
+"""What users do, and how often in proportion to the rest."""
+CRASHES = {"kill functions": 2, "kill worker": 2, "kill delivery": 2, "restart kube-apiserver": 1}
+NETWORK = {"refuse": 2, "twice": 2, "late": 2, "lose": 2, "unavailable": 1}
+"""The API server's answers spoiled; events doubled, shuffled, lost, refused: for some seconds each."""
+GAP = 1.5
+"""Seconds between two actions, on average."""
+QUIET_START = 2.0
+AT_MOST = 0.3
+"""The part of the nodes that is maintained at the same time: pods have to find room elsewhere."""
+STEPS = ("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync")
+
+
+@dataclass(frozen=True)
+class Action:
+    """One deed.
+
+    Attributes:
+        at: seconds after the start.
+        kind: what is done, of `USER`, `CRASHES` and `NETWORK`.
+        subject: the NodeMaintenance, the node, or the step that it is done to; "" where the kind says it.
+        node, group: of a NodeMaintenance that is made.
+        seconds: how long it lasts, or a process stays down.
+    """
+
+    at: float
+    kind: str
+    subject: str = ""
+    node: str = ""
+    group: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class App:
+    """A Deployment: its pods end in `ending` seconds; `unavailable` is what its budget bears, None for no budget."""
+
+    name: str
+    replicas: int
+    unavailable: int | None
+    ending: float
+
+
+def apps(seed: int, pods: int) -> list[App]:
+    """The Deployments that have so many pods together."""
+    chance, found = Random(f"apps {seed}"), list[App]()
+    while pods:
+        replicas = min(pods, chance.randint(5, 30))
+        pods -= replicas
+        unavailable = chance.choice((None, 1, 2, 3, 5))
+        found.append(App(f"app-{len(found)}", replicas, unavailable, round(chance.uniform(0.0, 2.0), 1)))
+    return found
+
+
+def actions(seed: int, seconds: float, nodes: Sequence[str]) -> list[Action]:
+    """All deeds of so many seconds on these nodes, in their order."""
+    return list(_Planning(Random(f"actions {seed}"), nodes).until(seconds))
+
+
+class _Planning:
+    """Knows which maintenances there will be, so that what is planned for one finds it."""
+
+    def __init__(self, chance: Random, nodes: Sequence[str]) -> None:
+        self._chance, self._nodes = chance, list(nodes)
+        self._there: dict[str, tuple[str, str]] = {}
+        self._made = 0
+
+    def until(self, seconds: float) -> Iterator[Action]:
+        kinds = {**USER, **CRASHES, **NETWORK}
+        at = QUIET_START
+        while at < seconds:
+            (kind,) = self._chance.choices(list(kinds), list(kinds.values()))
+            yield self._action(round(at, 2), kind)
+            at += self._chance.expovariate(1 / GAP)
+
+    def _action(self, at: float, kind: str) -> Action:
+        if kind in NETWORK:
+            step = self._chance.choice(STEPS) if kind == "unavailable" else ""
+            return Action(at, kind, step, seconds=round(self._chance.uniform(1.0, 5.0), 1))
+        if kind in CRASHES:
+            return Action(at, kind, seconds=round(self._chance.uniform(0.0, 3.0), 1))
+        return self._of_user(at, kind)
+
+    def _of_user(self, at: float, kind: str) -> Action:
+        """That deed, or a start where there is nothing to do it to, or a stop where enough is maintained."""
+        maintained = {node for node, _ in self._there.values()}
+        if len(maintained) >= max(1, AT_MOST * len(self._nodes)) and kind == "start":
+            kind = "stop"
+        if not self._there or kind == "start":
+            free = [node for node in self._nodes if node not in maintained]
+            return self._made_on(at, "start", self._chance.choice(free))
+        name = self._chance.choice(list(self._there))
+        node, group = self._there[name]
+        if kind == "double":
+            return self._made_on(at, kind, node)
+        if kind == "stop":
+            del self._there[name]
+        return Action(at, kind, name, node, group)
+
+    def _made_on(self, at: float, kind: str, node: str) -> Action:
+        group = self._chance.choice((MEDIK8S, MEDIK8S, KUBEVIRT)).api_version
+        self._made += 1
+        name = f"m-{self._made}"
+        self._there[name] = (node, group)
+        return Action(at, kind, name, node, group)

@@ -1,0 +1,57 @@
+"""What a run says at its end: what was done, what was judged, what was wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from chaos.watcher import Tally
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended.
+
+    Attributes:
+        calm: seconds until all was as it should be, None when it never was; then `left` says what is not.
+        ended: processes of ours that ended by themselves, and how.
+    """
+
+    engine: str
+    seed: int
+    seconds: float
+    done: Mapping[str, int]
+    failed: list[str]
+    tally: Tally
+    violations: list[str]
+    calm: float | None
+    left: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing was violated, and the calm came in time."""
+        return not (self.violations or self.left or self.ended) and self.calm is not None
+
+
+def lines(run: Run) -> Iterator[str]:
+    """The report, a line each."""
+    yield f"engine {run.engine}, seed {run.seed}, {run.seconds:.0f} s: {'good' if run.is_good else 'BAD'}"
+    yield "done: " + (_counts(run.done) or "nothing")
+    for failure in run.failed:
+        yield f"not done: {failure}"
+    granted = run.tally.granted
+    yield f"pods evicted: {len(granted)}, of these granted twice: {sum(count > 1 for count in granted.values())}"
+    yield f"judged: {_counts(run.tally.judged) or 'nothing'}"
+    yield f"not judged, as a watch was broken: {_counts(run.tally.blind) or 'nothing'}"
+    for violation, count in Counter(run.violations).items():
+        yield f"VIOLATION: {violation}" + (f" ({count} times)" if count > 1 else "")
+    yield from (f"ENDED BY ITSELF: {line}" for line in run.ended)
+    if run.calm is not None:
+        yield f"all was as it should be {run.calm:.1f} s after the last deed"
+    yield from (f"LEFT: {line}" for line in run.left)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

@@ -1,0 +1,37 @@
+"""The report says whether a run was good, and all that was not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaos.report import Run, lines
+from chaos.watcher import Tally
+
+
+def run(**more: Any) -> Run:
+    usual: dict[str, Any] = {"done": {"start": 2}, "failed": [], "tally": Tally(), "violations": [], "calm": 4.2}
+    return Run("local", 7, 60, **{**usual, **more})
+
+
+def test_a_good_run_says_what_was_done() -> None:
+    said = "\n".join(lines(run()))
+
+    assert run().is_good
+    assert "seed 7, 60 s: good" in said
+    assert "done: 2 start" in said
+    assert "4.2 s after the last deed" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"violations": ["p went", "p went"]}, "VIOLATION: p went (2 times)"),
+        ({"calm": None, "left": ["node-1 is cordoned"]}, "LEFT: node-1 is cordoned"),
+        ({"ended": ["delivery"]}, "ENDED BY ITSELF: delivery"),
+    ],
+)
+def test_a_bad_run_says_why(more: dict[str, Any], line: str) -> None:
+    assert not run(**more).is_good
+    assert line in list(lines(run(**more)))
