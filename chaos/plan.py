@@ -8,12 +8,12 @@ from random import Random
 
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 
-USER = {"start": 6, "stop": 4, "double": 2, "replace": 2, "uncordon": 3}
+USER = {"start": 9, "stop": 6, "double": 2, "replace": 2, "uncordon": 3}
 """What users do, and how often in proportion to the rest."""
 CRASHES = {"kill functions": 2, "kill worker": 2, "kill delivery": 2, "restart kube-apiserver": 1}
 NETWORK = {"refuse": 2, "twice": 2, "late": 2, "lose": 2, "unavailable": 1}
 """The API server's answers spoiled; events doubled, shuffled, lost, refused: for some seconds each."""
-GAP = 1.5
+GAP = 1.0
 """Seconds between two actions, on average."""
 QUIET_START = 2.0
 AT_MOST = 0.3

@@ -94,8 +94,8 @@ class Faults:
         if fault.status <= 0:
             if fault is SILENCE:
                 await self._silent.wait()
-            assert request.transport is not None
-            request.transport.abort()
+            if request.transport is not None:  # whoever asked has not gone meanwhile
+                request.transport.abort()
             return web.Response(status=502)
         headers = {"Retry-After": str(fault.retry_after)} if fault.retry_after else {}
         body = {
