@@ -77,7 +77,7 @@ class Mischief:
             answer = self.once(request)
             second = waiting.result()
         if second.status == 200:
-            self._post(second)
+            self.post(second)
         return answer
 
     def late(self, request: Received) -> Answer:
@@ -109,9 +109,9 @@ class Mischief:
                 break
             time.sleep(LATE)
         if answer.status == 200:
-            self._post(answer)
+            self.post(answer)
 
-    def _post(self, answer: Answer) -> None:
+    def post(self, answer: Answer) -> None:
         """Send a function's answer to the broker."""
         self._session().post(self._product.broker_url, answer.body, headers=dict(answer.headers), timeout=30)
 
