@@ -61,7 +61,8 @@ def eviction_of(pod: Pod, *, budgeted: bool = False, options: DrainOptions = NOD
     of a pod that is being deleted asks no budget.
     """
     metadata = pod["metadata"]
-    seen = {"uid": metadata["uid"], **({} if budgeted else {"resourceVersion": metadata["resourceVersion"]})}
+    counted = budgeted or (pod.get("status") or {}).get("phase") == "Pending"  # ready by then, and counted
+    seen = {"uid": metadata["uid"], **({} if counted else {"resourceVersion": metadata["resourceVersion"]})}
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

@@ -87,3 +87,11 @@ def test_the_summary_names_five() -> None:
 
     assert summary([*blocked, other]) == f"ns/a, ns/c, ns/d, ns/e: {SENTENCE}; ns/b: {other.message}; and 2 more"
     assert summary([]) == ""
+
+
+def test_a_pod_that_waits_is_evicted_by_its_uid_alone() -> None:
+    """X-6a: by then it may be ready, and its budget would lose a slot for two minutes to a version that differs."""
+    metadata = {"namespace": "a", "name": "p", "uid": "u", "resourceVersion": "1"}
+    waiting = eviction_of({"metadata": metadata, "spec": {}, "status": {"phase": "Pending"}})
+
+    assert waiting["deleteOptions"]["preconditions"] == {"uid": "u"}
