@@ -15,7 +15,6 @@ from kube.paths import Object
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from localcluster.servers import HARDENED
 from localcluster.up.keeper import Keeper
 from tests.e2e.mischief import Mischief
 from tests.faults import Faults
@@ -48,7 +47,7 @@ class Stage:
 @contextmanager
 def local(directory: Path, nodes: int) -> Iterator[Stage]:
     """Give it on the local delivery; what ends by itself is started again, as on any cluster."""
-    with LocalCluster(directory / "servers", nodes=nodes, flags=HARDENED) as cluster:
+    with LocalCluster(directory / "servers", nodes=nodes) as cluster:
         localproduct.install(cluster)
         with closing(Faults(cluster.url, cluster.certificate)) as faults, closing(_Between()) as between:
             product = Product(cluster, directory / "product", called_at=between.url, asking=faults.url)
