@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from kube.budgets import BUDGETS, Blocked, admitted, budget_key, budget_paths, covers, plan, refused_by
+from kube.budgets import (
+    BUDGETS,
+    Blocked,
+    admitted,
+    allows_none,
+    budget_key,
+    budget_paths,
+    covers,
+    goes_beside,
+    plan,
+    refused_by,
+)
 from kube.paths import Object
 from kube.pods import Pod, is_ready, is_terminating, key, sort
 from tests.kube import samples
@@ -198,3 +209,40 @@ def test_a_queue_is_never_longer_than_its_budget_allows(pods: list[Object], budg
 def test_only_budgets_that_may_matter_are_listed(namespaces: str, paths: list[str]) -> None:
     """Each namespace by itself, up to a few."""
     assert budget_paths([pod(namespace=namespace) for namespace in namespaces]) == paths
+
+
+BARE: Object = {"metadata": {"name": "b", "namespace": "ns"}, "spec": {"selector": {}}}
+NEW = {**BARE, "metadata": {**BARE["metadata"], "generation": 1}}
+
+
+@pytest.mark.parametrize(
+    ("found", "message", "counts"),
+    [
+        (NEW, "budget b is new and not yet counted", {}),
+        (BARE, "budget b needs 0 healthy pods and has 0", {"healthy": 0, "needed": 0}),
+        (budget("b", healthy=3, needed=2), "budget b needs 2 healthy pods and has 2", {"healthy": 2, "needed": 2}),
+        (budget("b", healthy=0, needed=2), "budget b needs 2 healthy pods and has 0", {"healthy": 0, "needed": 2}),
+    ],
+    ids=["not counted", "without a status", "one is going", "none is there"],
+)
+def test_a_pod_that_waits_names_its_budget(found: Object, message: str, counts: Object) -> None:
+    """NMO-13: with the counts when one pod is about to go, none of a budget that has none yet."""
+    blocked = refused_by(found, pod("a"), 1).as_data()
+
+    reason = {"reason": "DisruptionBudget", "message": message, "budget": "b"}
+    assert blocked == {"namespace": "ns", "name": "a", "uid": "ns-a-uid", **reason, **counts}
+
+
+def test_a_budget_without_counts_lets_nothing_go() -> None:
+    """X-6: neither by its count nor beside it, whether it has been looked at or not."""
+    for found in (NEW, BARE, {**BARE, "status": {"observedGeneration": 0}}):
+        for one in (pod("a"), pod("b", ready=False)):
+            assert admitted(found, [one]) == ([], [one])
+            assert not goes_beside(found, one)
+        assert not allows_none(found)
+
+
+@pytest.mark.parametrize(("needed", "healthy", "beside"), [(0, 1, False), (1, 1, True), (2, 1, False), (1, 0, False)])
+def test_an_unready_pod_goes_beside_a_budget_that_is_met(needed: int, healthy: int, beside: bool) -> None:
+    """X-6, KEP-3017: one that asks for nothing is not met by nothing."""
+    assert goes_beside(budget("b", healthy=healthy, needed=needed), pod("a", ready=False)) is beside

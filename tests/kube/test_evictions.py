@@ -77,7 +77,12 @@ def test_behind_a_budget_the_uid_alone_is_the_precondition() -> None:
 def test_an_eviction_is_of_this_very_pod() -> None:
     """NMO-6: policy/v1, with uid and version as preconditions and the pod's own grace period."""
     assert eviction_path(pod("a")) == "/api/v1/namespaces/ns/pods/a/eviction"
-    assert eviction_of(pod("a"))["deleteOptions"] == {"preconditions": {"uid": "ns-a-uid", "resourceVersion": "1"}}
+    assert eviction_of(pod("a")) == {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "a", "namespace": "ns"},
+        "deleteOptions": {"preconditions": {"uid": "ns-a-uid", "resourceVersion": "1"}},
+    }
 
 
 def test_the_summary_names_five() -> None:

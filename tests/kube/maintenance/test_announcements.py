@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 
 from kube.maintenance.announcements import (
@@ -13,6 +14,7 @@ from kube.maintenance.announcements import (
     counted_again,
     maintenance_events,
     node_event,
+    this_one,
 )
 from kube.maintenance.objects import timestamp
 from kube.paths import Object
@@ -33,6 +35,35 @@ def test_the_event_is_as_a_kubelet_writes_it() -> None:
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
     assert (event["type"], event["reason"], event["message"]) == ("Normal", CORDON, "said")
     assert event["firstTimestamp"] == event["lastTimestamp"] == timestamp(NOW)
+
+
+def test_an_event_is_whole() -> None:
+    """OSV-12, NMO-27: about a maintenance by its uid; counted from one; the name is the object's and a hash."""
+    itself, _ = maintenance_events(FAIL, "why", maintenance(), NOW)
+    name = itself["metadata"].pop("name")
+
+    about = {
+        "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
+        "kind": "NodeMaintenance",
+        "name": "nm",
+        "uid": "nm-uid",
+    }
+    assert itself == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": "default"},
+        "involvedObject": about,
+        "type": "Warning",
+        "reason": "FailedMaintenance",
+        "message": "Failed a node maintenance: why",
+        "source": {"component": "node-maintenance"},
+        "firstTimestamp": "2026-01-02T03:04:05Z",
+        "lastTimestamp": "2026-01-02T03:04:05Z",
+        "count": 1,
+    }
+    assert re.fullmatch(r"nm\.[0-9a-f]{16}", name)
+    node = node_event("node-1", FAIL, "why", maintenance(), NOW)
+    assert this_one("node-1", FAIL, maintenance()) == f"metadata.name={node['metadata']['name']}"
 
 
 def test_told_twice_it_has_one_name() -> None:

@@ -1,0 +1,35 @@
+"""Names in paths and selectors: free text leads to no other resource, and spoils no request."""
+
+from __future__ import annotations
+
+import pytest
+
+from kube.nodes import node_path
+from kube.paths import on_node, pods_on, segment
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("node-1", "node-1"),
+        ("a b", "a%20b"),
+        ("x/status", "x%3Astatus"),
+        ("x%2Fy", "x%3A2Fy"),
+        ("x?y#z", "x%3Fy%23z"),
+        (".", "%3A"),
+        ("..", "%3A"),
+        ("", "%3A"),
+        ("X.x", "X.x"),
+        ("X", "X"),
+    ],
+)
+def test_a_name_is_one_segment(name: str, path: str) -> None:
+    """NMO-19: what no object can be called is the name of none."""
+    assert segment(name) == path
+    assert node_path(name) == f"/api/v1/nodes/{path}"
+
+
+def test_a_field_selector_takes_free_text() -> None:
+    """NMO-19: comma, equals sign and backslash would end the value."""
+    assert on_node("node-1") == "spec.nodeName=node-1"
+    assert pods_on(r"a,b=c\d") == ("/api/v1/pods", r"spec.nodeName=a\,b\=c\\d")
