@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cloudevents.core.v1.event import CloudEvent
 
 from console.web.rows import key
+from eventing import events
+from eventing.journal.entries import Attempt
+from eventing.journal.store import Journal
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
+from localcluster.product import Product
 from tests.chain.scene import Scene
 from tests.console.web.measuring import box, broken_words, overlapping, spilling
 from tests.console.web.site import DESK, PHONE, Browser, Site
@@ -56,9 +63,20 @@ def rack(site: Site) -> Iterator[list[str]]:
     scene.reaches(paths[0], lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 3)
     scene.reaches(paths[2], lambda item: (item.get("status") or {}).get("pendingCount") == 6)
     scene.reaches(paths[3], lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 15)
+    _fail(scene.product, names[0])
     yield names
     for path in paths:
         scene.delete(path)
+
+
+def _fail(product: Product, node: str) -> None:
+    """Record an event of which a function had much to say; its words take no room from those beside them."""
+    words = "no answer from the API server: Internal error occurred: failed calling webhook " * 4
+    fields = {"id": "failed", "source": "/begin", "type": events.MAINTENANCE_BEGUN, "node": node}
+    with closing(Journal(product.journal)) as book:
+        book.write(CloudEvent(fields, {"node": node}))
+        now = datetime.now(timezone.utc)
+        book.write_attempts([Attempt("/begin", "failed", "cordon", now, 30.0, 503, (), words)])
 
 
 def show(browser: Browser, page: str, rack: list[str]) -> None:
