@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from kube.evictions import LONGEST_MESSAGE, eviction_of, eviction_path, refusal_of, summary
+from kube.evictions import (
+    DELETING,
+    LONGEST_MESSAGE,
+    eviction_of,
+    eviction_path,
+    grace_of,
+    refusal_of,
+    refusal_of_deletion,
+    summary,
+)
 from kube.paths import Object
+from kube.pods import DrainOptions
 from tests.kube.samples import pod
 
 Answer = tuple[int, str, Object]
@@ -100,3 +110,27 @@ def test_a_pod_that_waits_is_evicted_by_its_uid_alone() -> None:
     waiting = eviction_of({"metadata": metadata, "spec": {}, "status": {"phase": "Pending"}})
 
     assert waiting["deleteOptions"]["preconditions"] == {"uid": "u"}
+
+
+def test_a_deletion_without_the_right_names_the_component() -> None:
+    """DRN-1a: the server's words and the remedy; what a webhook, or anything else, refuses is told as an eviction's."""
+    right = refusal_of_deletion(pod("a"), *refused(403, "pods is forbidden"))
+    webhook = (403, 'admission webhook "w" denied the request: no', {})
+    busy = refused(429, "slow down")
+
+    assert (right.pod["name"], right.reason) == ("a", "DisableEviction")
+    assert right.message == f"pods is forbidden: {DELETING}"
+    assert refusal_of_deletion(pod("a"), *webhook) == refusal_of(pod("a"), *webhook)
+    assert refusal_of_deletion(pod("a"), *busy) == refusal_of(pod("a"), *busy)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sent"), [(None, {}), (0, {"gracePeriodSeconds": 0}), (30, {"gracePeriodSeconds": 30})]
+)
+def test_the_grace_period_is_the_pods_own_or_that_of_the_drain(seconds: int | None, sent: Object) -> None:
+    """DRN-1a: unset it is not sent; none at all is a time, too."""
+    options = DrainOptions(grace_period_seconds=seconds)
+
+    assert grace_of(options) == sent
+    sends = eviction_of(pod("a"), budgeted=True, options=options)["deleteOptions"]
+    assert sends == {"preconditions": {"uid": "ns-a-uid"}, **sent}

@@ -31,6 +31,12 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _read_anew() -> None:
+    """Have each test read its selectors itself."""
+    parsed.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def listed(installed: LocalCluster, admin: Cluster) -> tuple[Cluster, str]:
     """Give a namespace with one ConfigMap for each of LABELS, named by its number."""
