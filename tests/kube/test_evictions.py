@@ -115,7 +115,7 @@ def test_a_pod_that_waits_is_evicted_by_its_uid_alone() -> None:
 def test_a_deletion_without_the_right_names_the_component() -> None:
     """DRN-1a: the server's words and the remedy; what a webhook, or anything else, refuses is told as an eviction's."""
     right = refusal_of_deletion(pod("a"), *refused(403, "pods is forbidden"))
-    webhook = (403, 'admission webhook "w" denied the request: no', {})
+    webhook: Answer = (403, 'admission webhook "w" denied the request: no', {})
     busy = refused(429, "slow down")
 
     assert (right.pod["name"], right.reason) == ("a", "DisableEviction")

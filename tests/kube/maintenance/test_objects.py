@@ -154,6 +154,8 @@ def test_a_trimmed_one_tells_whether_it_has_begun_and_is_over() -> None:
     metadata = {name: value for name, value in item["metadata"].items() if name in names}
     assert kept == {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": m.RUNNING}}
     assert "annotations" not in m.trimmed(maintenance(counts=""))["metadata"]
+    assert m.trimmed({"metadata": {}, "spec": {"drain": {"force": False}}})["spec"]["drain"] == {"force": False}
+    assert m.trimmed({"metadata": {}, "spec": None})["spec"] == {"nodeName": ""}
 
 
 SPEC_BY = {"manager": "kubectl-create", "fieldsV1": {"f:spec": {}}}
