@@ -11,6 +11,7 @@ from werkzeug.test import TestResponse
 
 from eventing.wire import binary, received, structured
 from functions.app import FUNCTIONS, create_app
+from functions.maintenance import due
 from functions.record import journal
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
@@ -129,9 +130,21 @@ def spoiled(quiet: LocalCluster, faults: Faults, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture
+def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have resync take everything for at rest, however young it is."""
+    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
+
+
+@pytest.fixture
 def work(quiet: LocalCluster, admin: Cluster) -> Iterator[Workload]:
     """Give a namespace of the test's own; what it leaves of maintenances goes after it, since a tick looks at all."""
     yield Workload(quiet, admin)
+    forget(admin)
+
+
+@pytest.fixture
+def alone(admin: Cluster) -> None:
+    """Take away what earlier tests left, so that a tick speaks of this test's only."""
     forget(admin)
 
 

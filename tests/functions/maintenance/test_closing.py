@@ -9,7 +9,6 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.data import data_of
-from functions.maintenance import due
 from kube.door.api import JSON_PATCH
 from kube.maintenance import leases
 from kube.maintenance import objects as m
@@ -22,14 +21,10 @@ from tests.functions.meanwhile import before
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
+pytestmark = pytest.mark.usefixtures("at_rest")
+
 COMES_TO = {"cordon": ("begin",), "taint": ("begin", "cordon")}
 """The steps before the one whose write is late."""
-
-
-@pytest.fixture(autouse=True)
-def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have resync take everything for at rest, however young it is."""
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
 
 
 def is_open(node: Object) -> bool:

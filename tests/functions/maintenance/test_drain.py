@@ -9,30 +9,24 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.data import data_of
-from functions.maintenance import due
 from kube.maintenance.objects import path
 from kube.paths import Object
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
-from tests.functions.conftest import Functions, forget
+from tests.functions.conftest import Functions
 from tests.functions.hints import said, tick
 from tests.manifests.rendering import ROOT
 from tests.proofs import proves
 from tests.workload import Audit, Workload
+
+pytestmark = pytest.mark.usefixtures("at_rest", "alone")
 
 NO_CONTROLLER = "no controller makes it again: set spec.drain.force, or delete it"
 EMPTY_DIR = "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete it"
 DAEMON = (
     "its DaemonSet makes it again here at once: set spec.drain.ignoreDaemonSets, or keep the DaemonSet off the node"
 )
-
-
-@pytest.fixture(autouse=True)
-def at_rest(monkeypatch: pytest.MonkeyPatch, work: Workload) -> None:
-    """Have a tick speak of this test's maintenance alone, however lately its status was written."""
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
-    forget(work.admin)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from functions.maintenance import due
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.nodes import EXCLUDED, LABEL, in_maintenance, is_cordoned, missing_taints
@@ -16,17 +15,13 @@ from tests.functions.maintenance.test_states import drain, settle
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
+pytestmark = pytest.mark.usefixtures("at_rest")
+
 KEY = "medik8s.io/drain"
 FOREIGN = {
     "metadata": {"annotations": None},
     "spec": {"holderIdentity": "self-node-remediation", "renewTime": "2999-01-01T00:00:00.000000Z"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have resync take everything for at rest, however young it is."""
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
 
 
 def robbed(functions: Functions, work: Workload, ticks: int) -> Object:

@@ -12,17 +12,18 @@ from eventing import events
 from eventing.wire import received
 from functions.data import data_of
 from functions.maintenance import due
-from kube.door.cluster import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT
 from kube.nodes import LABEL
 from kube.paths import Object
-from tests.functions.conftest import Functions, forget
+from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
 from tests.proofs import proves
 from tests.receiver import Receiver
 from tests.workload import Audit, Workload
+
+pytestmark = pytest.mark.usefixtures("at_rest")
 
 
 @pytest.fixture
@@ -38,18 +39,6 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 def sent_to(sink: Receiver) -> list[BaseCloudEvent]:
     """What was sent to it."""
     return [received(request.headers, request.body) for request in sink.requests]
-
-
-@pytest.fixture(autouse=True)
-def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have resync take everything for at rest, however young it is."""
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
-
-
-@pytest.fixture
-def alone(admin: Cluster) -> None:
-    """Take away what earlier tests left, so that a tick speaks of this test's only."""
-    forget(admin)
 
 
 def told(functions: Functions, item: Object) -> list[str]:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from eventing import events
-from functions.maintenance import due
 from functions.maintenance.resync import LOOKS, resync
 from kube.door.api import Api
 from kube.door.cluster import Cluster
@@ -29,11 +28,7 @@ from tests.kube.samples import TAINTED, node
 from tests.proofs import proves
 from tests.workload import Workload, pod_on
 
-
-@pytest.fixture(autouse=True)
-def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have resync take everything for at rest, however young it is."""
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
+pytestmark = pytest.mark.usefixtures("at_rest")
 
 
 @pytest.fixture

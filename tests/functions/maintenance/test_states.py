@@ -13,7 +13,6 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.subscriptions import subscribers
-from functions.maintenance import due
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT
@@ -25,15 +24,11 @@ from tests.functions.meanwhile import requests_of
 from tests.proofs import proves
 from tests.workload import Workload
 
+pytestmark = pytest.mark.usefixtures("at_rest")
+
 LISTS = 5
 """Of three groups, nodes and leases: what every tick reads."""
 VALID, EXPIRED = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
-
-
-@pytest.fixture(autouse=True)
-def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have resync take everything for at rest, however young it is."""
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
 
 
 def settle(functions: Functions, event: BaseCloudEvent) -> Counter[str]:
