@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from kube.maintenance import leases, objects
 from kube.maintenance.groups import DRAIN_TAINTS
@@ -16,20 +16,16 @@ def wrong(
     nodes: Iterable[Node], maintenances: Iterable[Maintenance], found: Iterable[Object], pods: Iterable[Object]
 ) -> list[str]:
     """What is not as it should be, a line each; in: all nodes, NodeMaintenances of all groups, Leases, pods."""
-    made, held, running = list(maintenances), {leases.node_of(lease): lease for lease in found}, list(pods)
-    known = [node["metadata"]["name"] for node in nodes_of(nodes)]
+    there, made, running = list(nodes), list(maintenances), list(pods)
+    held = {leases.node_of(lease): lease for lease in found}
+    known = [node["metadata"]["name"] for node in there]
     lines = [f"{item['metadata']['name']} is still being deleted" for item in made if objects.is_deleting(item)]
     lines += [f"the lease of {name} is left, and no such node" for name in held if name and name not in known]
-    for node in nodes_of(nodes):
+    for node in there:
         name = node["metadata"]["name"]
         wanted = [item for item in made if objects.node_name(item) == name and not objects.is_deleting(item)]
         lines += _maintained(node, wanted, held.get(name), running) if wanted else _free(node, held.get(name))
     return lines
-
-
-def nodes_of(nodes: Iterable[Node]) -> Sequence[Node]:
-    """Them, to be gone through more than once."""
-    return nodes if isinstance(nodes, Sequence) else list(nodes)
 
 
 def _free(node: Node, lease: Object | None) -> Iterator[str]:

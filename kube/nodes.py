@@ -53,6 +53,11 @@ def labelled_for(node: Node) -> str | None:
     return _labels(node).get(LABEL)
 
 
+def is_labelled_for(node: Node | None, uid: str) -> bool:
+    """Whether there is such a node, and our label on it names this maintenance."""
+    return node is not None and labelled_for(node) == uid
+
+
 def is_labelled(node: Node) -> bool:
     """Our label is on the node. Whose uid it names decides nothing: two that each want theirs would write for ever."""
     return LABEL in _labels(node)

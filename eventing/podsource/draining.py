@@ -39,8 +39,7 @@ class DrainingNode:
     @property
     def _options(self) -> DrainOptions:
         """How the one drains that has begun; of several on a node only one does."""
-        items = sorted(self.maintenances.values(), key=m.has_begun, reverse=True)
-        return draining.options_of(items[0] if items else {})
+        return draining.options_of(max(self.maintenances.values(), key=m.has_begun, default={}))
 
     def references(self) -> list[Reference]:
         """What its events are about: all its maintenances, as the watch that shows which has begun may lag behind."""
@@ -76,9 +75,9 @@ class DrainingNode:
         """The pods that are still to leave the node, DaemonSet pods aside."""
         return self.told_apart().leaving
 
-    def going(self) -> list[Pod]:
-        """Those of them that `spec.drain` does not refuse."""
-        return draining.going(self.told_apart(), self._options)
+    def going(self, found: Sorted) -> list[Pod]:
+        """Those of the pods still to leave that `spec.drain` does not refuse."""
+        return draining.going(found, self._options)
 
     def waiting(self, namespace: str) -> list[Pod]:
         """The pods of a namespace that are not on their way yet.
@@ -88,7 +87,7 @@ class DrainingNode:
         """
         if self._waiting is None:
             found, self._waiting = self.told_apart(), defaultdict(list)
-            for pod in draining.going(found, self._options) if found.leaving else found.daemons:
+            for pod in self.going(found) if found.leaving else found.daemons:
                 if not is_terminating(pod):
                     self._waiting[pod["metadata"]["namespace"]].append(pod)
         return self._waiting.get(namespace, [])

@@ -177,7 +177,8 @@ class PodSource:
         While all pods that are left are terminating, it concerns the status alone. A DaemonSet pod counts when no other
         pod is left: it may have been the last one whose DaemonSet is gone (NMO-7).
         """
-        pending, going = node.leaving(), node.going()
+        found = node.told_apart()
+        pending, going = found.leaving, node.going(found)
         flag = "progress" if going and all(map(is_terminating, going)) else "more"
         if not pending:
             self._openings.pass_begins(node, self._clock())

@@ -19,7 +19,7 @@ from functions.patching import patch_node
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
 from kube.maintenance.objects import Maintenance
-from kube.nodes import Node, labelled_for, node_path
+from kube.nodes import Node, is_labelled_for, node_path
 from kube.paths import Object
 
 Decide = Callable[[Maintenance, Node], list[Object]]
@@ -59,7 +59,7 @@ def given_up(step: str, event: BaseCloudEvent, cluster: Cluster) -> list[BaseClo
     """`maintenance.ended` when the node is labelled for the event's maintenance, which is not active; else nothing."""
     reference, name = reference_of(event), node_of(event)
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
-    if node is None or labelled_for(node) != reference.uid:
+    if not is_labelled_for(node, reference.uid):
         return []
     return [events.event(events.MAINTENANCE_ENDED, step, reference, name, cause=event)]
 

@@ -13,7 +13,7 @@ from kube.maintenance import draining, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.patience import parted
-from kube.nodes import Node, in_maintenance, labelled_for
+from kube.nodes import Node, in_maintenance, is_labelled_for, labelled_for
 from kube.paths import Object
 from kube.pods import Pod, is_terminating
 
@@ -92,16 +92,13 @@ def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
     if known.nodes is None or known.leases is None:
         return Look.LATER
     if m.has_given_up(item):
-        return events.MAINTENANCE_ENDED if _is_labelled_for(item, known.nodes.get(m.node_name(item))) else ""
+        is_left = is_labelled_for(known.nodes.get(m.node_name(item)), item["metadata"]["uid"])
+        return events.MAINTENANCE_ENDED if is_left else ""
     lease = known.leases.get(m.node_name(item))
     if not m.has_begun(item) and not is_free(item, lease, known.items, now):
         return ""
     node = known.nodes.get(m.node_name(item))
     return Look.NODE if node is None else due_on(item, node, lease, now)
-
-
-def _is_labelled_for(item: m.Maintenance, node: Node | None) -> bool:
-    return node is not None and labelled_for(node) == item["metadata"]["uid"]
 
 
 def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, now: datetime) -> Due:

@@ -26,7 +26,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.announcements import REMOVE, TEXTS, UNCORDON
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.lookup import maintenances, undeleted
-from kube.nodes import Node, is_labelled, labelled_for, node_path, restore_patch
+from kube.nodes import Node, is_labelled, is_labelled_for, node_path, restore_patch
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_UPDATED, events.MAINTENANCE_ENDED)
@@ -70,7 +70,7 @@ def _give_up(event: BaseCloudEvent, maintenance: m.Maintenance, cluster: Cluster
 
     def look() -> tuple[None, list[Object]]:
         node = _node(name, cluster)
-        return None, restore_patch(node, {key}) if node is not None and labelled_for(node) == uid else []
+        return None, restore_patch(node, {key}) if node is not None and is_labelled_for(node, uid) else []
 
     _, changed = patch_node(name, look, cluster)
     if not changed:

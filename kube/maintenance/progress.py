@@ -10,6 +10,7 @@ from typing import Any
 
 from kube import pods as podrules
 from kube.maintenance import draining
+from kube.maintenance.blocking import still_blocked
 from kube.maintenance.objects import (
     FAILED,
     MOST_LEASE_ERRORS,
@@ -23,7 +24,6 @@ from kube.maintenance.objects import (
     has_given_up,
     is_deleting,
     lease_errors,
-    moment_or_none,
     snapshot,
     timestamp,
 )
@@ -35,8 +35,8 @@ from kube.words import counted, shortened
 PENDING_BYTES, BLOCKED_BYTES = 400_000, 600_000
 """Of the lists of a status; etcd stores no object over 1.5 MiB. Of 600 pods with the longest of names each list is
 whole; what is left out of a longer one is counted."""
-LONGEST_MESSAGE, LONGEST_ERROR = 1024, 8192
-"""Characters of what is said about one pod, and of `lastError`."""
+LONGEST_ERROR = 8192
+"""Characters of `lastError`."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def _status(
         return {"lastError": _error(findings)} if findings.restoring else {}
     if has_given_up(maintenance):
         return {}
-    if (findings.lease_errors or 0) > MOST_LEASE_ERRORS:
-        return _status_given_up(maintenance, findings.lease_errors or 0, now)
+    if findings.lease_errors and findings.lease_errors > MOST_LEASE_ERRORS:
+        return _status_given_up(maintenance, findings.lease_errors, now)
     if has_begun(maintenance):
         return _status_begun(maintenance, node, pods, findings, now)
     if findings.waits:
@@ -127,11 +127,13 @@ def _status_begun(
 ) -> Object:
     before = maintenance.get("status") or {}
     counts = snapshot(maintenance) or {}
-    pending = _pending(maintenance, pods, findings, now)
+    told = blocked_pods(maintenance)
+    known = told if findings.blocked is None else findings.blocked
+    pending = _pending(maintenance, pods, known, now)
     done = not pending and (findings.drained or before.get("phase") == SUCCEEDED)
     phase = SUCCEEDED if done else RUNNING
     percent = 100 if done else progress(counts["evictionPods"], len(pending), _reached(before))
-    blocked = _blocked(blocked_pods(maintenance), pending, findings, now)
+    blocked = still_blocked(known, told, pending, now)
     refused = lease_errors(maintenance) if findings.lease_errors is None else findings.lease_errors
     error = _error(findings) or _lasting_error(before, findings, blocked, refused)
     listed, named = fitting(blocked, BLOCKED_BYTES), fitting(map(podrules.name_of, pending), PENDING_BYTES)
@@ -151,9 +153,10 @@ def _status_begun(
     }
 
 
-def _pending(maintenance: Maintenance, pods: Sequence[Pod], findings: Findings, now: datetime) -> list[Pod]:
-    known = blocked_pods(maintenance) if findings.blocked is None else findings.blocked
-    orphans = draining.known_orphans(pods, known)
+def _pending(
+    maintenance: Maintenance, pods: Sequence[Pod], blocked: Iterable[Mapping[str, Any]], now: datetime
+) -> list[Pod]:
+    orphans = draining.known_orphans(pods, blocked)
     return draining.sorted_for(pods, draining.options_of(maintenance), now, orphans).leaving
 
 
@@ -190,40 +193,6 @@ def _lasting_error(before: Mapping[str, Any], findings: Findings, blocked: list[
     """The error of before, where a clean step did not look at the pods that are blocked, or at the lease."""
     lasts = refused or (findings.blocked is None and blocked)
     return before.get("lastError") if lasts else None
-
-
-def _blocked(before: list[Mapping[str, Any]], pending: list[Pod], findings: Findings, now: datetime) -> list[Object]:
-    """Blocked pods that are still there, each with the time since when it is blocked for this reason."""
-    known = before if findings.blocked is None else findings.blocked
-    waiting = {podrules.key(pod) for pod in pending if not podrules.is_terminating(pod)}
-    items = [{k: v for k, v in item.items() if k != "uid"} for item in known]
-    items = [{**item, "message": shortened(str(item.get("message") or ""), LONGEST_MESSAGE)} for item in items]
-    items = [item for item in items if f"{item['namespace']}/{item['name']}" in waiting]
-    items += [stuck for stuck in (_stuck(pod, now) for pod in pending) if stuck]
-    since = {why_blocked(item): moment_or_none(item.get("since")) for item in before}
-    dated = [{**item, "since": timestamp(since.get(why_blocked(item)) or now)} for item in items]
-    return sorted(dated, key=lambda item: (item["namespace"], item["name"]))
-
-
-def why_blocked(item: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes a blocked pod the same as before: it, and the reason for which it waits."""
-    return tuple(item.get(key) for key in ("namespace", "name", "reason", "budget"))
-
-
-def _stuck(pod: Pod, now: datetime) -> Object | None:
-    """A pod whose grace period is over and that is still there (the API server puts the end into deletionTimestamp)."""
-    metadata = pod["metadata"]
-    if not metadata.get("deletionTimestamp") or timestamp(now) <= metadata["deletionTimestamp"]:
-        return None
-    finalizers = metadata.get("finalizers") or []
-    reason = "Finalizers" if finalizers else "Terminating"
-    names = shortened(", ".join(finalizers), LONGEST_MESSAGE)
-    message = (
-        f"finalizers {names} keep the deleted pod: their owner must take them off"
-        if finalizers
-        else "its grace period is over and the kubelet has not ended it: look at the node"
-    )
-    return {**podrules.name_of(pod), "reason": reason, "message": message, "budget": ""}
 
 
 def _conditions(

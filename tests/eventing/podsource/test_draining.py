@@ -64,7 +64,7 @@ def test_pods_that_the_spec_refuses_wait_for_no_budget() -> None:
 
     assert node.maintain(kept)
     assert not node.maintain(kept)
-    assert (node.leaving(), node.going(), node.waiting("ns")) == ([bare, web], [web], [web])
+    assert (node.leaving(), node.going(node.told_apart()), node.waiting("ns")) == ([bare, web], [web], [web])
     node.drop(web)
     assert (node.leaving(), node.waiting("ns")) == ([bare], [])
     assert node.maintain(narrow)
