@@ -83,6 +83,12 @@ def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: s
     write_secret(file, yaml.safe_dump(content, sort_keys=False))
 
 
+def through(proxy: str, kubeconfig: Path, url: str, file: Path) -> Path:
+    """Write a copy of a kubeconfig to `file`, which has `proxy` in the place of the API server's URL; gives `file`."""
+    write_secret(file, kubeconfig.read_text().replace(url, proxy))
+    return file
+
+
 def write_signing_key(file: Path) -> None:
     """Write a fresh P-256 key as PEM.
 

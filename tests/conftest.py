@@ -15,6 +15,7 @@ from xdist.remote import Producer
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
+from tests.abreast import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.postgresql import PostgreSQL
 from tests.proofs import PROVED, collects_all, proved
 from tests.sharing import GroupScheduling, Machine, group_of

@@ -5,22 +5,22 @@ Whatever has to be waited for is awaited by a watch.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
+import threading
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from kube.door.cluster import Cluster
-from kube.door.following import follow
 from kube.maintenance.groups import MEDIK8S, Group
 from kube.maintenance.objects import path as maintenance_path
 from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
+from tests.waiting import SECONDS, Known, until, wait_for
 
 OURS = "system:serviceaccount:node-maintenance:"
 """Prefix of the user names of the product's accounts."""
@@ -28,9 +28,11 @@ READS = ("get", "list", "watch")
 """Verbs that write nothing; the audit log has those of ours, too."""
 OVERTAKEN = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 """What the API server answers to a write that rests on an old reading: a stale version, or a JSON patch's `test`."""
-SECONDS = 15.0
-"""What is awaited comes within a second; this is for a busy machine."""
+NODES = 8
+"""So many are made together, which takes hardly longer than one; tests take them one by one."""
 _numbers = itertools.count(1)
+_stocks: WeakKeyDictionary[LocalCluster, list[str]] = WeakKeyDictionary()
+_stocking = threading.Lock()
 
 
 class Workload:
@@ -44,16 +46,25 @@ class Workload:
     def add_namespace(self) -> str:
         """Create another namespace that takes pods; returns its name."""
         name = f"work-{next(_numbers)}"
-        self.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        self.wait_for(f"/api/v1/namespaces/{name}/serviceaccounts/default", bool)
+        made = self.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        accounts, empty = f"/api/v1/namespaces/{name}/serviceaccounts", Known((), made["metadata"]["resourceVersion"])
+        self.until(accounts, lambda known: "default" in known, known=empty)
         return name
 
     def node(self) -> str:
-        """Create a node that nobody else uses; returns its name."""
-        (name,) = self.local.add_nodes(1)
+        """Give a node that nobody else uses; returns its name."""
+        with _stocking:
+            stock = _stocks.setdefault(self.local, [])
+            if not stock:
+                stock += self._nodes()
+            return stock.pop(0)
+
+    def _nodes(self) -> list[str]:
+        names = self.local.add_nodes(NODES)
         # a node is registered with the taint not-ready, which the controller manager takes off a moment later
-        self.wait_for(f"/api/v1/nodes/{name}", lambda node: node is not None and not node["spec"].get("taints"))
-        return name
+        for name in names:
+            self.wait_for(f"/api/v1/nodes/{name}", lambda node: node is not None and not node["spec"].get("taints"))
+        return names
 
     def read_node(self, name: str) -> Object:
         """The node as it is now."""
@@ -61,12 +72,21 @@ class Workload:
 
     def pods(self, node: str, *names: str, namespace: str = "", ready: bool = True, **options: Any) -> list[Object]:
         """Create bare pods on `node` (see `pod_on`) and return them when all are Ready, or at once without `ready`."""
-        where = f"/api/v1/namespaces/{namespace or self.namespace}/pods"
         bodies = [pod_on(node, name, **options) for name in names]
+        return self.put(namespace or self.namespace, bodies, ready=ready)
+
+    def put(self, namespace: str, bodies: list[Object], *, ready: bool = True) -> list[Object]:
+        """Create these pods and return them when all are Ready, or at once without `ready`."""
+        where = f"/api/v1/namespaces/{namespace}/pods"
         created = self.admin.together(*(self.admin.api.create(where, body) for body in bodies))
-        if not ready:
+        if not (ready and created):
             return created
-        known = self.until(where, lambda pods: all(name in pods and is_ready(pods[name]) for name in names))
+        names = [pod["metadata"]["name"] for pod in created]
+        known = self.until(
+            where,
+            lambda pods: all(name in pods and is_ready(pods[name]) for name in names),
+            known=Known(created),
+        )
         return [known[name] for name in names]
 
     def budget(
@@ -129,11 +149,7 @@ class Workload:
 
     def wait_for(self, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS) -> Object:
         """Wait until the object at `path` is as `predicate` wants it (None: not there); returns it, {} if gone."""
-        collection, _, name = path.rpartition("/")
-        known = self.until(
-            collection, lambda items: predicate(items.get(name)), seconds, fields=f"metadata.name={name}"
-        )
-        return known.get(name, {})
+        return wait_for(self.admin, path, predicate, seconds)
 
     def until(
         self,
@@ -143,39 +159,13 @@ class Workload:
         *,
         fields: str = "",
         labels: str = "",
+        known: Known | None = None,
     ) -> dict[str, Object]:
-        """Wait until the collection at `path`, as name → object, is as `predicate` wants it; returns it."""
-        return self.admin.run(_until(self.admin, path, predicate, seconds, fields, labels))
+        """Wait until the collection at `path`, as name → object, is as `predicate` wants it; returns it.
 
-
-async def _until(
-    admin: Cluster,
-    path: str,
-    predicate: Callable[[dict[str, Object]], bool],
-    seconds: float,
-    fields: str,
-    labels: str,
-) -> dict[str, Object]:
-    known: dict[str, Object] = {}
-
-    async def watch() -> None:
-        synced = False
-        async with aclosing(follow(admin.api, path, fields=fields, labels=labels)) as changes:
-            async for change in changes:
-                if change.kind == "SYNCED":
-                    synced = True
-                elif change.kind == "DELETED":
-                    known.pop(change.object["metadata"]["name"], None)
-                else:
-                    known[change.object["metadata"]["name"]] = change.object
-                if synced and predicate(known):
-                    return
-
-    try:
-        await asyncio.wait_for(watch(), seconds)
-    except asyncio.TimeoutError:
-        raise TimeoutError(f"after {seconds} s {path} is not as awaited: {json.dumps(known)}") from None
-    return known
+        With `known` only what comes after that is judged.
+        """
+        return until(self.admin, path, predicate, seconds, fields=fields, labels=labels, known=known)
 
 
 def pod_on(

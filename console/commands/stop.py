@@ -34,9 +34,9 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
     check_timeout(wait=wait, remedy="leave out --no-wait")
 
     async def work(api: Api) -> Object:
+        goes_on(lambda: f"what is marked for deletion ends without this command: kubectl maintenance status {node}")
         ended = await end(api, node)
         if wait:
-            goes_on(lambda: f"{node} is given back without this command: kubectl maintenance status {node} shows it")
             await within(timeout, _gone(api, node, ended), lambda: _still_there(ended))
         names = [full_name(item) for item in ended]
         return {**node_report(node, await absent_ok(api.get(node_path(node)))), "deleted": names}

@@ -35,7 +35,7 @@ class Program:
     Attributes:
         name: the file to look for on PATH.
         package: Debian's package of it.
-        purposes: make targets that start it; of `make up` and `make bench`, the engines that do.
+        purposes: make targets that start it; of `make up`, `make bench` and `make chaos`, the engines that do.
         places: where else it may be, as patterns.
         ubuntu: Ubuntu's package where that has another name.
     """
@@ -162,9 +162,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*")
     parser.add_argument("--delivery", default="local", help="the engine of up")
-    parser.add_argument("--engines", default="local", help="those of bench, with commas")
+    parser.add_argument("--engines", default="local", help="those of bench and chaos, with commas")
     given = parser.parse_args()
-    engines = {"up": given.delivery, "bench": given.engines}
+    engines = {"up": given.delivery, "bench": given.engines, "chaos": given.engines}
     named = (name.strip() for target in given.targets for name in engines.get(target, "").split(","))
     purposes = [*given.targets, *filter(None, named)]
     try:

@@ -6,7 +6,7 @@ import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 from typing import Any
@@ -14,12 +14,11 @@ from typing import Any
 from eventing.events import TICK
 from eventing.replay.again import post
 from kube.door.cluster import Cluster
+from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.leases import lease_name
-from kube.maintenance.objects import phase
 from kube.nodes import node_path
 from kube.paths import Object
-from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.demo.flow import Flow
 from localcluster.processes import await_ready
@@ -33,7 +32,7 @@ LEFT = "SELECT count(*) FROM delivery"
 
 def finished(item: Object) -> bool:
     """Phase is Succeeded."""
-    return phase(item) == "Succeeded"
+    return m.phase(item) == "Succeeded"
 
 
 class Scene:
@@ -65,14 +64,11 @@ class Scene:
             f"pod-{stage}.stage.kwok.x-k8s.io/delay": more[stage] for stage in ("delete", "ready") if stage in more
         }
         names = [f"pod-{next(NUMBERS)}" for _ in range(count)]
-        for name in names:
-            finalizers = tuple(more.get("finalizers", ()))
-            body = pod_on(node, name, labels=labels, annotations=delays, finalizers=finalizers)
+        finalizers = tuple(more.get("finalizers", ()))
+        bodies = [pod_on(node, name, labels=labels, annotations=delays, finalizers=finalizers) for name in names]
+        for body in bodies:
             body["spec"] |= {"terminationGracePeriodSeconds": more["grace"]} if "grace" in more else {}
-            self.admin.create(f"/api/v1/namespaces/{namespace}/pods", body)
-        if more.get("ready_awaited", True):
-            return [self.until(f"/api/v1/namespaces/{namespace}/pods", name, is_ready) for name in names]
-        return [self.admin.get(f"/api/v1/namespaces/{namespace}/pods/{name}") for name in names]
+        return self.work.put(namespace, bodies, ready=more.get("ready_awaited", True))
 
     def deployment(
         self, namespace: str, node: str, replicas: int, *, tolerations: Iterable[Object] = (), **delays: str
@@ -94,12 +90,13 @@ class Scene:
         }
         spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
-        self.admin.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", body)
-        self.cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+        where = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+        self.admin.create(where, body)
+        self.until(where, "web", lambda item: (item.get("status") or {}).get("availableReplicas") == replicas)
 
     def allow(self, namespace: str, node: str) -> None:
         """Let the namespace's Deployment run on this node, too."""
-        self.cluster.kubectl("label", "node", node, f"pool={namespace}")
+        self.admin.patch(node_path(node), {"metadata": {"labels": {"pool": namespace}}})
 
     def maintain_with_pods(self, node: str, count: int) -> str:
         """Put pods on the node and drain it; returns the path of its finished maintenance."""
@@ -163,9 +160,7 @@ class Scene:
     def gone(self, path: str, seconds: float = 10.0) -> float:
         """Wait until the object at `path` is gone; returns the seconds that took."""
         started = time.monotonic()
-        collection, name = path.rsplit("/", 1)
-        resource = f"nodemaintenances.{collection.split('/')[2]}"
-        self.cluster.kubectl("wait", "--for=delete", f"{resource}/{name}", f"--timeout={seconds}s")
+        self.work.wait_for(path, lambda item: item is None, seconds)
         return time.monotonic() - started
 
     def tick(self) -> None:
@@ -177,6 +172,14 @@ class Scene:
         """Wait until the delivery has nothing left."""
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
             await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
+
+    def give_back(self, nodes: Collection[str]) -> None:
+        """Delete the maintenances of these nodes, all at once; return when they are gone."""
+        found = [m.path(item) for item in self.admin.list(MEDIK8S.path)["items"] if m.node_name(item) in nodes]
+        for path in found:
+            self.delete(path)
+        for path in found:
+            self.gone(path)
 
     def delete(self, path: str) -> None:
         """Request the deletion of a maintenance, and do not wait for it."""

@@ -12,6 +12,7 @@ from localcluster.trouble import LocalClusterError
 from tests.chain.scene import Scene
 from tests.proofs import proves
 
+pytestmark = pytest.mark.abreast
 RESYNC = 20.0
 """Seconds within which a tick has come and was answered."""
 

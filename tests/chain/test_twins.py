@@ -17,6 +17,7 @@ from tests.chain.scene import Scene
 from tests.proofs import proves
 from tests.workload import pod_on
 
+pytestmark = pytest.mark.abreast
 ROOT = Path(__file__).parents[2]
 FLAGS = ("--force", "--delete-emptydir-data", "--ignore-daemonsets")
 CONTROLLERS = {

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 
+import pytest
+
 from kube.paths import Object
 from localcluster.processes import await_ready
 from tests.chain.scene import Scene
@@ -96,6 +98,7 @@ def test_a_slow_webhook_costs_time_only_and_only_where_it_is_asked(scene: Scene)
     scene.gone(path)
 
 
+@pytest.mark.abreast
 @proves("X-6")
 def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: Scene) -> None:
     """X-6: its pods are blocked with the API server's words; the rest goes; when it is well again the drain ends."""
@@ -121,6 +124,7 @@ def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: 
     scene.gone(path)
 
 
+@pytest.mark.abreast
 @proves("X-6")
 def test_a_refusal_that_comes_after_the_look_is_told(scene: Scene) -> None:
     """X-6: an eviction goes on behind the look that sent it; what it ends with is in the status all the same."""

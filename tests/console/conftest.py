@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from console.cli import commands
+from kube.door.api import absent_ok
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
+from kube.nodes import NODES, node_path
+from kube.pods import is_ready
 from localcluster import build
 from localcluster.cluster import LocalCluster
 from tests.console.commands.workloads import KEEP_OUT, clear
+from tests.waiting import wait_for
 
 Run = Callable[..., Result]
 Nodes = Callable[[], str]
@@ -60,15 +63,15 @@ def new_node(installed: LocalCluster) -> Iterator[Nodes]:
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         }
         node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": [taint]}}
-        installed.kubectl("create", "-f", "-", input=json.dumps(node))
-        installed.kubectl("wait", "--for=condition=Ready", "--timeout=20s", f"node/{name}")
+        installed.door().create(NODES, node)
+        wait_for(installed.door(), node_path(name), lambda found: found is not None and is_ready(found), 20)
         names.append(name)
         return name
 
     yield make
     for name in names:
         clear(installed, name)
-        installed.kubectl("delete", "node", name, "--ignore-not-found", "--wait=false")
+        installed.door().run(absent_ok(installed.door().api.request("DELETE", node_path(name))))
 
 
 @pytest.fixture

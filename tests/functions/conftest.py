@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cloudevents.core.base import BaseCloudEvent
@@ -13,11 +15,10 @@ from eventing.wire import binary, received, structured
 from functions.app import FUNCTIONS, create_app
 from functions.maintenance import due
 from functions.record import journal
-from kube.door.api import absent_ok
+from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
 from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.objects import path
 from kube.nodes import BEFORE, EXCLUDED, LABEL, NODES, node_path
 from kube.paths import Object
 from localcluster import access, product
@@ -26,6 +27,9 @@ from localcluster.processes import await_ready
 from tests.faults import Faults
 from tests.functions.hints import added
 from tests.workload import Audit, Workload
+
+AT_ONCE = 50
+"""A busy server does not get to hundreds of requests at once in the time that one has."""
 
 
 class Functions:
@@ -43,7 +47,8 @@ class Functions:
     def post(self, step: str, event: BaseCloudEvent, *, mode: str = "binary") -> TestResponse:
         """Post the event to one function, in binary or structured mode."""
         message = binary(event) if mode == "binary" else structured(event)
-        return self.clients[step].post(f"/{step}", data=message.body, headers=message.headers)
+        client = self.clients[step].application.test_client()  # threads may share the functions, but no client
+        return client.post(f"/{step}", data=message.body, headers=message.headers)
 
     def answer(self, step: str, event: BaseCloudEvent) -> BaseCloudEvent | None:
         """The event that the function answers with, None for none; any other answer is an error."""
@@ -103,30 +108,40 @@ def functions(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
         journal.cache_clear()
 
 
-@pytest.fixture(scope="package")
-def faults(quiet: LocalCluster) -> Iterator[Faults]:
-    """Give what stands between `spoiled` and the API server."""
+@contextmanager
+def behind_faults(quiet: LocalCluster, folder: Path) -> Iterator[tuple[Faults, Functions]]:
+    """What stands before the API server, and all functions, which ask it through that."""
     proxy = Faults(quiet.url, quiet.certificate)
-    yield proxy
+
+    def through(kubeconfig: Path) -> Path:
+        return access.through(proxy.url, kubeconfig, quiet.url, folder / kubeconfig.name)
+
+    all_functions = Functions(quiet, through)
+    yield proxy, all_functions
+    all_functions.close()
     proxy.close()
 
 
 @pytest.fixture(scope="package")
-def spoiled(quiet: LocalCluster, faults: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Functions]:
-    """Give all functions, which ask the API server through `faults`."""
-    folder = tmp_path_factory.mktemp("kubeconfigs")
-
-    def through(kubeconfig: Path) -> Path:
-        file = folder / kubeconfig.name
-        file.write_text(kubeconfig.read_text().replace(quiet.url, faults.url))
-        return file
-
+def hindered(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Faults, Functions]]:
+    """Give what stands between `spoiled` and the API server, and these."""
     with pytest.MonkeyPatch.context() as environment:
         for name in ("FUNCTION", "K_SINK"):
             environment.delenv(name, raising=False)
-        all_functions = Functions(quiet, through)
-        yield all_functions
-        all_functions.close()
+        with behind_faults(quiet, tmp_path_factory.mktemp("kubeconfigs")) as both:
+            yield both
+
+
+@pytest.fixture
+def faults(hindered: tuple[Faults, Functions]) -> Faults:
+    """Give what stands between `spoiled` and the API server."""
+    return hindered[0]
+
+
+@pytest.fixture
+def spoiled(hindered: tuple[Faults, Functions]) -> Functions:
+    """Give all functions, which ask the API server through `faults`."""
+    return hindered[1]
 
 
 @pytest.fixture
@@ -150,15 +165,24 @@ def alone(admin: Cluster) -> None:
 
 def forget(admin: Cluster) -> None:
     """Delete all maintenances and leases, and take our labels off all nodes."""
-    for item in (item for group in GROUPS.values() for item in admin.list(group.path)["items"]):
-        if item["metadata"].get("finalizers"):
-            admin.run(absent_ok(admin.api.patch(path(item), {"metadata": {"finalizers": None}})))
-        admin.run(absent_ok(admin.api.request("DELETE", path(item))))
-    for node in admin.list(NODES, labels=LABEL)["items"]:
-        unlabelled = {"metadata": {"labels": dict.fromkeys((LABEL, BEFORE, EXCLUDED))}}
-        admin.run(absent_ok(admin.api.patch(node_path(node["metadata"]["name"]), unlabelled)))
-    for lease in admin.list(leases.LEASES)["items"]:
-        admin.run(absent_ok(admin.api.request("DELETE", f"{leases.LEASES}/{lease['metadata']['name']}")))
+    collections = (*(group.path for group in GROUPS.values()), leases.LEASES)
+    nodes, *lists = admin.together(
+        admin.api.list(NODES, labels=LABEL), *(admin.api.list(collection) for collection in collections)
+    )
+    unlabelled = {"metadata": {"labels": dict.fromkeys((LABEL, BEFORE, EXCLUDED))}}
+    calls: list[Coroutine[Any, Any, object]] = [
+        admin.api.patch(node_path(node["metadata"]["name"]), unlabelled) for node in nodes["items"]
+    ]
+    for collection, found in zip(collections, lists, strict=True):
+        calls += [_removed(admin.api, f"{collection}/{item['metadata']['name']}", item) for item in found["items"]]
+    for start in range(0, len(calls), AT_ONCE):
+        admin.together(*(absent_ok(call) for call in calls[start : start + AT_ONCE]))
+
+
+async def _removed(api: Api, path: str, item: Object) -> None:
+    if item["metadata"].get("finalizers"):
+        await api.patch(path, {"metadata": {"finalizers": None}})
+    await api.request("DELETE", path)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from eventing.wire import BODY_LIMIT, binary
 from functions.app import FUNCTIONS, create_app
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import MEDIK8S
+from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.processes import free_port
@@ -265,10 +266,8 @@ def test_a_step_without_its_right_evicts_nothing(
 @proves("X-6")
 def test_an_api_server_that_is_away_is_tried_again(work: Workload, tmp_path: Path) -> None:
     """X-6: no answer from the API server: 503 with one line, and readiness says so; liveness stays."""
-    kubeconfig = tmp_path / "kubeconfig"
-    text = work.local.kubeconfig.read_text().replace(work.local.url, f"https://127.0.0.1:{free_port()}")
-    kubeconfig.write_text(text)
-    door = Cluster(str(kubeconfig))
+    nowhere = f"https://127.0.0.1:{free_port()}"
+    door = Cluster(str(access.through(nowhere, work.local.kubeconfig, work.local.url, tmp_path / "kubeconfig")))
     client = create_app(door).test_client()
     message = binary(said(events.MAINTENANCE_BEGUN, work.maintenance("nowhere")))
 

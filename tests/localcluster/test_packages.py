@@ -91,6 +91,20 @@ def test_nothing_is_installed_for_the_demo(machine: Machine) -> None:
     assert machine.calls() == []
 
 
+@pytest.mark.parametrize("target", ["bench", "chaos"])
+def test_a_target_of_engines_needs_what_they_need(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """Each of the engines that are named, and no other target does."""
+    monkeypatch.setattr(packages, "PROGRAMS", (packages.Program("a-broker", "a-broker", frozenset({"rabbitmq"})),))
+    monkeypatch.setattr(sys, "argv", ["packages", "--engines", "local, rabbitmq", "lint"])
+    packages.main()
+
+    monkeypatch.setattr(sys, "argv", ["packages", "--engines", "local, rabbitmq", target])
+    with pytest.raises(SystemExit, match="missing: a-broker;"):
+        packages.main()
+
+
 def test_without_the_right_to_install_all_that_is_missing_is_said_at_once(machine: Machine) -> None:
     """One line with everything, and how to get it; nothing is tried."""
     machine.installs()

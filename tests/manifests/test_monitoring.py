@@ -140,7 +140,6 @@ def test_the_operators_kinds_take_it_and_a_second_apply_changes_nothing(
 
     again = monitored.kubectl("apply", SPARING, "-k", tmp_path).stdout.splitlines()
 
-    monitored.kubectl("delete", "namespace", "node-maintenance")
     assert [line for line in again if not line.endswith(" unchanged")] == []
     assert "configmap/node-maintenance-dashboard unchanged" in again
 

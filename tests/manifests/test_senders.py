@@ -37,9 +37,9 @@ def test_who_may_post_is_who_has_something_to_say(tmp_path: Path) -> None:
 
 def test_knative_s_own_schema_takes_it(knative: LocalCluster) -> None:
     """X-2: every field is one of an EventPolicy; an unknown one would be dropped in silence."""
-    knative.kubectl("create", "namespace", "node-maintenance", check=False)
-    file = MANIFESTS / "components" / "senders" / "policy.yaml"
+    policy = (MANIFESTS / "components" / "senders" / "policy.yaml").read_text()
+    elsewhere = policy.replace("namespace: node-maintenance", "namespace: default")  # ours is another test's to make
 
-    done = knative.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", file)
+    done = knative.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=elsewhere)
 
     assert done.stdout == "eventpolicy.eventing.knative.dev/senders created (server dry run)\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import yaml
 
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
-from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, identity, overlay, rendered
+from tests.manifests.rendering import LOADER, MANIFESTS, ROOT, Manifest, identity, overlay, rendered
 from tests.manifests.running import Running, deployment_of, drained_and_given_back
 from tests.proofs import proves
 
@@ -27,7 +27,7 @@ STEPS = (
 
 
 def step(name: str) -> list[Manifest]:
-    return list(yaml.safe_load_all((ROOT / "deploy" / name).read_text()))
+    return list(yaml.load_all((ROOT / "deploy" / name).read_text(), Loader=LOADER))
 
 
 def rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
@@ -42,39 +42,39 @@ def rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
     }
 
 
-@pytest.fixture
-def cleared(knative: LocalCluster) -> Iterator[LocalCluster]:
-    """Give the cluster with Knative's kinds, clear of an install before and afterwards."""
+@pytest.fixture(scope="module")
+def cleared(knative: LocalCluster) -> LocalCluster:
+    """Give the cluster with Knative's kinds, clear of an install."""
     knative.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
-    _clear(knative)
-    yield knative
-    _clear(knative)
-
-
-def _clear(cluster: LocalCluster) -> None:
     for name in ("role_binding.yaml", "role.yaml", "namespace.yaml", "crds/nodemaintenance_crd.yaml"):
-        cluster.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
+        knative.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
+    return knative
 
 
-@pytest.fixture
-def created(cleared: LocalCluster) -> LocalCluster:
-    """Give that cluster with the install on it."""
+@pytest.fixture(scope="module")
+def too_early(cleared: LocalCluster) -> subprocess.CompletedProcess[str]:
+    """Give what comes of a file whose namespace is not there yet."""
+    return cleared.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
+
+
+@pytest.fixture(scope="module")
+def created(cleared: LocalCluster, too_early: subprocess.CompletedProcess[str]) -> LocalCluster:
+    """Give that cluster with the install on it, each of whose files was created without an error."""
+    assert too_early.returncode
     for name in STEPS:
         cleared.kubectl("create", "-f", ROOT / "deploy" / name)
     return cleared
 
 
 @proves("DRN-14")
-def test_the_files_create_an_install_in_their_order(cleared: LocalCluster) -> None:
+def test_the_files_create_an_install_in_their_order(
+    too_early: subprocess.CompletedProcess[str], created: LocalCluster
+) -> None:
     """DRN-14: each `create -f` succeeds; out of order it is a normal error, and can be run again."""
-    early = cleared.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
-    assert early.returncode == 1
-    assert f'namespaces "{NAME}" not found' in early.stderr
+    assert too_early.returncode == 1
+    assert f'namespaces "{NAME}" not found' in too_early.stderr
 
-    for name in STEPS:
-        cleared.kubectl("create", "-f", ROOT / "deploy" / name)
-
-    service = cleared.kubectl("get", "services.serving.knative.dev", "-n", NAME, "-o", "name").stdout
+    service = created.kubectl("get", "services.serving.knative.dev", "-n", NAME, "-o", "name").stdout
     assert service.split() == [f"service.serving.knative.dev/{NAME}"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -78,8 +79,10 @@ def test_a_drain_ends_as_that_of_kubectl_does(
     furnish(installed, twin, *kinds)
     furnish(installed, node, *kinds)
 
-    expected = installed.kubectl("drain", twin, *theirs, check=False)
-    result = run("drain", node, *ours)
+    with ThreadPoolExecutor() as beside:
+        kubectl = beside.submit(installed.kubectl, "drain", twin, *theirs, check=False)
+        result = run("drain", node, *ours)
+        expected = kubectl.result()
 
     assert outcome(installed, node) == outcome(installed, twin) == (True, left)
     assert result.exit_code == expected.returncode, result.output

@@ -70,4 +70,4 @@ def test_stop_says_that_the_node_is_given_back_without_it(installed: LocalCluste
         installed.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
     assert status == 130
-    assert said.startswith(f"Interrupted: {node} is given back without this command: ")
+    assert said == f"Interrupted: what is marked for deletion ends without this command: kubectl maintenance status {node}"

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from kube.nodes import node_path
+from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
+from tests.waiting import wait_for
 
 KEEP_OUT = "test.nodemaintenance.dev/console"
 """Taint of the nodes of these tests, which only their own pods tolerate."""
+COLLECTIONS = {
+    "ReplicaSet": "/apis/apps/v1/namespaces/default/replicasets",
+    "DaemonSet": "/apis/apps/v1/namespaces/default/daemonsets",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+    "Pod": "/api/v1/namespaces/default/pods",
+}
 Manifest = dict[str, Any]
 
 
@@ -50,36 +58,37 @@ def _pod_spec(node: str) -> Manifest:
 
 def apply(cluster: LocalCluster, *manifests: Manifest) -> None:
     """Create the objects; return when their pods are Ready and their budgets counted."""
-    body = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
-    cluster.kubectl("create", "-f", "-", input=json.dumps(body))
+    door = cluster.door()
+    door.together(*(door.api.create(COLLECTIONS[item["kind"]], item) for item in manifests))
     for item in manifests:
-        name = f"{item['kind'].lower()}/{item['metadata']['name']}"
-        cluster.kubectl("wait", f"--for={_settled(item)}", "--timeout=20s", name)
+        path = f"{COLLECTIONS[item['kind']]}/{item['metadata']['name']}"
+        wait_for(door, path, lambda found: found is not None and _is_settled(found), 20)
 
 
-def _settled(item: Manifest) -> str:
-    """What `kubectl wait` waits for."""
-    return {
-        "Pod": "condition=Ready",
-        "ReplicaSet": f"jsonpath={{.status.readyReplicas}}={item['spec'].get('replicas')}",
-        "DaemonSet": "jsonpath={.status.numberReady}=1",
-        "PodDisruptionBudget": "jsonpath={.status.observedGeneration}=1",
-    }[item["kind"]]
+def _is_settled(item: Manifest) -> bool:
+    status = item.get("status") or {}
+    settled: dict[str, bool] = {
+        "Pod": is_ready(item),
+        "ReplicaSet": status.get("readyReplicas") == item["spec"].get("replicas"),
+        "DaemonSet": status.get("numberReady") == 1,
+        "PodDisruptionBudget": status.get("observedGeneration") == 1,
+    }
+    return settled[item["kind"]]
 
 
 def clear(cluster: LocalCluster, node: str) -> None:
     """Delete what `apply` made for the node."""
-    kinds = "replicasets,daemonsets,poddisruptionbudgets,pods"
-    cluster.kubectl("delete", kinds, "-l", f"on={node}", "--force", "--grace-period=0", "--wait=false")
+    door = cluster.door()
+    wanted, at_once = {"labelSelector": f"on={node}"}, {"gracePeriodSeconds": 0}
+    door.together(*(door.api.request("DELETE", path, query=wanted, body=at_once) for path in COLLECTIONS.values()))
 
 
 def pods_on(cluster: LocalCluster, node: str) -> list[Manifest]:
     """The pods that are on the node."""
-    listed = cluster.kubectl("get", "pods", "-A", f"--field-selector=spec.nodeName={node}", "-o", "json")
-    items: list[Manifest] = json.loads(listed.stdout)["items"]
+    items: list[Manifest] = cluster.door().list("/api/v1/pods", fields=f"spec.nodeName={node}")["items"]
     return items
 
 
 def is_cordoned(cluster: LocalCluster, node: str) -> bool:
     """Whether the node takes no new pods."""
-    return cluster.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}").stdout == "true"
+    return cluster.door().get(node_path(node))["spec"].get("unschedulable") is True

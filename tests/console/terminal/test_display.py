@@ -68,6 +68,16 @@ def test_why_one_failed_is_below_the_table_and_in_its_line() -> None:
     assert "web-1: said" not in text(overview([RUNNING], NOW))
 
 
+def test_why_one_does_not_begin_is_below_the_table_and_in_its_line() -> None:
+    """NMO-27a: it has no phase while another tool has the lease of its node."""
+    waiting = maintenance(lastError="the lease is held by another-tool")
+
+    *_, below = text(overview([waiting, maintenance()], NOW)).splitlines()
+
+    assert below == "nodemaintenance.nodemaintenance.medik8s.io/disk waits: the lease is held by another-tool"
+    assert line(waiting) == "node-1 Waiting 0% 0 pending, 0 blocked: the lease is held by another-tool"
+
+
 def test_no_maintenance_is_said() -> None:
     assert text(overview([], NOW)) == "No maintenance.\n"
 

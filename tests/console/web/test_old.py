@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,7 +25,6 @@ from eventing import events
 from eventing.journal.store import Journal
 from kube.door.cluster import Cluster
 from kube.maintenance.groups import MEDIK8S
-from kube.nodes import NODES
 from localcluster.access import write_kubeconfig
 from localcluster.console import Console
 from localcluster.processes import await_ready
@@ -31,6 +32,7 @@ from tests.console.web.callers import look
 from tests.console.web.site import Browser, Site
 from tests.relay import Relay
 
+T = TypeVar("T")
 CLOSING_SECONDS = 0.2
 """Connections that were cut amid their handshake end some turns of the loop later, and tell nobody."""
 HIDE = """
@@ -54,14 +56,6 @@ def kubeconfig(site: Site, relay: Relay, tmp_path_factory: pytest.TempPathFactor
     cluster, file = site.scene.cluster, tmp_path_factory.mktemp("relay") / "kubeconfig"
     write_kubeconfig(file, f"https://127.0.0.1:{relay.port}", cluster.certificate, "admin", cluster.token())
     return file
-
-
-@pytest.fixture
-def far(site: Site, relay: Relay, kubeconfig: Path, tmp_path: Path) -> Iterator[Site]:
-    """A console that reaches the cluster by way of the relay."""
-    with Console(site.scene.cluster, tmp_path, "--kubeconfig", kubeconfig) as console:
-        yield Site(site.scene, console)
-    relay.mend()
 
 
 class Clock:
@@ -142,30 +136,79 @@ def test_a_console_that_is_told_nothing_but_answers_is_not_old(app: tuple[Flask,
     assert live.now().version >= state.version
 
 
-@pytest.mark.parametrize("path", ["/nodes", "/nodes/relayed-1"])
-def test_an_open_page_says_so_while_the_cluster_is_away(
-    far: Site, driver: Chrome, relay: Relay, path: str, tmp_path: Path
-) -> None:
+PAGES = ("/nodes", "/nodes/relayed-1")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page showed: its banner before; all of it while the cluster was away, and if the console was alive."""
+
+    before: str
+    main: str
+    banner: str
+    alive: int
+
+
+class Windows:
+    """One for each page, of the same browser."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser, self._driver = browser, browser.driver
+        self._home, self._handles = self._driver.current_window_handle, dict.fromkeys(PAGES, "")
+        for path in PAGES:
+            self._driver.switch_to.new_window("window")
+            self._handles[path] = self._driver.current_window_handle
+            browser.look()
+            browser.open(path)
+
+    def each(self, see: Callable[[], T]) -> dict[str, T]:
+        """What is seen in each."""
+        seen = {}
+        for path, handle in self._handles.items():
+            self._driver.switch_to.window(handle)
+            seen[path] = see()
+        return seen
+
+    def close(self) -> None:
+        """Leave the one that was there before."""
+        self.each(self._driver.close)
+        self._driver.switch_to.window(self._home)
+
+
+@pytest.fixture(scope="module")
+def outage(
+    site: Site, driver: Chrome, relay: Relay, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Shown]:
+    """Give what the pages show when the way to the cluster is cut; it is mended, and they are live again."""
+    site.scene.node("relayed-1")
+    with Console(site.scene.cluster, tmp_path_factory.mktemp("far"), "--kubeconfig", kubeconfig) as console:
+        far, browser = Site(site.scene, console), Browser(driver, console)
+
+        def be_old() -> tuple[str, str, int]:
+            browser.until(lambda: browser.text("#stale"), STALE_SECONDS + CHECK_SECONDS + 20)
+            browser.until(lambda: browser.text("#connection") == "old")
+            return browser.text("main"), browser.text("#stale"), look(far, "/health/liveness").status_code
+
+        with closing(Windows(browser)) as windows:
+            windows.each(lambda: browser.until(lambda: "relayed-1" in browser.text("main")))
+            before = windows.each(lambda: browser.text("#stale"))
+            relay.cut()
+            away = windows.each(be_old)
+            relay.mend()
+            windows.each(lambda: browser.until(lambda: browser.text("#stale") == ""))
+            windows.each(lambda: browser.until(lambda: browser.text("#connection") == "live"))
+    return {path: Shown(before[path], *away[path]) for path in PAGES}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_an_open_page_says_so_while_the_cluster_is_away(outage: dict[str, Shown], path: str) -> None:
     """A banner with the time that what is shown is of; it goes when the cluster answers."""
-    if not far.scene.admin.list(NODES, fields="metadata.name=relayed-1")["items"]:
-        far.scene.node("relayed-1")
-    browser = Browser(driver, far.console)
-    browser.look()
-    browser.open(path)
-    browser.until(lambda: "relayed-1" in browser.text("main"))
-    assert browser.text("#stale") == ""
+    page = outage[path]
 
-    relay.cut()
-    browser.until(lambda: "The cluster does not answer" in browser.text("#stale"), STALE_SECONDS + CHECK_SECONDS + 20)
-    browser.until(lambda: browser.text("#connection") == "old")
-    assert "relayed-1" in browser.text("main")
-    browser.driver.save_screenshot(f"{tmp_path}/old.png")
-    if path == "/nodes":
-        assert look(far, "/health/liveness").status_code == 200
-
-    relay.mend()
-    browser.until(lambda: browser.text("#stale") == "")
-    browser.until(lambda: browser.text("#connection") == "live")
+    assert page.before == ""
+    assert "The cluster does not answer" in page.banner
+    assert "relayed-1" in page.main
+    assert page.alive == 200
 
 
 @pytest.mark.parametrize("path", ["/nodes", "/nodes/hidden-2"])

@@ -163,8 +163,8 @@ def test_a_broken_connection_loses_no_change(cluster: LocalCluster, receiver: Re
     port = urlsplit(cluster.url).port
     assert port is not None
     cable = Cable(port)
-    kubeconfig = cluster.directory / "cut.kubeconfig"
-    kubeconfig.write_text(cluster.kubeconfig.read_text().replace(cluster.url, f"https://127.0.0.1:{cable.port}"))
+    way, copy = f"https://127.0.0.1:{cable.port}", cluster.directory / "cut.kubeconfig"
+    kubeconfig = access.through(way, cluster.kubeconfig, cluster.url, copy)
     start_synced(CONFIG_MAPS, kubeconfig=str(kubeconfig))
     config_map(cluster, "cut", "1")
     receiver.wait_for("/f")

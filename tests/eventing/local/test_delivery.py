@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 
 import pytest
@@ -155,34 +156,50 @@ def test_a_failing_subscriber_is_tried_again_with_the_declared_backoff(
         assert got < wanted + 0.3
 
 
-@pytest.mark.parametrize("status", [404, 408, 409, 429, 500, 503])
-def test_these_statuses_are_tried_again(receiver: Receiver, start: Start, status: int) -> None:
+PASSING, LASTING = (404, 408, 409, 429, 500, 503), (301, 400, 403, 415, 422)
+"""Statuses that may be another one the next time, and those that will not."""
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Receiver]]:
+    """Give a broker with a Trigger for each status, by the type of the event, and its subscriber."""
+    quick = {**QUICK, "backoffDelay": "PT0.01S"}
+    passing = [trigger(f"f-{status}", type=f"{status}", delivery=quick) for status in PASSING]
+    delivery = {**QUICK, "deadLetterSink": service("record")}
+    lasting = [trigger(f"f-{status}", type=f"{status}", delivery=delivery) for status in LASTING]
+    with closing(Receiver()) as receiver:
+        broker = Broker(tmp_path_factory.mktemp("statuses"), [*passing, *lasting], receiver.url)
+        yield broker, receiver
+        broker.stop()
+
+
+@pytest.mark.parametrize("status", PASSING)
+def test_these_statuses_are_tried_again(answered: tuple[Broker, Receiver], status: int) -> None:
     """What may pass is retried, and delivered once it has passed."""
+    broker, receiver = answered
     answers = iter([Answer(status), Answer(status)])
-    receiver.answers["/f"] = lambda _: next(answers, Answer())
-    broker = start(trigger("f", delivery={**QUICK, "backoffDelay": "PT0.01S"}))
+    receiver.answers[f"/f-{status}"] = lambda _: next(answers, Answer())
 
-    broker.post()
-    broker.wait_line(msg="delivered")
+    broker.post(type=f"{status}", id=f"{status}")
+    broker.wait_line(msg="delivered", id=f"{status}")
 
-    assert len(receiver.at("/f")) == 3
+    assert len(receiver.at(f"/f-{status}")) == 3
 
 
-@pytest.mark.parametrize("status", [301, 400, 403, 415, 422])
-def test_these_statuses_go_straight_to_the_dead_letter_sink(receiver: Receiver, start: Start, status: int) -> None:
+@pytest.mark.parametrize("status", LASTING)
+def test_these_statuses_go_straight_to_the_dead_letter_sink(answered: tuple[Broker, Receiver], status: int) -> None:
     """What will not pass is not tried again; the dead letter says where, what and why, as on Knative."""
-    receiver.answers["/f"] = lambda _: Answer(status, body=b"no such thing")
-    broker = start(trigger("f", delivery={**QUICK, "deadLetterSink": service("record")}))
+    broker, receiver = answered
+    receiver.answers[f"/f-{status}"] = lambda _: Answer(status, body=b"no such thing")
 
-    broker.post('{"n": 1}', id="7", node="n1")
-    broker.wait_line(msg="dead letter taken")
+    broker.post('{"n": 1}', type=f"{status}", id=f"{status}", node="n1")
+    broker.wait_line(msg="dead letter taken", id=f"{status}")
 
-    (letter,) = receiver.at("/record")
-    assert len(receiver.at("/f")) == 1
-    assert letter.id == "7"
+    (letter,) = [request for request in receiver.at("/record") if request.id == f"{status}"]
+    assert len(receiver.at(f"/f-{status}")) == 1
     assert letter.body == b'{"n": 1}'
     assert letter.headers["ce-node"] == "n1"
-    assert letter.headers["ce-knativeerrordest"] == f"{receiver.url}/f"
+    assert letter.headers["ce-knativeerrordest"] == f"{receiver.url}/f-{status}"
     assert letter.headers["ce-knativeerrorcode"] == str(status)
     assert base64.b64decode(letter.headers["ce-knativeerrordata"]) == b"no such thing"
 

@@ -14,6 +14,7 @@ from kube.door.cluster import Cluster
 from kube.evictions import eviction_of, eviction_path
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
+from kube.nodes import node_path
 from kube.paths import Object
 from kube.pods import Pod
 from localcluster import access
@@ -74,10 +75,14 @@ class Bench:
         """Create and begin a maintenance of each node, as `begin` does; returns a time just before."""
         items = {node: self.maintain(node, drain) for node in nodes}
         self.await_watched(*nodes)
+        closed = self.admin.together(*(self.admin.api.get(node_path(node)) for node in nodes))
+        counts = {"totalpods": 1, "evictionPods": 1}
+        patches = {
+            m.path(items[node]): m.begin_patch(items[node], there, counts)
+            for node, there in zip(nodes, closed, strict=True)
+        }
         before = time.monotonic()
-        for node, item in items.items():
-            counts = {"totalpods": 1, "evictionPods": 1}
-            self.admin.patch(m.path(item), m.begin_patch(item, self.work.read_node(node), counts))
+        self.admin.together(*(self.admin.api.patch(path, patch) for path, patch in patches.items()))
         return before
 
     def await_watched(self, *nodes: str) -> None:
@@ -124,6 +129,6 @@ class Bench:
         """Stop PodSource and take the maintenances away."""
         self.source.stop()
         self.sink.close()
-        for item in self.admin.list(MEDIK8S.path)["items"]:
-            self.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-            self.work.delete(m.path(item))
+        paths = [m.path(item) for item in self.admin.list(MEDIK8S.path)["items"]]
+        self.admin.together(*(self.admin.api.patch(path, {"metadata": {"finalizers": []}}) for path in paths))
+        self.admin.together(*(self.admin.api.request("DELETE", path) for path in paths))

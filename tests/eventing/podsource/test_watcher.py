@@ -19,6 +19,7 @@ from tests.chain.test_observability import PAGE, PODSOURCE, documented, offered
 from tests.eventing.podsource.bench import GONE, OPENED, Bench
 from tests.proofs import proves
 from tests.receiver import Received
+from tests.workload import pod_on
 
 X = {"app": "x"}
 MANY = 120
@@ -187,7 +188,7 @@ def test_every_node_is_watched_however_many_there_are(bench: Bench) -> None:
     """Each has a connection of its own: beyond a client's usual limit watches would wait for ever."""
     nodes = [f"many-{number}" for number in range(MANY)]
     bench.cluster.add_named(*nodes)
-    pods = [pod for node in nodes for pod in bench.work.pods(node, node, ready=False)]
+    pods = bench.work.put(bench.work.namespace, [pod_on(node, node) for node in nodes], ready=False)
     bench.start()
     bench.begin(*nodes)
     assert bench.figure("nodes") == MANY

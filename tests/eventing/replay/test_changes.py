@@ -38,6 +38,7 @@ def test_lost_objects_are_listed(work: Workload) -> None:
         {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
         for pod in (kept, gone, anew)
     ]
+    listed[2]["uid"] = "of the one before"
     reply = {"type": events.PODS_EVICTED, "data": {"evicted": listed[:1], "blocked": listed[1:]}}
     attempt = Attempt("s", "1", "evict", NOW, 0.1, 200, (reply,))
     hint = node_updated(work.read_node(other))
@@ -47,10 +48,9 @@ def test_lost_objects_are_listed(work: Workload) -> None:
         Entry(3, NOW, hint),
     ]
     work.delete(path(lost))
-    for pod in (gone, anew):
-        work.delete(f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}")
-        work.wait_for(f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}", lambda pod: pod is None)
-    work.pods(elsewhere, "anew")
+    where = f"/api/v1/namespaces/{work.namespace}/pods/gone"
+    work.delete(where)
+    work.wait_for(where, lambda pod: pod is None)
     work.delete(f"/api/v1/nodes/{other}")
 
     changes = work.admin.run(read_changes(work.admin.api, objects_in(entries)))

@@ -181,7 +181,7 @@ def test_a_maintenance_whose_finalizer_was_taken_off_leaves_nothing(functions: F
     assert functions.answer("restore", ended) is not None
 
     assert is_open(work.read_node(node))
-    assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
+    assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(node)}")["items"] == []
     assert functions.answer("resync", tick()) is None
 
 
@@ -198,7 +198,7 @@ def test_a_lease_without_its_maintenance_is_released(functions: Functions, work:
     assert ended is not None
     functions.answer("restore", ended)
 
-    assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
+    assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(node)}")["items"] == []
     assert work.read_node(node)["spec"]["unschedulable"] is True
     assert functions.answer("resync", tick()) is None
 

@@ -48,6 +48,7 @@ def known(item: Object, held: Object | None = None, found: Object | None = None)
         pytest.param(FAILED, known(FAILED), Look.NODE, id="refused, no lease"),
         pytest.param(FAILED, known(FAILED, found=IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="refused, its turn"),
         pytest.param(FAILED, Known([OTHER, FAILED], {}, {"node-1": lease(OTHER)}), "", id="refused, another holds"),
+        pytest.param(FAILED, Known([OVER, FAILED], {}, {"node-1": lease(OVER)}), Look.NODE, id="refused, other over"),
         pytest.param(FAILED, known(FAILED, lease(FAILED)), Look.NODE, id="failed after it took the lease"),
         pytest.param(
             STRIPPED, known(STRIPPED, lease(STRIPPED), IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="metadata replaced"
@@ -72,6 +73,7 @@ def test_what_the_lists_tell(item: Object, lists: Known, answer: Due) -> None:
     ("item", "found", "held", "answer"),
     [
         pytest.param(BEGUN, None, lease(BEGUN), "", id="node gone"),
+        pytest.param(STRIPPED, None, lease(STRIPPED), events.MAINTENANCE_FOUND, id="metadata replaced, node gone"),
         pytest.param(FAILED, None, None, "", id="never there"),
         pytest.param(FAILED, node(), None, events.MAINTENANCE_FOUND, id="there now"),
         pytest.param(BEGUN, node(*TAINTED, cordoned=True), lease(BEGUN), events.NODE_DRIFTED, id="label lost"),
@@ -84,6 +86,30 @@ def test_what_the_lists_tell(item: Object, lists: Known, answer: Due) -> None:
 def test_what_the_node_tells(item: Object, found: Object | None, held: Object | None, answer: Due) -> None:
     """X-3, NMO-19: one that never began waits for its node, one that has for what is missing on it."""
     assert due_on(item, found, held, NOW) == answer
+
+
+BUSY = maintenance({"phase": "Running", "lastUpdate": "2026-01-02T03:04:04Z"})
+BUSY_ENDING = {**BUSY, "metadata": {**BUSY["metadata"], "deletionTimestamp": "2026-01-02T03:04:05Z"}}
+BUSY_STRIPPED = maintenance({"phase": "Running", "lastUpdate": "2026-01-02T03:04:04Z"}, counts="")
+LATE = timedelta(minutes=46)
+
+
+@pytest.mark.parametrize(
+    ("item", "held", "answer"),
+    [
+        pytest.param(BUSY, lease(BUSY, LATE), events.MAINTENANCE_FOUND, id="due"),
+        pytest.param(BUSY, lease(BUSY), "", id="not due"),
+        pytest.param(BUSY, lease(OTHER, LATE), "", id="another's"),
+        pytest.param(BUSY, None, "", id="none"),
+        pytest.param(BUSY_STRIPPED, lease(BUSY, LATE), "", id="not begun"),
+        pytest.param(BUSY_ENDING, lease(BUSY, LATE), "", id="ending"),
+    ],
+)
+def test_what_is_under_way_waits_for_its_lease_alone(item: Object, held: Object | None, answer: Due) -> None:
+    """NMO-27a, rule 11: beside many others a drain is never at rest, and has its lease renewed all the same."""
+    lists = Known([item] * 20, {"node-1": IN_MAINTENANCE}, {"node-1": held} if held else {})
+
+    assert due(item, lists, NOW) == answer
 
 
 def test_one_without_its_owner_reference_is_begun_again() -> None:
@@ -149,6 +175,7 @@ def test_the_more_are_at_work_the_longer_each_may_wait(at_work: int, seconds: fl
 
 
 LEASED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
+BY_HAND = events.Reference("nodemaintenance.medik8s.io/v1beta1", "unknown", "Foo_Bar")
 LABELLED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm-uid", "nm-uid")
 
 
@@ -156,6 +183,7 @@ LABELLED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm-uid", "nm-
     ("lists", "left"),
     [
         (Known([], {"node-1": IN_MAINTENANCE}, {}), [(LABELLED, "node-1")]),
+        (Known([], {"node-1": node(holder="Foo_Bar")}, {}), [(BY_HAND, "node-1")]),
         (Known([], {}, {"node-1": lease(BEGUN)}), [(LEASED, "node-1")]),
         (Known([], {"node-1": IN_MAINTENANCE}, {"node-1": lease(BEGUN)}), [(LEASED, "node-1")]),
         (Known([OVER], {"node-1": IN_MAINTENANCE}, {}), [(LABELLED, "node-1")]),
@@ -171,7 +199,7 @@ LABELLED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm-uid", "nm-
         (Known([], {"node-1": IN_MAINTENANCE}, None), []),
     ],
     ids=[
-        *("labelled", "leased", "both", "kept by others", "of another node"),
+        *("labelled", "labelled by hand", "leased", "both", "kept by others", "of another node"),
         *(
             "another's",
             "being given back",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from cloudevents.core.base import BaseCloudEvent
@@ -14,10 +16,12 @@ from eventing import events
 from eventing.wire import received
 from functions.data import data_of
 from functions.serving import failing, handler
+from kube.door.cluster import Cluster
 from kube.maintenance import objects as m
 from kube.paths import Object
+from localcluster.cluster import LocalCluster
 from tests.faults import RESET, SILENCE, Fault, Faults
-from tests.functions.conftest import Functions, forget
+from tests.functions.conftest import Functions, behind_faults, forget
 from tests.functions.hints import added, node_updated, said, tick, updated
 from tests.proofs import proves
 from tests.workload import Workload
@@ -33,7 +37,8 @@ FAULTS = {
 }
 LATER = ("500", "429", "409", "reset", "silence")
 """What may work later."""
-ANSWER_SECONDS = 1.0
+ANSWER_SECONDS = 1.5
+"""Each request that is met with silence costs a test so many."""
 Scene = Callable[[Functions, Workload], BaseCloudEvent]
 """Brings a maintenance to where the step is next; gives the event that calls it."""
 
@@ -209,16 +214,41 @@ def reply_of(response: TestResponse) -> BaseCloudEvent | None:
     return received(dict(response.headers), response.data) if response.status_code == 200 else None
 
 
+BY_THEMSELVES = ("resync, at a node", "resync, at pods")
+"""A tick looks at what all others do."""
+
+
 @proves("X-6")
 @pytest.mark.usefixtures("answers_soon")
 @pytest.mark.parametrize(
     ("case", "kind"),
-    [*itertools.product(SCENES, ("500", "409", "403", "silence")), ("evict", "429"), ("evict", "reset")],
+    [
+        *itertools.product(SCENES, ("500", "409", "403")),
+        *itertools.product(BY_THEMSELVES, ("silence",)),
+        *(("evict", "429"), ("evict", "reset")),
+    ],
 )
 def test_whatever_request_fails_is_tried_again_or_told(
     functions: Functions, spoiled: Functions, work: Workload, faults: Faults, case: str, kind: str
 ) -> None:
     """X-6: never a 500, never taken for a budget; what may work later is asked for again, what may not is told."""
+    judge(functions, spoiled, work, faults, case, kind)
+
+
+@proves("X-6")
+@pytest.mark.abreast
+@pytest.mark.usefixtures("answers_soon", "work")
+@pytest.mark.parametrize("case", [case for case in SCENES if case not in BY_THEMSELVES])
+def test_whatever_request_gets_no_answer_is_tried_again(
+    functions: Functions, quiet: LocalCluster, admin: Cluster, case: str
+) -> None:
+    """X-6: as above, for a server that is silent."""
+    with TemporaryDirectory() as folder, behind_faults(quiet, Path(folder)) as (faults, spoiled):
+        judge(functions, spoiled, Workload(quiet, admin), faults, case, "silence")
+
+
+def judge(functions: Functions, spoiled: Functions, work: Workload, faults: Faults, case: str, kind: str) -> None:
+    """Spoil each request of a case in this way, and check what the function makes of it."""
     scene, wanted, costs = SCENES[case]
     step = case.partition(",")[0]
     asked, response = set(), None
@@ -351,3 +381,22 @@ def test_what_a_webhook_refuses_is_told_whatever_its_status(
     assert reply is not None
     assert [(pod["reason"], pod["message"]) for pod in data_of(reply)["blocked"]] == [("Error", words)]
     assert faults.seen["create pods/eviction"] == 1
+
+
+@proves("X-6")
+def test_why_the_next_one_takes_no_finalizer_is_told(
+    functions: Functions, spoiled: Functions, work: Workload, faults: Faults
+) -> None:
+    """X-6, X-7: a policy refuses every write of the next maintenance: the end of the first one waits, and says why."""
+    node = work.node()
+    first = work.maintenance(node)
+    functions.prepare(first)
+    work.maintenance(node)
+    work.delete(m.path(first))
+    event, refusal = updated(work.again(first)), Fault(422, f"denied by a policy: {WORDS}")
+    faults.spoil(lambda request: refusal if request.startswith("patch nodemaintenances") else None)
+
+    response = spoiled.post("restore", event)
+
+    assert response.status_code == 503
+    assert refusal.message in response.text

@@ -125,6 +125,24 @@ def test_an_event_delivered_again_counts_once(functions: Functions, work: Worklo
     assert work.again(item)["status"]["errorOnLeaseCount"] == 1
 
 
+def test_a_failure_that_is_told_late_ends_nothing(functions: Functions, work: Workload) -> None:
+    """X-2: the fourth failure in a row comes to `status` when the lease is ours again: it is old news."""
+    item = robbed(functions, work, 3)
+    found = functions.answer("resync", tick())
+    assert found is not None
+    late = functions.answer("begin", found)
+    assert late is not None
+    work.delete(leases.lease_path(item["spec"]["nodeName"]))
+    settle(functions, found)
+    renewed = work.again(item)["status"]
+
+    functions.answer("status", late)
+
+    assert work.again(item)["status"] == renewed
+    assert renewed["phase"] == m.SUCCEEDED
+    assert "errorOnLeaseCount" not in renewed
+
+
 def test_what_is_given_back_is_not_touched_again_at_the_end(functions: Functions, work: Workload) -> None:
     """NMO-27a: by then the node is the other tool's: its cordon stays, the object goes."""
     item = robbed(functions, work, 4)
@@ -140,6 +158,20 @@ def test_what_is_given_back_is_not_touched_again_at_the_end(functions: Functions
         other["metadata"]["name"] for other in work.admin.list(m.group(item).path)["items"]
     }
     assert work.admin.get(leases.lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
+
+
+def test_what_was_not_given_back_for_want_of_a_label_is_at_the_end(functions: Functions, work: Workload) -> None:
+    """Rule 11: somebody took our label off before `restore` looked: the taint tells that the node is still closed."""
+    item = robbed(functions, work, 4)
+    node = item["spec"]["nodeName"]
+    work.local.kubectl("label", "node", node, f"{LABEL}-")
+    settle(functions, updated(work.again(item)))
+    assert is_cordoned(work.read_node(node))
+
+    work.delete(m.path(item))
+    settle(functions, updated(work.again(item)))
+
+    assert is_given_back(work.read_node(node))
 
 
 def test_an_evicting_step_stops_when_the_lease_is_lost(functions: Functions, work: Workload) -> None:

@@ -115,6 +115,25 @@ def test_what_is_on_its_way_is_left_alone(
     assert (new, moving, resting) == ([events.MAINTENANCE_FOUND], [], [events.NODE_TAINTED])
 
 
+@proves("NMO-27a")
+@pytest.mark.usefixtures("alone")
+def test_a_lease_is_renewed_however_busy_its_drain_is(
+    functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 11: beside many others a drain counts as under way for minutes, and its lease must not expire meanwhile."""
+    node = work.node()
+    work.pods(node, "pod")
+    item = work.maintenance(node)
+    functions.answer("status", functions.begin(item))
+    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 3600)
+    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
+
+    assert told(functions, item) == [events.MAINTENANCE_FOUND]
+
+    functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+    assert told(functions, item) == []
+
+
 @pytest.mark.usefixtures("alone")
 def test_pods_that_are_ending_are_waited_for(functions: Functions, work: Workload) -> None:
     """X-3: no event while all pods have time left to end; one as soon as a pod is there that nobody evicted."""
@@ -192,13 +211,13 @@ def test_a_node_that_is_gone_is_left_to_the_collector(functions: Functions, work
 @pytest.mark.usefixtures("alone")
 def test_a_failed_one_is_found_when_its_node_comes(functions: Functions, work: Workload) -> None:
     """NMO-19: unknown node: quiet once it is told; found again as soon as the node is there."""
-    item = work.maintenance(f"node-{work.local.nodes + 1}")
+    item = work.maintenance(late := f"late-{work.namespace}")
     failed = functions.answer("begin", added(item))
     assert failed is not None
     functions.answer("status", failed)
 
     before = told(functions, item)
-    work.node()
+    work.local.add_named(late)
 
     assert (before, told(functions, item)) == ([], [events.MAINTENANCE_FOUND])
 
@@ -235,6 +254,26 @@ def test_one_whose_metadata_was_replaced_is_found(functions: Functions, work: Wo
     assert found.get_type() == events.MAINTENANCE_FOUND
     functions.answer("begin", found)
 
+    assert told(functions, item) == []
+
+
+@proves("X-3", "NMO-19")
+@pytest.mark.usefixtures("alone")
+def test_one_whose_metadata_was_replaced_says_that_its_node_is_gone(functions: Functions, work: Workload) -> None:
+    """X-3, NMO-19: without its owner reference the garbage collector leaves it: it fails, which is told once."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.answer("status", functions.begin(item))
+    work.admin.patch(m.path(item), {"metadata": dict.fromkeys(["finalizers", "annotations", "ownerReferences"])})
+    work.delete(f"/api/v1/nodes/{node}")
+
+    found = functions.answer("resync", tick())
+    assert found is not None
+    failed = functions.answer("begin", found)
+    assert failed is not None
+    functions.answer("status", failed)
+
+    assert (m.phase(work.again(item)), node in m.last_error(work.again(item))) == (m.FAILED, True)
     assert told(functions, item) == []
 
 

@@ -15,8 +15,8 @@ from eventing import events
 from eventing.subscriptions import subscribers
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT
-from kube.nodes import LABEL, in_maintenance
+from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
+from kube.nodes import LABEL, in_maintenance, is_cordoned
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
@@ -146,9 +146,9 @@ def refused(functions: Functions, work: Workload) -> Object:
 
 def unknown(functions: Functions, work: Workload) -> Object:
     """Its node comes after it."""
-    item = drain(functions, work.maintenance(f"node-{work.local.nodes + 1}"))
+    item = drain(functions, work.maintenance(late := f"late-{work.namespace}"))
     assert work.again(item)["status"]["phase"] == m.FAILED
-    work.node()
+    work.local.add_named(late)
     return item
 
 
@@ -252,8 +252,43 @@ def test_a_tick_gives_its_node_back(
         assert not node["spec"].get("unschedulable")
         assert not {*node["metadata"]["labels"]} & {LABEL}
         assert not keys & DRAIN_TAINTS
-    assert work.admin.list(leases.LEASES, fields=f"metadata.name={name}")["items"] == []
+    assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(name)}")["items"] == []
     assert work.admin.list(m.group(item).path, fields=f"metadata.name={item['metadata']['name']}")["items"] == []
+    assert functions.answer("resync", tick()) is None
+
+
+@proves("X-3")
+@pytest.mark.parametrize("value", ["", "Foo_Bar"])
+def test_a_label_that_no_maintenance_set_is_taken_off(functions: Functions, work: Workload, value: str) -> None:
+    """Rule 12: no object has such a uid, nor such a name: the node is given back all the same, and once."""
+    node = work.node()
+    work.local.kubectl("cordon", node)
+    work.local.kubectl("label", "node", node, f"{LABEL}={value}")
+
+    ended = functions.answer("resync", tick())
+    assert ended is not None
+    settle(functions, ended)
+
+    found = work.read_node(node)
+    assert not is_cordoned(found)
+    assert LABEL not in found["metadata"]["labels"]
+    assert functions.answer("resync", tick()) is None
+
+
+def test_a_lease_that_names_no_object_is_released(functions: Functions, work: Workload) -> None:
+    """Rule 12: somebody wrote into our lease what no object can be called: it is a stray like others."""
+    node = work.node()
+    item = drain(functions, work.maintenance(node))
+    annotation = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} x/status some-uid"}
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+    work.admin.patch(leases.lease_path(node), {"metadata": {"annotations": annotation}})
+
+    ended = functions.answer("resync", tick())
+    assert ended is not None
+    settle(functions, ended)
+
+    assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(node)}")["items"] == []
     assert functions.answer("resync", tick()) is None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -12,10 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kube.door.api import Api
+from kube.door.api import APPLY_PATCH, Api
 from kube.door.errors import ApiError, Denied, NotFound, error_of
 from kube.door.following import Change, Witness, follow
 from kube.paths import Object
+from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.eventing.local.cable import Cable
 
@@ -36,9 +36,21 @@ def cable(cluster: LocalCluster) -> Iterator[Cable]:
 def namespace(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own."""
     name = f"following-{abs(hash(request.node.name)) % 10**8}"
-    cluster.kubectl("create", "namespace", name)
+    cluster.door().create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    remove(cluster, f"/api/v1/namespaces/{name}")
+
+
+def apply(cluster: LocalCluster, path: str, body: Object) -> None:
+    """Have the object at `path` be so."""
+    query = {"fieldManager": "test", "force": "true"}
+    door = cluster.door()
+    door.run(door.api.request("PATCH", path, query=query, body=body, content_type=APPLY_PATCH))
+
+
+def remove(cluster: LocalCluster, path: str) -> None:
+    """Delete the object at `path`."""
+    cluster.door().run(cluster.door().api.request("DELETE", path))
 
 
 def follows(cluster: LocalCluster, cable: Cable, test: Callable[[Api], Awaitable[None]], kind: type[Api] = Api) -> None:
@@ -56,10 +68,8 @@ def follows(cluster: LocalCluster, cable: Cable, test: Callable[[Api], Awaitable
 
 
 def cable_kubeconfig(cluster: LocalCluster, cable: Cable) -> Path:
-    text = cluster.kubeconfig.read_text().replace(cluster.url, f"https://127.0.0.1:{cable.port}")
-    file = cluster.directory / f"cable-{cable.port}.kubeconfig"
-    file.write_text(text)
-    return file
+    copy = cluster.directory / f"cable-{cable.port}.kubeconfig"
+    return access.through(f"https://127.0.0.1:{cable.port}", cluster.kubeconfig, cluster.url, copy)
 
 
 async def upcoming(changes: Changes, wanted: int) -> list[tuple[str, str]]:
@@ -73,7 +83,7 @@ async def upcoming(changes: Changes, wanted: int) -> list[tuple[str, str]]:
 
 def config_map(cluster: LocalCluster, namespace: str, name: str, **data: str) -> None:
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
+    apply(cluster, f"/api/v1/namespaces/{namespace}/configmaps/{name}", body)
 
 
 def paths(namespace: str) -> tuple[str, dict[str, Any]]:
@@ -92,7 +102,7 @@ def test_what_is_there_comes_first_then_every_change(cluster: LocalCluster, cabl
             synced = await anext(changes)
             config_map(cluster, namespace, "two", x="1")
             config_map(cluster, namespace, "two", x="2")
-            cluster.kubectl("delete", "configmap", "two", "-n", namespace)
+            remove(cluster, f"/api/v1/namespaces/{namespace}/configmaps/two")
             later = [await asyncio.wait_for(anext(changes), PATIENCE) for _ in range(3)]
 
         assert (first.kind, first.object["kind"], first.object["apiVersion"]) == ("ADDED", "ConfigMap", "v1")
@@ -114,7 +124,7 @@ def test_without_initial_only_changes_come(cluster: LocalCluster, cable: Cable, 
         path, only = paths(namespace)
         async with aclosing(follow(api, path, initial=False, **only)) as changes:
             synced = await upcoming(changes, 1)
-            cluster.kubectl("delete", "configmap", "one", "-n", namespace)
+            remove(cluster, f"/api/v1/namespaces/{namespace}/configmaps/one")
             assert synced == [("SYNCED", "")]
             assert await upcoming(changes, 1) == [("DELETED", "one")]
 
@@ -135,7 +145,7 @@ def test_a_broken_watch_is_resumed_without_loss_or_repetition(
             assert await upcoming(changes, 1) == [("ADDED", "two")]
             cable.cut()
             config_map(cluster, namespace, "three")
-            cluster.kubectl("delete", "configmap", "one", "-n", namespace)
+            remove(cluster, f"/api/v1/namespaces/{namespace}/configmaps/one")
             waiting = asyncio.ensure_future(upcoming(changes, 2))
             await asyncio.sleep(0)
             cable.mend()
@@ -191,7 +201,7 @@ def test_after_a_410_the_difference_is_told(cluster: LocalCluster, cable: Cable,
     def bench(name: str, x: str) -> None:
         metadata = {"name": name, "namespace": namespace}
         body = {"apiVersion": "following.example.com/v1", "kind": "Bench", "metadata": metadata, "x": x}
-        cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
+        apply(cluster, f"{benches}/{name}", body)
 
     for name in ("same", "gone", "anew", "changed"):
         bench(name, "1")
@@ -201,7 +211,8 @@ def test_after_a_410_the_difference_is_told(cluster: LocalCluster, cable: Cable,
         async with aclosing(follow(api, benches)) as changes:
             assert len(await upcoming(changes, 5)) == 5
             cable.cut()
-            cluster.kubectl("delete", "bench", "gone", "anew", "-n", namespace)
+            for name in ("gone", "anew"):
+                remove(cluster, f"{benches}/{name}")
             for name in ("anew", "changed", "added"):
                 bench(name, "2")
             api.forget = True
@@ -332,7 +343,7 @@ def test_only_what_is_kept_is_given_and_compared(
     def bench(name: str) -> None:
         metadata = {"name": name, "namespace": namespace}
         body = {"apiVersion": "following.example.com/v1", "kind": "Bench", "metadata": metadata, "x": "1"}
-        cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
+        apply(cluster, f"{benches}/{name}", body)
 
     bench("one")
 
@@ -341,7 +352,7 @@ def test_only_what_is_kept_is_given_and_compared(
         async with aclosing(follow(api, benches, keep=name_only, witness=witness)) as changes:
             told = [await anext(changes), await anext(changes)]
             cable.cut()
-            cluster.kubectl("delete", "bench", "one", "-n", namespace)
+            remove(cluster, f"{benches}/one")
             bench("two")
             api.forget = True
             cable.mend()
