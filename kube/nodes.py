@@ -43,6 +43,11 @@ def missing_taints(node: Node, drain_taint: str) -> list[Object]:
     ]
 
 
+def is_tainted(node: Node, key: str) -> bool:
+    """A NoSchedule taint of this key is on the node, whatever its value."""
+    return key not in {taint["key"] for taint in missing_taints(node, key)}
+
+
 def is_closed(node: Node, drain_taint: str) -> bool:
     """Cordoned and tainted: the node takes no new pods (NMO-5)."""
     return is_cordoned(node) and not missing_taints(node, drain_taint)
@@ -68,12 +73,15 @@ def in_maintenance(node: Node, drain_taint: str) -> bool:
     return is_closed(node, drain_taint) and is_labelled(node)
 
 
-def cordon_patch(node: Node, holder: str = "") -> list[Object]:
+def cordon_patch(node: Node, holder: str = "", others: Collection[str] = ()) -> list[Object]:
     """JSON patch that makes the node unschedulable, labels it for `holder` and excludes it; empty when it is so.
 
-    `holder` is the uid of the maintenance, "" for a cordon that none asked for: that one sets no label.
+    `holder` is the uid of the maintenance, "" for a cordon that none asked for: that one sets no label. Where the label
+    names another one, which did not give the node back, the drain taints `others` go: nobody else would know of them.
     """
     patch = _labels_patch(node, _closing_labels(node, holder)) if holder else []
+    if holder and labelled_for(node) not in (None, holder):
+        patch += _untaint_patch(node, others)
     if not is_cordoned(node):
         patch.append({"op": "add", "path": "/spec/unschedulable", "value": True})
     as_read = _as_read(node) if holder else [_same_node(node)]
@@ -98,13 +106,13 @@ def restore_patch(node: Node, drain_taints: Iterable[str], *, heir: str = "") ->
     With `heir`, the uid of another maintenance of the node, cordon and its taint stay and our label names the heir.
     """
     keys: Collection[str] = {*drain_taints, *([] if heir else [UNSCHEDULABLE])}
-    taints = node["spec"].get("taints") or []
-    kept = [taint for taint in taints if not (taint["key"] in keys and taint.get("effect") == NO_SCHEDULE)]
-    patch = _taints_patch(node, kept) if len(kept) < len(taints) else []
+    patch = _untaint_patch(node, keys)
     if not heir and is_cordoned(node):
         patch.append({"op": "remove", "path": "/spec/unschedulable"})
-    if is_labelled(node):
-        patch += _labels_patch(node, {LABEL: heir} if heir else _opening_labels(node))
+    if not heir:
+        patch += _labels_patch(node, _opening_labels(node))
+    elif is_labelled(node):
+        patch += _labels_patch(node, {LABEL: heir})
     return [*_as_read(node), *patch] if patch else []
 
 
@@ -163,6 +171,13 @@ def _taints_patch(node: Node, taints: list[Object]) -> list[Object]:
         {"op": "test", "path": "/spec/taints", "value": node["spec"].get("taints")},
         {"op": "add", "path": "/spec/taints", "value": taints},
     ]
+
+
+def _untaint_patch(node: Node, keys: Collection[str]) -> list[Object]:
+    """Takes the taints of these keys off, whatever their value; empty when there is none."""
+    taints = node["spec"].get("taints") or []
+    kept = [taint for taint in taints if not (taint["key"] in keys and taint.get("effect") == NO_SCHEDULE)]
+    return _taints_patch(node, kept) if len(kept) < len(taints) else []
 
 
 def natural(name: str) -> list[tuple[int, str]]:

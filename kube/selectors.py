@@ -10,7 +10,7 @@ from typing import Any
 _VALUE = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _KEY = rf"(?:{_LABEL}(?:\.{_LABEL})*/)?{_VALUE}"
-_LIST = rf"\(\s*(?:{_VALUE})?\s*(?:,\s*(?:{_VALUE})?\s*)*\)"
+_LIST = rf"\(\s*(?:{_VALUE}\s*)?(?:,\s*(?:{_VALUE}\s*)?)*\)"
 _TERM = re.compile(
     rf"\s*(?:!\s*(?P<absent>{_KEY})|(?P<key>{_KEY})"
     rf"(?:\s*(?P<sign>==?|!=)\s*(?P<value>(?:{_VALUE})?)|\s+(?P<word>in|notin)\s*(?P<values>{_LIST}))?)\s*(?P<end>,|\Z)",

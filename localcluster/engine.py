@@ -72,6 +72,10 @@ class EngineProduct(Startable):
         """Stop the sources first, then the functions, then the broker; what is in it is of no use to anybody."""
         kill_all(self.servers)
 
+    def ask_at(self, url: str) -> None:
+        """Have the functions, none of which was started yet, send their requests to the API server there."""
+        self._functions.asking = url
+
     def start_functions(self, *names: str) -> None:
         """Start these functions' processes, all if none is named; return when they are ready."""
         self._functions.start(*names)

@@ -23,7 +23,7 @@ class FunctionProcesses:
     """Knows the address of each function, and starts and ends its process.
 
     In: a cluster, a folder for logs, where events are sent, and the journal's file. The accounts have to be there when
-    a function is first started.
+    a function is first started; `asking`, if set by then, is what it asks in the place of the API server.
     """
 
     def __init__(self, cluster: LocalCluster, directory: Path, sink: str, journal: Path) -> None:
@@ -32,6 +32,7 @@ class FunctionProcesses:
         key = access.signing_key(cluster.directory)
         self._wiring = Wiring(sink, str(journal), self.url("record"), key)
         self.servers: dict[str, Server] = {}
+        self.asking = ""
 
     def url(self, name: str) -> str:
         """Give the address of a function."""
@@ -70,5 +71,8 @@ class FunctionProcesses:
 
     def _server(self, name: str) -> Server:
         identity = kubeconfig(self._cluster, access.NAMESPACE, name)
+        if self.asking:
+            copy = self._directory / f"{name}.kubeconfig"
+            identity = access.through(self.asking, identity, self._cluster.url, copy)
         log = self._directory / f"{name}.log"
         return function_server(name, self._ports[name], log, identity, self._wiring, function=name)

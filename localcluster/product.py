@@ -46,7 +46,7 @@ class Product(Startable):
         self._called_at = called_at or self.functions_url
         identity = cluster.kubeconfig_for(access.service_account("functions"))
         if asking:
-            identity = _through(asking, identity, cluster.url, directory / "functions.kubeconfig")
+            identity = access.through(asking, identity, cluster.url, directory / "functions.kubeconfig")
         key = access.signing_key(cluster.directory)
         wiring = Wiring(self.broker_url, str(self.journal), self.function_url("record"), key)
         self.functions = function_server("functions", functions_port, self.functions_log, identity, wiring)
@@ -105,11 +105,6 @@ class Product(Startable):
 
     def _await(self, server: Server, url: str) -> None:
         await_ready(server.name, lambda: is_ready(url), [server], seconds=30)
-
-
-def _through(proxy: str, kubeconfig: Path, server: str, file: Path) -> Path:
-    access.write_secret(file, kubeconfig.read_text().replace(server, proxy))
-    return file
 
 
 def start(cluster: LocalCluster, directory: Path) -> Product:

@@ -12,6 +12,8 @@ from kube.paths import Object
 
 GONE = "gone"
 CORDONED = "cordoned, takes no new pods"
+WAITING = "Waiting"
+"""Before the first phase: nobody tried, or another tool has the lease of the node."""
 
 
 def full_name(maintenance: Maintenance) -> str:
@@ -27,7 +29,7 @@ def plain(item: Object) -> Object:
 
 def phase_word(maintenance: Maintenance) -> str:
     """The phase, or what comes before the first and after the last one."""
-    return "Ending" if is_deleting(maintenance) else phase(maintenance) or "Waiting"
+    return "Ending" if is_deleting(maintenance) else phase(maintenance) or WAITING
 
 
 def age(since: str, now: datetime) -> str:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.describing import age, full_name, phase_word, remedy
+from console.operations.describing import WAITING, age, full_name, phase_word, remedy
 from kube.maintenance.objects import FAILED, Maintenance, node_name
 from kube.words import counted
 
@@ -50,13 +50,18 @@ def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableTy
             age(item["metadata"]["creationTimestamp"], now),
             Text((item.get("spec") or {}).get("reason") or ""),
         )
-    errors = [Text(f"{full_name(item)} failed{_error(item)}", "red") for item in maintenances if _error(item)]
+    errors = [Text(f"{full_name(item)} {_verb(item)}{_error(item)}", "red") for item in maintenances if _error(item)]
     return Group(table, *errors)
 
 
+def _verb(item: Maintenance) -> str:
+    return "failed" if phase_word(item) == FAILED else "waits"
+
+
 def _error(item: Maintenance) -> str:
-    """Why it failed, after a colon; "" when it did not fail."""
-    return f": {item['status'].get('lastError')}" if phase_word(item) == FAILED else ""
+    """Why it failed, or does not begin, after a colon; "" when it is at work."""
+    error = (item.get("status") or {}).get("lastError")
+    return f": {error}" if phase_word(item) == FAILED or (phase_word(item) == WAITING and error) else ""
 
 
 def details(name: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:

@@ -17,13 +17,13 @@ from functions.failures import Failed, Retry
 from functions.maintenance.subject import failed, log_about, read_maintenance
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
-from kube.door.errors import Conflict
+from kube.door.errors import Conflict, NotFound
 from kube.door.evicting import orphans
 from kube.maintenance import draining, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.nodes import Node, node_path
-from kube.paths import Object, pods_on
+from kube.paths import Object, pods_on, segment
 from kube.pods import Pod
 
 CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
@@ -108,15 +108,24 @@ def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, c
             cluster.create(leases.LEASES, wanted)
         elif not leases.is_holder(lease, maintenance):
             _check_available(lease, maintenance, node, now, cluster)
-            cluster.patch(leases.lease_path(node), leases.takeover_patch(lease, wanted))
+            _take_over(lease, wanted, cluster)
         elif leases.is_due(lease, now):
-            cluster.patch(leases.lease_path(node), leases.takeover_patch(lease, wanted))
+            _take_over(lease, wanted, cluster)
     except Conflict:
         raise Retry(f"the lease of node {node} changed while it was acquired") from None
 
 
+def _take_over(lease: Object, wanted: Object, cluster: Cluster) -> None:
+    """Write what was read. Raises `Conflict` when it was written since, `Retry` when it was released."""
+    node = leases.node_of(lease)
+    try:
+        cluster.patch(leases.lease_path(node), leases.takeover_patch(lease, wanted))
+    except NotFound:
+        raise Retry(f"the lease of node {node} was released while it was acquired") from None
+
+
 def _check_available(lease: Object, maintenance: m.Maintenance, node: str, now: datetime, cluster: Cluster) -> None:
-    """Whether a lease of another holder may be acquired: that one is gone, or let it expire.
+    """Whether a lease of another holder may be acquired: that one is gone or over, or let it expire.
 
     Raises `Failed` or `HeldByOther` if not.
     """
@@ -126,8 +135,8 @@ def _check_available(lease: Object, maintenance: m.Maintenance, node: str, now: 
             raise HeldByOther(f"the lease of node {node} is held by {lease['spec'].get('holderIdentity')}")
         return
     group = GROUPS.get(holder.api_version)
-    found = cluster.run(absent_ok(cluster.api.get(f"{group.path}/{holder.name}"))) if group else None
-    if found is not None and found["metadata"]["uid"] == holder.uid:
+    found = cluster.run(absent_ok(cluster.api.get(f"{group.path}/{segment(holder.name)}"))) if group else None
+    if found is not None and found["metadata"]["uid"] == holder.uid and m.claims_node(found):
         other = f"{holder.name} ({holder.api_version})"
         if m.has_begun(maintenance):
             raise HeldByOther(f"the lease of node {node} is held by {other}")

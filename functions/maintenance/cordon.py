@@ -12,7 +12,10 @@ from eventing import events
 from functions.maintenance.closing import again, close, given_up
 from functions.maintenance.subject import log_about, reference_of
 from kube.door.cluster import Cluster
-from kube.nodes import cordon_patch, is_cordoned
+from kube.maintenance.groups import DRAIN_TAINTS
+from kube.maintenance.objects import Maintenance, group
+from kube.nodes import Node, cordon_patch, is_cordoned
+from kube.paths import Object
 
 CONSUMES = (events.MAINTENANCE_BEGUN, events.NODE_DRIFTED)
 EMITS = (events.NODE_CORDONED, events.MAINTENANCE_ENDED)
@@ -20,10 +23,15 @@ EMITS = (events.NODE_CORDONED, events.MAINTENANCE_ENDED)
 
 def cordon(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Set `spec.unschedulable` and the label where they are not set. Raises `Failed` when the node is gone."""
-    closed = close(event, cluster, lambda maintenance, node: cordon_patch(node, maintenance["metadata"]["uid"]))
+    closed = close(event, cluster, _decide)
     if closed is None:
         return given_up("cordon", event, cluster)
     name, reference = closed.node["metadata"]["name"], reference_of(event)
     if closed.changed and not is_cordoned(closed.node):
         log_about(f"cordon Node: {name}", closed.maintenance)
     return [events.event(events.NODE_CORDONED, "cordon", reference, name, cause=event, data=again(event))]
+
+
+def _decide(maintenance: Maintenance, node: Node) -> list[Object]:
+    others = DRAIN_TAINTS - {group(maintenance).drain_taint}
+    return cordon_patch(node, maintenance["metadata"]["uid"], others)

@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cached_property
 
 from eventing import events
+from functions.maintenance.subject import NAME
 from kube.maintenance import draining, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
@@ -71,20 +72,25 @@ def strays(known: Known) -> list[tuple[events.Reference, str]]:
     given_up = {item["metadata"]["uid"] for item in known.items if m.has_given_up(item)}
     held = {name: holder for name, lease in known.leases.items() if (holder := leases.holder_of(lease))}
     left = {name: _unknown(node) for name, node in known.nodes.items() if labelled_for(node) not in given_up}
-    left |= {name: events.Reference(*holder) for name, holder in held.items() if holder.api_version in GROUPS}
+    left |= {name: _reference(*holder) for name, holder in held.items() if holder.api_version in GROUPS}
     return [(reference, name) for name, reference in sorted(left.items()) if name not in answered]
 
 
 def _unknown(node: Node) -> events.Reference:
     """The maintenance that a node is labelled for: of what is gone, its uid is all that there is to know."""
     uid = labelled_for(node) or "-"
-    return events.Reference(MEDIK8S.api_version, uid, uid)
+    return _reference(MEDIK8S.api_version, uid, uid)
+
+
+def _reference(api_version: str, name: str, uid: str) -> events.Reference:
+    """What nobody answers for; labels and leases are anybody's to write, also with a name that no object can have."""
+    return events.Reference(api_version, name if NAME.fullmatch(name) else "unknown", uid)
 
 
 def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
     """What this maintenance waits for, as far as the lists tell."""
     if is_under_way(item, now, known.queue_seconds):
-        return ""
+        return events.MAINTENANCE_FOUND if _is_lease_due(item, known, now) else ""
     if m.is_deleting(item):
         return events.MAINTENANCE_ENDED if m.has_finalizer(item) else ""
     if not (m.has_begun(item) or m.phase(item) or m.last_error(item)):
@@ -101,10 +107,18 @@ def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
     return Look.NODE if node is None else due_on(item, node, lease, now)
 
 
+def _is_lease_due(item: m.Maintenance, known: Known, now: datetime) -> bool:
+    """Whether its lease is to be renewed: beside many others a drain may be under way for longer than a lease lasts."""
+    lease = (known.leases or {}).get(m.node_name(item))
+    is_active = m.has_begun(item) and not m.is_deleting(item)
+    return is_active and lease is not None and leases.is_holder(lease, item) and leases.is_due(lease, now)
+
+
 def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, now: datetime) -> Due:
     """What one waits for that may begin, or has begun, on this node (None: there is none)."""
     if node is None:
-        return ""
+        was_begun = not m.has_begun(item) and m.phase(item) in (m.RUNNING, m.SUCCEEDED)
+        return events.MAINTENANCE_FOUND if was_begun else ""  # replaced, it has no owner to end it: begin says so
     if not m.has_begun(item):
         return events.MAINTENANCE_FOUND
     if not m.began_on(item, node):
@@ -152,7 +166,7 @@ def is_free(item: m.Maintenance, lease: leases.Lease | None, items: Iterable[Obj
     holder = leases.holder_of(lease)
     if holder is None:  # another tool's
         return leases.is_free(lease, now)
-    return holder.uid not in {other["metadata"]["uid"] for other in items}
+    return holder.uid not in {other["metadata"]["uid"] for other in items if m.claims_node(other)}
 
 
 def is_ending(pod: Pod, now: datetime) -> bool:

@@ -26,7 +26,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.announcements import REMOVE, TEXTS, UNCORDON
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.lookup import maintenances, undeleted
-from kube.nodes import Node, is_labelled, is_labelled_for, node_path, restore_patch
+from kube.nodes import Node, is_labelled, is_labelled_for, is_tainted, labelled_for, node_path, restore_patch
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_UPDATED, events.MAINTENANCE_ENDED)
@@ -89,12 +89,12 @@ def _give_back(maintenance: m.Maintenance, name: str, cluster: Cluster) -> list[
     def look() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
         node = _node(name, cluster)
         others = _heirs(name, cluster)  # after the node: whoever closed it is among them, or the label changes again
-        is_given_back = m.has_given_up(maintenance) and node is not None and not is_labelled(node)
+        is_given_back = m.has_given_up(maintenance) and node is not None and not _is_left(node, key)
         if node is None or is_given_back or not m.began_on(maintenance, node):
             return (None, others), []
-        needed = {m.group(other).drain_taint for other in others}
+        needed = {m.group(other).drain_taint for other in others[:1]}  # the rest wait, and may never begin
         heir = others[0]["metadata"]["uid"] if others else ""
-        return (node, others), restore_patch(node, {key} - needed, heir=heir)
+        return (node, others), restore_patch(node, _left_by(maintenance, node, others) - needed, heir=heir)
 
     (node, others), changed = patch_node(name, look, cluster)
     if node is not None:
@@ -105,11 +105,24 @@ def _give_back(maintenance: m.Maintenance, name: str, cluster: Cluster) -> list[
     return others
 
 
+def _is_left(node: Node, key: str) -> bool:
+    """Whether one that gave up left its node closed: our label is on it, or, if that was taken off, the taint."""
+    return is_labelled(node) or is_tainted(node, key)
+
+
+def _left_by(maintenance: m.Maintenance, node: Node, others: list[Object]) -> frozenset[str]:
+    """The drain taints that end with a maintenance: its own; all of ours where the label names one that vanished."""
+    known = {item["metadata"]["uid"] for item in (maintenance, *others)}
+    vanished = labelled_for(node) not in {None, *known}
+    return DRAIN_TAINTS if vanished else frozenset({m.group(maintenance).drain_taint})
+
+
 def _heirs(name: str, cluster: Cluster) -> list[Object]:
     """The other maintenances of the node, the first one with our finalizer: deleted from now on, it waits for us, too.
 
     One that does not take it is being deleted, or was written. Raises `Retry` when that goes on.
     """
+    why = f"it changed {ATTEMPTS} times"
     for _ in range(ATTEMPTS):
         others = [item for item in cluster.run(undeleted(cluster.api, name)) if m.claims_node(item)]
         if not others or m.has_finalizer(others[0]):
@@ -117,9 +130,11 @@ def _heirs(name: str, cluster: Cluster) -> list[Object]:
         try:
             cluster.patch(m.path(others[0]), m.keep_patch(others[0]))
             return others
-        except (NotFound, Conflict, Rejected):
+        except Rejected as error:
+            why = error.message
+        except (NotFound, Conflict):
             continue
-    raise Retry(f"the next maintenance of node {name} changed {ATTEMPTS} times")
+    raise Retry(f"the next maintenance of node {name} takes no finalizer: {why}")
 
 
 def _announce(name: str, maintenance: m.Maintenance, cluster: Cluster) -> None:

@@ -63,15 +63,17 @@ async def _evict_queue(
     until, last = times
     began = time.monotonic()
     sent: list[tuple[Pod, Sent]] = []
-    rest = sorted(random.sample(queue, len(queue)), key=sending.has_sent)
+    batch.under_way.extend(identity(pod) for pod in queue if sending.was_granted(pod))
+    left = [pod for pod in queue if not sending.was_granted(pod)]
+    rest = sorted(random.sample(left, len(left)), key=sending.has_sent)
     while rest and not any(one.is_refused(BUDGET_REFUSES) for _, one in sent):
         one = await sending.send(rest[-1], until, budget, plan.options)
         if one is None:
             break
         sent.append((rest.pop(), one))
     if sent:
-        left = min(OVERSLEPT_SECONDS, last - time.monotonic())
-        await asyncio.wait({one.task for _, one in sent}, timeout=max(0.0, left))
+        seconds = min(OVERSLEPT_SECONDS, last - time.monotonic())
+        await asyncio.wait({one.task for _, one in sent}, timeout=max(0.0, seconds))
     refusals = [refusal for pod, one in sent if (refusal := _booked(pod, one, sending, batch))]
     batch.blocked.extend(refusals)
     closing = next((refusal for refusal in refusals if refusal.reason == BUDGET_REFUSES), None)

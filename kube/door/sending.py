@@ -28,6 +28,8 @@ ANSWERED_SECONDS = 30.0
 """An admission webhook may take this long (ten seconds, unless it says otherwise), three attempts included."""
 KEPT_SECONDS = 60.0
 """An outcome that no batch has asked for in this time is forgotten: the next look sees the pod as it is."""
+GRANTED_SECONDS = 2.0
+"""A list from the API server's cache may be so old that it shows a pod as it was before its eviction was granted."""
 AT_ONCE = 60
 """Connections that evictions may take of those that all requests share."""
 ATTEMPTS = 3
@@ -57,6 +59,7 @@ class Sending:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._sent: dict[str, Sent] = {}
+        self._granted: set[str] = set()
         self._usual = Usual()
         self._lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -90,7 +93,7 @@ class Sending:
         sent = self._sent[uid(pod)] = Sent(asyncio.create_task(work), time.monotonic())
         if lane:
             lane.put(sent.task)
-        asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, pod, sent)
+        asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, uid(pod), sent)
         return sent
 
     def has_sent(self, pod: Pod) -> bool:
@@ -110,13 +113,21 @@ class Sending:
             lane = self._lanes[budget] = Lane(self._usual)
         return lane
 
+    def was_granted(self, pod: Pod) -> bool:
+        """Whether its eviction was granted a moment ago, whatever an older list shows."""
+        return uid(pod) in self._granted
+
     def forget(self, pod: Pod) -> None:
         """Its outcome was taken."""
-        self._sent.pop(uid(pod), None)
+        sent = self._sent.pop(uid(pod), None)
+        if sent and sent.task.done() and sent.task.result() == "evicted":
+            self._granted.add(uid(pod))
+            asyncio.get_running_loop().call_later(GRANTED_SECONDS, self._granted.discard, uid(pod))
 
-    def _expire(self, pod: Pod, sent: Sent) -> None:
-        if self._sent.get(uid(pod)) is sent:
-            self.forget(pod)
+    def _expire(self, of: str, sent: Sent) -> None:
+        """By uid: a timer that named the pod would keep thousands of them in memory, long after they are gone."""
+        if self._sent.get(of) is sent:
+            del self._sent[of]
 
     async def _evict(self, pod: Pod, budgeted: bool, options: DrainOptions) -> Outcome:
         async with self._room:

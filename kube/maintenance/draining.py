@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from kube.budgets import Blocked, identity
@@ -64,11 +65,20 @@ def sorted_for(pods: Iterable[Pod], options: DrainOptions, now: datetime, orphan
 
 
 def _selects(options: DrainOptions, pod: Pod) -> bool:
-    try:
-        selector = parsed(options.pod_selector)
-    except ValueError:
-        return True
+    selector, _ = _read(options.pod_selector)
     return matches(selector, pod["metadata"].get("labels") or {})
+
+
+@lru_cache(maxsize=256)
+def _read(query: str) -> tuple[Mapping[str, Any], str]:
+    """The selector, that of all pods where it cannot be read, and what is wrong with it, "" for nothing.
+
+    Once, and not for each pod: anybody's selector may be long.
+    """
+    try:
+        return parsed(query), ""
+    except ValueError as error:
+        return {}, f"spec.drain.podSelector cannot be read: {error}; correct it, or leave it out"
 
 
 def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
@@ -81,7 +91,7 @@ def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
 
 def refused(found: Sorted, options: DrainOptions) -> list[Blocked]:
     """Those among `leaving` that a flag refuses, the first in kubectl's order; one that is on its way none refuses."""
-    broken = _unreadable(options)
+    _, broken = _read(options.pod_selector)
     flags = {
         IGNORE_DAEMONSETS: () if options.ignore_daemonsets else found.daemons,
         DELETE_EMPTYDIR_DATA: () if options.delete_emptydir_data else found.local,
@@ -93,15 +103,6 @@ def refused(found: Sorted, options: DrainOptions) -> list[Blocked]:
     return [
         Blocked(identity(pod), *why[uid(pod)]) for pod in found.leaving if uid(pod) in why and not is_terminating(pod)
     ]
-
-
-def _unreadable(options: DrainOptions) -> str:
-    """What is wrong with the selector, "" for nothing."""
-    try:
-        parsed(options.pod_selector)
-    except ValueError as error:
-        return f"spec.drain.podSelector cannot be read: {error}; correct it, or leave it out"
-    return ""
 
 
 def going(found: Sorted, options: DrainOptions) -> list[Pod]:

@@ -53,7 +53,7 @@ class Holder(NamedTuple):
 
 def holder_of(lease: Lease) -> Holder | None:
     """The NodeMaintenance that is the holder; None when another tool is, or the operator that came before us."""
-    words = (lease["metadata"].get("annotations") or {}).get(HOLDER_ANNOTATION, "").split(" ")
+    words = (lease["metadata"].get("annotations") or {}).get(HOLDER_ANNOTATION, "").split()
     if lease["spec"].get("holderIdentity") != HOLDER_IDENTITY or len(words) != 3:
         return None
     return Holder(*words)
@@ -66,12 +66,13 @@ def is_holder(lease: Lease, maintenance: Maintenance) -> bool:
 
 
 def is_free(lease: Lease, now: datetime) -> bool:
-    """Whether one that no NodeMaintenance holds may be acquired: nobody renewed it in time.
+    """Whether one that no NodeMaintenance holds may be acquired: it was released, or nobody renewed it in time.
 
     So may one of the operator that came before us: the holder's name is ours, and what it maintained is ours now.
     """
-    left_by_the_operator = lease["spec"].get("holderIdentity") == HOLDER_IDENTITY and holder_of(lease) is None
-    return left_by_the_operator or is_expired(lease, now)
+    identity = lease["spec"].get("holderIdentity")
+    left_by_the_operator = identity == HOLDER_IDENTITY and holder_of(lease) is None
+    return not identity or left_by_the_operator or is_expired(lease, now)
 
 
 def is_expired(lease: Lease, now: datetime) -> bool:

@@ -92,7 +92,7 @@ def _status(
     """What the status has after one event; what is not there stays as it is."""
     if is_deleting(maintenance):
         return {"lastError": _error(findings)} if findings.restoring else {}
-    if has_given_up(maintenance):
+    if has_given_up(maintenance) or _is_old(maintenance, findings):
         return {}
     if findings.lease_errors and findings.lease_errors > MOST_LEASE_ERRORS:
         return _status_given_up(maintenance, findings.lease_errors, now)
@@ -102,6 +102,12 @@ def _status(
         error = _error(findings)
         return {"lastError": error, "conditions": [_condition(maintenance, "Drained", False, "Waiting", error, now)]}
     return _status_failed(maintenance, findings, now) if findings.error else {}
+
+
+def _is_old(maintenance: Maintenance, findings: Findings) -> bool:
+    """Whether it tells of a failed renewal that came before what the status knows: its count is not the next one."""
+    known = lease_errors(maintenance)
+    return bool(findings.lease_errors) and findings.lease_errors not in (known, known + 1)
 
 
 def _status_given_up(maintenance: Maintenance, count: int, now: datetime) -> Object:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from eventing import events
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
@@ -73,6 +75,7 @@ def test_pairs_deleted_with_one_command_give_their_nodes_back(scene: Scene) -> N
     assert len(scene.our_writes()) - before <= 25 * len(nodes)  # some heirs have begun by then
 
 
+@pytest.mark.abreast
 @proves("X-6", "X-3")
 def test_a_right_that_is_given_later_is_enough(scene: Scene) -> None:
     """X-6, X-3: begin had taken the lease, and was refused then: said in the status; later the next tick begins it."""
@@ -114,6 +117,7 @@ def policy_against_our_writes(scene: Scene, name: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.abreast
 @proves("NMO-11", "X-3")
 def test_a_maintenance_replaced_amid_its_drain_goes_on(scene: Scene) -> None:
     """X-3, NMO-11: `kubectl replace` took finalizer, owner and counts: they come back, and the drain goes on."""
@@ -157,6 +161,7 @@ def test_one_replaced_and_deleted_at_once_leaves_nothing_behind(scene: Scene) ->
     assert len(scene.our_writes()) == before
 
 
+@pytest.mark.abreast
 def test_a_controller_that_takes_the_label_off_is_no_endless_quarrel(scene: Scene) -> None:
     """Rule 9: it does so at once whenever the label comes back: a few writes of ours, and then a pause."""
     node = scene.node()

@@ -117,6 +117,28 @@ def test_the_cordon_labels_in_the_same_patch(before: Object, operations: list[st
     assert [operation["op"] for operation in patch] == operations
 
 
+@pytest.mark.parametrize(
+    ("holder", "label", "left"),
+    [
+        ("nm-uid", "another", [DRAIN, UNSCHEDULABLE, "example.com/theirs"]),
+        ("nm-uid", "nm-uid", None),
+        ("nm-uid", "", None),
+        ("", "another", None),
+    ],
+    ids=["labelled for another", "for this one", "for none", "asked for by none"],
+)
+def test_the_cordon_takes_the_drain_taint_off_that_another_left(
+    holder: str, label: str, left: list[str] | None
+) -> None:
+    """NMO-14: with the label goes the last that is known of one that did not give the node back."""
+    before = node(("kubevirt.io/drain", "", NO_SCHEDULE), *OURS, THEIRS, cordoned=True, holder=label)
+
+    patch = cordon_patch(before, holder, ["kubevirt.io/drain"])
+
+    written = [keys(item["value"]) for item in patch if (item["op"], item["path"]) == ("add", "/spec/taints")]
+    assert written == ([left] if left else [])
+
+
 def test_a_cordon_that_no_maintenance_asked_for_sets_no_label() -> None:
     assert cordon_patch(node())[1:] == [{"op": "add", "path": "/spec/unschedulable", "value": True}]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 
 from eventing import events
 from eventing.local.pingsource import Schedule
-from eventing.local.triggers import Policy, seconds
+from eventing.local.triggers import PARALLELISM, Policy, seconds
 from kube import selectors
 from kube.nodes import LABEL
 from tests.manifests import wiring
@@ -49,6 +50,15 @@ SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource
 def test_every_manifest_is_yaml_that_names_its_kind(file: Path) -> None:
     for document in yaml.safe_load_all(file.read_text()):
         assert {"apiVersion", "kind"} <= document.keys()
+
+
+def test_one_process_for_all_functions_has_threads_that_evict_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a hundred nodes that are drained another one is begun, or given back, at once."""
+    monkeypatch.delenv("FUNCTION", raising=False)
+    threads = runpy.run_path(str(MANIFESTS.parent / "functions" / "gunicorn.conf.py"))["threads"]
+    [evict] = [trigger for trigger in TRIGGERS if trigger["metadata"]["name"] == "evict-on-more"]
+
+    assert 1 < int(evict["metadata"]["annotations"][PARALLELISM]) < threads
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger["metadata"]["name"])

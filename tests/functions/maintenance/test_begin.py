@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 
 from eventing import events
@@ -14,7 +16,7 @@ from kube.nodes import node_path
 from kube.paths import PODS
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said
-from tests.functions.meanwhile import requests_of
+from tests.functions.meanwhile import before, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -188,6 +190,47 @@ def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: 
         assert work.read_node(node)["spec"].get("unschedulable") is None
 
 
+@pytest.mark.parametrize("holder", ["", None], ids=["empty", "null"])
+def test_a_lease_that_was_released_holds_nobody_up(functions: Functions, work: Workload, holder: str | None) -> None:
+    """NMO-27a: some release a lease by taking their name off: its time is not over, and it is nobody's."""
+    node = work.node()
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": "2999-01-01T00:00:00.000000Z"}
+    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    item = work.maintenance(node)
+
+    assert functions.begin(item).get_type() == events.MAINTENANCE_BEGUN
+
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item)
+
+
+def test_a_lease_that_is_released_while_it_is_acquired_is_no_failure(functions: Functions, work: Workload) -> None:
+    """X-6: its holder deletes it between its reading and the write: the broker tries again, and nothing is told."""
+    node = work.node()
+    path = leases.lease_path(node)
+    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": "2020-01-01T00:00:00.000000Z"}
+    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    item = work.maintenance(node)
+
+    with before(functions.clusters["begin"], "PATCH", path, lambda: work.delete(path)):
+        assert functions.post("begin", added(item)).status_code == 503
+
+    functions.begin(item)
+    assert leases.is_holder(work.admin.get(path), item)
+
+
+@pytest.mark.parametrize("name", ["x/status", "..", "x?watch=1"])
+def test_a_lease_that_names_no_object_holds_nobody_up(functions: Functions, work: Workload, name: str) -> None:
+    """X-2: the namespace is shared: what somebody wrote there leads to no other resource, and to no refusal."""
+    node = work.node()
+    lease = leases.lease_of(node, work.maintenance("nowhere"), datetime.now(timezone.utc))
+    lease["metadata"]["annotations"] = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} {name} some-uid"}
+    work.admin.create(leases.LEASES, lease)
+
+    reply = functions.begin(work.maintenance(node))
+
+    assert reply.get_type() == events.MAINTENANCE_BEGUN
+
+
 def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functions, work: Workload) -> None:
     """NMO-22: a lease that was left by an object that does not exist any more holds nobody up."""
     node = work.node()
@@ -199,6 +242,22 @@ def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functi
     functions.begin(second)
 
     assert leases.is_holder(work.admin.get(leases.lease_path(node)), second)
+
+
+def test_the_lease_of_a_maintenance_that_is_over_is_taken_over(functions: Functions, work: Workload) -> None:
+    """NMO-22, rule 12: its node was given back, another finalizer is left on it, and a late write of its lease came."""
+    node = work.node()
+    first = work.maintenance(node, finalizers=["example.com/hold"])
+    functions.prepare(first)
+    work.delete(m.path(first))
+    functions.answer("restore", said(events.MAINTENANCE_ENDED, first))
+    work.admin.create(leases.LEASES, leases.lease_of(node, first, datetime.now(timezone.utc)))
+    second = work.maintenance(node)
+
+    functions.begin(second)
+
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), second)
+    work.admin.patch(m.path(first), {"metadata": {"finalizers": []}})
 
 
 def test_a_lease_that_is_half_over_is_renewed(functions: Functions, work: Workload) -> None:
@@ -215,12 +274,12 @@ def test_a_lease_that_is_half_over_is_renewed(functions: Functions, work: Worklo
 
 def test_a_failed_one_begins_when_its_turn_comes(functions: Functions, work: Workload) -> None:
     """NMO-19: a node that is created later is maintained as soon as the maintenance is found again."""
-    item = work.maintenance(f"node-{work.local.nodes + 1}")
+    item = work.maintenance(late := f"late-{work.namespace}")
     failed = functions.answer("begin", added(item))
     assert failed is not None
     functions.answer("status", failed)
 
-    work.node()
+    work.local.add_named(late)
     reply = functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
 
     assert reply is not None

@@ -13,7 +13,7 @@ from functions.maintenance import subject
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
-from kube.nodes import LABEL, node_path
+from kube.nodes import BEFORE, EXCLUDED, LABEL, node_path
 from kube.nodes import in_maintenance as closed_for
 from kube.paths import Object
 from tests.functions.conftest import Functions
@@ -66,7 +66,7 @@ def test_the_node_is_given_back(
     assert is_given_back(work.read_node(node))
     assert LABEL not in work.read_node(node)["metadata"]["labels"]
     assert is_gone(work, item)
-    assert work.admin.list(leases.LEASES, fields=f"metadata.name={node}")["items"] == []
+    assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(node)}")["items"] == []
 
 
 @proves("NMO-14")
@@ -98,6 +98,56 @@ def test_a_drain_taint_that_had_a_value_goes_at_the_end(functions: Functions, wo
     item = deleting(work, in_maintenance(functions, work, node, KUBEVIRT))
 
     functions.answer("restore", updated(item))
+
+    assert is_given_back(work.read_node(node))
+
+
+@proves("NMO-27b")
+def test_a_node_whose_label_was_taken_off_is_excluded_no_more(functions: Functions, work: Workload) -> None:
+    """NMO-27b: our label alone was taken off by hand, and the object deleted before it came back: nothing stays."""
+    node = work.node()
+    item = in_maintenance(functions, work, node)
+    work.local.kubectl("label", "node", node, f"{LABEL}-")
+
+    functions.answer("restore", updated(deleting(work, item)))
+
+    assert is_given_back(work.read_node(node))
+    assert not {LABEL, BEFORE, EXCLUDED} & work.read_node(node)["metadata"]["labels"].keys()
+
+
+def vanish(work: Workload, item: Object) -> None:
+    """Somebody replaces it by a file without our finalizer, and deletes it: no `restore` hears of it."""
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+
+
+@proves("X-7")
+@pytest.mark.parametrize("steps", [("begin",), ("begin", "cordon", "taint")], ids=["begun", "closed"])
+def test_the_taint_of_one_that_vanished_goes_with_the_next_one(
+    functions: Functions, work: Workload, steps: tuple[str, ...]
+) -> None:
+    """NMO-14: the next one is of another group; the label still names the first one until `cordon` writes it."""
+    node = work.node()
+    vanish(work, in_maintenance(functions, work, node, KUBEVIRT))
+    item = work.maintenance(node)
+    functions.chain(item, *steps)
+
+    functions.answer("restore", updated(deleting(work, work.again(item))))
+
+    assert is_given_back(work.read_node(node))
+
+
+@proves("X-7")
+def test_the_taint_of_one_that_only_waits_is_not_kept_for_it(functions: Functions, work: Workload) -> None:
+    """NMO-14: it may never begin; whose turn it is sets its own."""
+    node = work.node()
+    first = in_maintenance(functions, work, node, KUBEVIRT)
+    second, third = work.maintenance(node), work.maintenance(node, KUBEVIRT)
+    functions.answer("restore", updated(deleting(work, first)))
+    functions.prepare(second)
+    work.delete(m.path(third))
+
+    functions.answer("restore", updated(deleting(work, work.again(second))))
 
     assert is_given_back(work.read_node(node))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -129,6 +131,39 @@ def test_a_batch_ends_in_time(work: Workload, admin: Cluster) -> None:
     done = batch(admin, *pods, seconds=-1)
 
     assert (done.evicted, done.unsent) == ([], pods)
+
+
+def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(work: Workload, admin: Cluster) -> None:
+    """X-2: the cache from which the next look lists may be older than the evictions of the one before."""
+    audit = Audit(work.local.audit_log)
+    bare = work.pods("node-1", "bare")
+    behind: list[Mapping[str, Any]] = [*work.pods("node-1", "a", "b", labels={"app": "db"})]
+    budget, name = work.budget("some", {"app": "db"}, 0, counted=2), f"{work.namespace}/some"
+    asked = Plan(free=[*bare], queues={name: behind}, budgets={name: budget})
+
+    first, second = (admin.run(evict_batch(admin.api, asked)) for _ in range(2))
+
+    assert {item["name"] for item in first.evicted} == {"bare", "a", "b"}
+    assert (second.evicted, second.unsent) == ([], [])
+    assert {item["name"] for item in second.under_way} == {"bare", "a", "b"}
+    assert len(audit.evictions()) == 3
+
+
+class Weak(dict[str, Any]):
+    """A pod of which a test can see whether anybody has it still."""
+
+
+def test_a_pod_is_forgotten_when_its_eviction_is_booked(work: Workload, admin: Cluster) -> None:
+    """NMO-6: of thousands of pods that went none stays in memory for as long as an outcome is kept."""
+    pod = Weak(work.pods("node-1", "a")[0])
+    seen = weakref.ref(pod)
+
+    done = batch(admin, pod)
+    del pod
+    gc.collect()
+
+    assert [item["name"] for item in done.evicted] == ["a"]
+    assert seen() is None
 
 
 def test_an_orphan_is_a_daemon_whose_daemonset_is_gone(work: Workload, admin: Cluster) -> None:

@@ -13,6 +13,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.draining import going, known_orphans, options_of, refused, sorted_for, spec_of, warned
 from kube.paths import Object
 from kube.pods import NODE_MAINTENANCE, DrainOptions, sort, uid
+from kube.selectors import parsed
 from tests.kube.samples import maintenance, pod, pods
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -205,3 +206,13 @@ def test_what_is_not_given_is_not_set(given_flags: dict[str, object]) -> None:
 
     assert spec.get("drain", {}) == {name: value for name, value in given_flags.items() if value is not None}
     assert spec == {} or spec["drain"]
+
+
+def test_a_selector_that_cannot_be_read_is_read_once() -> None:
+    """Rule 9: every look at a node asks it of each pod, and it may be long."""
+    options, before = DrainOptions(pod_selector="once in (" + " " * 2000), parsed.cache_info().misses
+
+    found = sorted_for([pod(str(number)) for number in range(250)], options, NOW)
+
+    assert len(refused(found, options)) == 250
+    assert parsed.cache_info().misses - before == 1

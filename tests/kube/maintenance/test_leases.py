@@ -87,11 +87,14 @@ def test_only_leases_of_nodes_are_read() -> None:
         ("another-tool", "2020-01-01T00:00:00.0Z", True),
         ("another-tool", None, True),
         ("node-maintenance", "2999-01-01T00:00:00.0Z", True),
+        ("", "2999-01-01T00:00:00.0Z", True),
+        (None, "2999-01-01T00:00:00.0Z", True),
     ],
-    ids=["held", "expired", "never renewed", "of the operator before us"],
+    ids=["held", "expired", "never renewed", "of the operator before us", "released", "nobody's"],
 )
-def test_which_lease_may_be_acquired(holder: str, renewed: str | None, free: bool) -> None:
-    """NMO-27a: another tool's when it has expired; one that the operator before us left is for the same node."""
+def test_which_lease_may_be_acquired(holder: str | None, renewed: str | None, free: bool) -> None:
+    """NMO-27a: another tool's when it has expired or was released, by deletion or by taking the name off; one that the
+    operator before us left is for the same node."""
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": renewed}
 
     assert leases.is_free({"metadata": {"name": "node-x"}, "spec": spec}, NOW) is free
@@ -112,11 +115,12 @@ def test_ours_says_for_whom() -> None:
     [
         held(metadata={}),
         held(metadata={"annotations": {leases.HOLDER_ANNOTATION: "half"}}),
+        held(metadata={"annotations": {leases.HOLDER_ANNOTATION: "nodemaintenance.medik8s.io/v1beta1 nm "}}),
         held(metadata={"annotations": None}),
         held(spec={"holderIdentity": "another-tool"}),
         held(spec={}),
     ],
-    ids=["no annotation", "spoiled annotation", "null annotations", "another holder", "no holder"],
+    ids=["no annotation", "spoiled annotation", "no uid", "null annotations", "another holder", "no holder"],
 )
 def test_a_lease_of_another_tool_is_not_ours(lease: Object) -> None:
     """NMO-27: whatever does not say both, holder and object, is held by somebody else."""

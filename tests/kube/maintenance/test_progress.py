@@ -257,9 +257,18 @@ def test_failed_renewals_are_counted_and_forgotten(before: int | None, told: int
     assert status.get("lastError") == ("held by x" if count else None)
 
 
+@pytest.mark.parametrize(("before", "told"), [(None, 2), (None, 4), (1, 4), (3, 1)])
+def test_a_failed_renewal_that_is_not_the_next_one_is_old_news(before: int | None, told: int) -> None:
+    """X-2: it comes late, after a renewal or further failures: neither the count nor the error moves."""
+    item = maintenance({"phase": m.RUNNING, "errorOnLeaseCount": before})
+
+    assert status_patch(item, IN_MAINTENANCE, [pod()], [Findings("late", lease_errors=told)], NOW) is None
+
+
 def test_at_more_than_three_it_gives_up_for_good() -> None:
     """NMO-27a: Failed with [SRC]'s words; whatever event comes later, nothing is written any more."""
-    given_up = after(maintenance({"phase": m.RUNNING}), pod(), findings=Findings("x", lease_errors=4))
+    third = maintenance({"phase": m.RUNNING, "errorOnLeaseCount": 3})
+    given_up = after(third, pod(), findings=Findings("x", lease_errors=4))
 
     assert (given_up["status"]["phase"], given_up["status"]["errorOnLeaseCount"]) == (m.FAILED, 4)
     error = "maintenance failed: lease could not be extended after 4 attempts"
