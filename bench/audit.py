@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class Request:
         account: whose it is.
         verb, resource: `list`, `pods`; a subresource after a slash.
         namespace, name: of the object, "" for none.
+        is_missing: that was answered with 404.
     """
 
     at: float
@@ -39,6 +41,7 @@ class Request:
     resource: str
     namespace: str = ""
     name: str = ""
+    is_missing: bool = False
 
     @property
     def what(self) -> str:
@@ -78,7 +81,8 @@ def _request(entry: Mapping[str, Any], account: str) -> Request:
     resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
     moment = datetime.fromisoformat(entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
     where = (about.get("namespace", ""), about.get("name", ""))
-    return Request(moment.timestamp(), account, entry["verb"], resource, *where)
+    is_missing = (entry.get("responseStatus") or {}).get("code") == HTTPStatus.NOT_FOUND
+    return Request(moment.timestamp(), account, entry["verb"], resource, *where, is_missing=is_missing)
 
 
 def counted(found: Iterable[Request]) -> dict[str, float]:

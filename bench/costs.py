@@ -21,12 +21,17 @@ LATE = 1.5
 PODSOURCE = "podsource"
 PODSOURCE_COMMAND = b"eventing.podsource"
 WAITS = """
-    SELECT json_extract(bodies.event, '$.time'), min(attempts.at) FROM attempts
+    SELECT json_extract(bodies.event, '$.time'), min(attempts.at), attempts.function FROM attempts
     JOIN events ON events.id = attempts.event AND events.source = attempts.source AND events.destination = ''
     JOIN bodies ON bodies.seq = events.seq
     WHERE attempts.at >= ? AND attempts.replay = '' AND attempts.function != 'record'
     GROUP BY attempts.event, attempts.source, attempts.function
 """
+
+
+PACED = "evict"
+"""Its events wait for the evictions before them: so many a second are sent, and no more."""
+BESIDE_PACED = f"longest but {PACED}"
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Costs:
         requests: of the product, by verb and resource; without watches.
         cpu: seconds, by process.
         memory: most MiB that a process and its children had resident since it was started, by process.
-        waits: seconds between an event and the function's first attempt on it: median, of 99 in 100, the longest.
+        waits: seconds between an event and the function's first attempt on it: median, of 99 in 100, the longest,
+            and the longest for another function than `evict`.
     """
 
     events: Mapping[str, float] = field(default_factory=dict)
@@ -109,8 +115,11 @@ def opened(journal: Path) -> sqlite3.Connection:
 def waits(journal: Path, since: float) -> dict[str, float]:
     """How long events waited for their functions, of those that were begun since then; nothing when there were none."""
     with closing(opened(journal)) as database:
-        found = sorted(begun - _seconds(emitted) for emitted, begun in database.execute(WAITS, (since,)) if emitted)
-    return spread(found) if found else {}
+        rows = [row for row in database.execute(WAITS, (since,)) if row[0]]
+    found = sorted((begun - _seconds(emitted), function) for emitted, begun, function in rows)
+    others = [seconds for seconds, function in found if function != PACED]
+    beside = {BESIDE_PACED: round(others[-1], 3)} if others else {}
+    return spread([seconds for seconds, _ in found]) | beside if found else {}
 
 
 def spread(waits: Sequence[float]) -> dict[str, float]:

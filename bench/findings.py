@@ -91,6 +91,7 @@ class Quiet:
             ("events of others' writes, meanwhile", self.updates, None),
             ("requests for leases, meanwhile", sum(map(is_renewal, self.requests)), None),
             ("watches begun or renewed, meanwhile", sum(request.verb == WATCH for request in self.requests), None),
+            ("looks for a kind that is not served, meanwhile", sum(map(is_look, self.requests)), None),
             ("ticks, meanwhile", len(self.ticks), None),
         ]
         if self.ticks:
@@ -110,12 +111,17 @@ class Quiet:
 
     @property
     def _usual(self) -> list[Request]:
-        return [request for request in self.requests if request.verb != WATCH and not is_renewal(request)]
+        return [each for each in self.requests if each.verb != WATCH and not (is_renewal(each) or is_look(each))]
 
 
 def is_renewal(request: Request) -> bool:
     """Whether it is about one lease of a node; a tick's list of all leases is not."""
     return request.resource == "leases" and request.namespace == leases.NAMESPACE and request.verb != "list"
+
+
+def is_look(request: Request) -> bool:
+    """Whether it asked for a kind that the server does not serve: the watch of it begins when that is installed."""
+    return request.is_missing and not request.name
 
 
 def _within(request: Request, tick: Tick) -> bool:

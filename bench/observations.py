@@ -29,6 +29,7 @@ SETTLING = 3 * TICK_SECONDS
 """Seconds in which what was begun before comes to its end."""
 RESTS, TOGETHER, RESTING_MINUTES = 500, 25, 2
 TOLERANT, RETURN, OTHERS, RETURNS = "tolerant", 5, 10, "returning"
+LOOKS, LOOK_SECONDS = 5, 0.5
 EVICTIONS, CORES = (20, 10, 10), 0.05
 """Limits: of each minute, and of API server and functions above rest."""
 HEARTBEAT_SECONDS = 10
@@ -153,9 +154,14 @@ class _Returning:
         return sum(request.name.startswith(TOLERANT) for request in evictions), cores
 
     def _unexplained(self) -> int:
-        status = self._door.get(f"{MEDIK8S.path}/{RETURNS}")["status"]
-        said = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == "Returns"]
-        return RETURN - len(said)
+        """The fewest of some looks: for a moment after each eviction they are on their way, and not blocked."""
+        found = RETURN
+        for _ in range(LOOKS):
+            status = self._door.get(f"{MEDIK8S.path}/{RETURNS}")["status"]
+            said = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == "Returns"]
+            found = min(found, RETURN - len(said))
+            time.sleep(LOOK_SECONDS)
+        return found
 
     def _end(self) -> Figure:
         """The drain ends when its pods tolerate nothing any more; all is given back."""

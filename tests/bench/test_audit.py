@@ -40,6 +40,14 @@ def test_what_is_about_no_object_is_told_by_its_path() -> None:
     assert [request.resource for request in requests([line("get")])] == ["/apis/apps/v1"]
 
 
+def test_what_was_not_there_is_told() -> None:
+    answered = {code: json.loads(line("get")) | {"responseStatus": {"code": code}} for code in (200, 404)}
+
+    found = requests(json.dumps(entry).encode() for entry in answered.values())
+
+    assert [each.is_missing for each in found] == [False, True]
+
+
 def test_others_and_half_lines_do_not_count() -> None:
     """The name of one of our accounts may stand in somebody else's request."""
     strangers = line(user="admin", resource="serviceaccounts", name=EVICT)

@@ -72,14 +72,15 @@ def test_an_event_waits_until_its_functions_first_attempt(tmp_path: Path) -> Non
     )
     journal = Journal(tmp_path / "journal.db")
     journal.write(event)
-    begun = [("evict", 0.25, ""), ("evict", 5.0, ""), ("status", 0.75, ""), ("guard", 9.0, "r"), ("record", 8.0, "")]
+    begun = [("evict", 0.85, ""), ("evict", 5.0, ""), ("status", 0.75, ""), ("guard", 9.0, "r"), ("record", 8.0, "")]
     journal.write_attempts(
         Attempt("s", "1", name, datetime.fromtimestamp(emitted + after, timezone.utc), 0.1, 200, replay=replay)
         for name, after, replay in begun
     )
     journal.close()
 
-    assert waits(tmp_path / "journal.db", emitted) == {"median": 0.5, "99 %": 0.75, "longest": 0.75}
+    found = {"median": 0.8, "99 %": 0.85, "longest": 0.85, "longest but evict": 0.75}
+    assert waits(tmp_path / "journal.db", emitted) == found
     assert waits(tmp_path / "journal.db", emitted + 60) == {}
 
 

@@ -8,9 +8,9 @@ from bench.audit import Request
 from bench.findings import Finding, Quiet, Tick
 
 
-def asked(at: float, what: str, namespace: str = "") -> Request:
+def asked(at: float, what: str, namespace: str = "", *, name: str = "", is_missing: bool = False) -> Request:
     verb, resource = what.split()
-    return Request(at, "resync", verb, resource, namespace)
+    return Request(at, "resync", verb, resource, namespace, name, is_missing)
 
 
 def test_requests_of_a_tick_are_told_from_those_between_ticks() -> None:
@@ -44,6 +44,21 @@ def test_renewals_and_watches_are_told_apart() -> None:
     assert figures["watches begun or renewed, meanwhile"] == 1
     assert figures["requests between ticks"] == 1
     assert figures["requests of a tick, median"] == 1
+
+
+def test_looks_for_a_kind_that_is_not_served_are_told_apart() -> None:
+    """As watches are that cannot begin; an object that is gone was asked for all the same."""
+    requests = [
+        asked(7.0, "get /apis/kubevirt.io/v1alpha1", is_missing=True),
+        asked(8.0, "get /apis/kubevirt.io/v1alpha1"),
+        asked(9.0, "list nodemaintenances", is_missing=True),
+        asked(9.5, "get nodes", name="node-1", is_missing=True),
+    ]
+
+    figures = {what: value for what, value, _ in Quiet([], requests, 0, 0, 0).figures()}
+
+    assert figures["looks for a kind that is not served, meanwhile"] == 2
+    assert figures["requests between ticks"] == 2
 
 
 def test_without_a_tick_there_is_none_to_tell_of() -> None:
