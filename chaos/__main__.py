@@ -19,7 +19,7 @@ from chaos.ending import wrong
 from chaos.mischief import Mischief
 from chaos.observer import Observer
 from chaos.report import Run, lines
-from chaos.stage import Stage, fill, local
+from chaos.stage import Stage, fill, stage
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
@@ -29,12 +29,11 @@ from kube.paths import PODS
 from localcluster import deliveries
 
 CALM_SECONDS, LOOK_SECONDS = 90.0, 1.0
-ENGINES = ("local",)
-"""Those that mischief knows the processes of."""
+ALL = ", ".join(deliveries.DELIVERIES)
 
 
 @click.command()
-@click.option("--engines", default="local", show_default=True, help="Of local; with commas.")
+@click.option("--engines", default="local", show_default=True, help=f"Of {ALL}; with commas.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The same one plans the same mischief.")
 @click.option("--seconds", type=click.FloatRange(1), default=300, show_default=True, help="Of mischief.")
 @click.option("--nodes", type=click.IntRange(2), default=20, show_default=True)
@@ -42,8 +41,10 @@ ENGINES = ("local",)
 def main(engines: str, seed: int, seconds: float, nodes: int, pods: int) -> None:
     """Do it on each engine in turn."""
     wanted = [engine.strip() for engine in engines.split(",")]
-    if unknown := sorted(set(wanted) - set(ENGINES)):
-        raise click.UsageError(f"no chaos on {', '.join(unknown)}; there is: {', '.join(ENGINES)}")
+    if unknown := sorted(set(wanted) - set(deliveries.DELIVERIES)):
+        raise click.UsageError(f"no chaos on {', '.join(unknown)}; there is: {ALL}")
+    for engine in wanted:
+        deliveries.named(engine).check()
     logging.getLogger("kube.door.following").setLevel(logging.ERROR)  # that watches break is the plan
     bad = 0
     for engine in wanted:
@@ -67,25 +68,25 @@ def run(
     say: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> Run:
     """One run on a cluster of its own, in that folder."""
-    with local(folder, nodes) as stage:
-        fill(stage, plan.apps(seed, pods))
+    with stage(engine, folder, nodes) as scene:
+        fill(scene, plan.apps(seed, pods))
         names = [f"node-{number + 1}" for number in range(nodes)]
-        mischief = Mischief(stage, seed)
-        with Observer(stage.cluster.kubeconfig, stage.cluster.audit_log, say) as observer:
-            mischief.play(plan.actions(seed, seconds, names))
-            calm, left = await_calm(stage)
-        ended = [server.name for server in (*stage.cluster.servers, *stage.product.servers) if not server.alive]
+        mischief = Mischief(scene, seed)
+        with Observer(scene.cluster.kubeconfig, scene.cluster.audit_log, say) as observer:
+            mischief.play(plan.actions(seed, seconds, names, scene.targets))
+            calm, left = await_calm(scene)
+        ended = [server.name for server in (*scene.cluster.servers, *scene.servers) if not server.alive]
         tally, violations = observer.watcher.tally, observer.violations
     return Run(engine, seed, seconds, mischief.done, mischief.failed, tally, violations, calm, left, ended)
 
 
-def await_calm(stage: Stage) -> tuple[float | None, list[str]]:
+def await_calm(scene: Stage) -> tuple[float | None, list[str]]:
     """The seconds until nothing is wrong, or what still is when time is over."""
     started = time.monotonic()
     left = ["the API server was not asked"]
     while time.monotonic() < started + CALM_SECONDS:
         try:
-            left = look(stage.admin)
+            left = look(scene.admin)
         except ApiError as error:
             left = [error.message]
         if not left:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from chaos.plan import NETWORK, Action
+from chaos.plan import NETWORK, RESTART, Action
 from chaos.stage import Stage
+from chaos.targets import Target
 from kube.door.api import JSON_PATCH
 from kube.door.errors import ApiError, Conflict, NotFound, Unavailable
 from kube.maintenance.groups import GROUPS
 from kube.nodes import node_path
 from kube.paths import Object
-from localcluster.processes import Server, await_ready
+from localcluster.processes import await_ready
+from localcluster.trouble import LocalClusterError
 from tests.e2e.mischief import Way
 from tests.faults import RESET, Fault
 from tests.receiver import Answer, Received
@@ -41,7 +40,7 @@ class Mischief:
         self._spoiled_until = self._odd_until = 0.0
         self._way: Way = stage.network.once
         self._users, self._network = ThreadPoolExecutor(1, "users"), ThreadPoolExecutor(1, "network")
-        self._crashes = {name: ThreadPoolExecutor(1, name) for name in ("functions", "delivery", "kube-apiserver")}
+        self._crashes: defaultdict[str, ThreadPoolExecutor] = defaultdict(lambda: ThreadPoolExecutor(1, "crashes"))
         stage.faults.spoil(self._spoil)
         stage.network.way = lambda request: (self._way if time.monotonic() < self._odd_until else stage.network.once)(
             request
@@ -58,7 +57,7 @@ class Mischief:
             try:
                 future.result()
                 self.done[action.kind] += 1
-            except (ApiError, OSError) as error:
+            except (ApiError, LocalClusterError, OSError) as error:
                 self.failed.append(f"{action.kind} {action.subject}: {error}")
         self._calm()
 
@@ -66,19 +65,18 @@ class Mischief:
         for pool in (self._users, self._network, *self._crashes.values()):
             pool.shutdown()
         self._odd_until = self._spoiled_until = 0.0
+        for server in self._stage.servers:
+            if server.may_restart():  # what ended by itself is not left to its pause
+                server.start()
         self._stage.network.behave()
         self._stage.faults.speak_again()
 
     def _begin(self, action: Action) -> Future[None]:
-        product = self._stage.product
-        servers = {"kill functions": product.functions, "kill delivery": product.delivery}
-        if action.kind == "kill worker":
-            return self._crashes["functions"].submit(_kill_worker, product.functions)
-        if action.kind in servers:
-            server = servers[action.kind]
-            return self._crashes[server.name].submit(_crash, server, action.seconds)
-        if action.kind == "restart kube-apiserver":
-            return self._crashes["kube-apiserver"].submit(self._restart_api_server, action.seconds)
+        if action.kind in self._stage.targets:
+            target = self._stage.targets[action.kind][action.subject]
+            return self._crashes[target.lane or target.server.name].submit(target.crash, action.seconds)
+        if action.kind == RESTART:
+            return self._crashes[RESTART].submit(self._restart_api_server, action.seconds)
         if action.kind in NETWORK:
             return self._network.submit(self._misbehave, action)
         return self._users.submit(self._use, action)
@@ -87,9 +85,9 @@ class Mischief:
         """With the controller manager, whose watches come back up to a minute later, while no budget opens."""
         servers = {server.name: server for server in self._stage.cluster.servers}
         server = servers["kube-apiserver"]
-        _crash(server, seconds)
+        Target(server).crash(seconds)
         await_ready("the API server", lambda: self._stage.cluster.serves("/version"), [server])
-        _crash(servers["kube-controller-manager"], 0.0)
+        Target(servers["kube-controller-manager"]).crash(0.0)
 
     def _misbehave(self, action: Action) -> None:
         network, until = self._stage.network, time.monotonic() + action.seconds
@@ -162,18 +160,3 @@ def _file(action: Action) -> Object:
         "metadata": {"name": action.subject},
         "spec": spec,
     }
-
-
-def _crash(server: Server, seconds: float) -> None:
-    """End it as a crash would, and start it again so many seconds later."""
-    server.kill()
-    time.sleep(seconds)
-    server.start()
-
-
-def _kill_worker(server: Server) -> None:
-    """End one of its workers as a crash would; whoever started that starts the next."""
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-    workers = children.read_text().split() if children.exists() else []
-    for worker in workers[:1]:
-        os.kill(int(worker), signal.SIGKILL)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 
+RESTART = "restart kube-apiserver"
 USER = {"start": 9, "stop": 6, "double": 2, "replace": 2, "uncordon": 3}
 """What users do, and how often in proportion to the rest."""
-CRASHES = {"kill functions": 2, "kill worker": 2, "kill delivery": 2, "restart kube-apiserver": 1}
+CRASHES = {
+    **{"kill functions": 2, "kill worker": 2, "kill delivery": 2, "kill source": 1, "kill console": 1},
+    **{"kill controller": 1, "kill dispatcher": 2, RESTART: 1},
+}
+"""SIGKILL, of what an engine has of that kind."""
 NETWORK = {"refuse": 2, "twice": 2, "late": 2, "lose": 2, "unavailable": 1}
 """The API server's answers spoiled; events doubled, shuffled, lost, refused: for some seconds each."""
 GAP = 1.0
@@ -28,7 +33,7 @@ class Action:
     Attributes:
         at: seconds after the start.
         kind: what is done, of `USER`, `CRASHES` and `NETWORK`.
-        subject: the NodeMaintenance, the node, or the step that it is done to; "" where the kind says it.
+        subject: the NodeMaintenance, the process, or the step that it is done to; "" where the kind says it.
         node, group: of a NodeMaintenance that is made.
         seconds: how long it lasts, or a process stays down.
     """
@@ -62,21 +67,26 @@ def apps(seed: int, pods: int) -> list[App]:
     return found
 
 
-def actions(seed: int, seconds: float, nodes: Sequence[str]) -> list[Action]:
-    """All deeds of so many seconds on these nodes, in their order."""
-    return list(_Planning(Random(f"actions {seed}"), nodes).until(seconds))
+Processes = Mapping[str, Collection[str]]
+"""Kind of crash → names of the processes that it is done to."""
+
+
+def actions(seed: int, seconds: float, nodes: Sequence[str], processes: Processes) -> list[Action]:
+    """All deeds of so many seconds on these nodes and processes, in their order."""
+    return list(_Planning(Random(f"actions {seed}"), nodes, processes).until(seconds))
 
 
 class _Planning:
     """Knows which maintenances there will be, so that what is planned for one finds it."""
 
-    def __init__(self, chance: Random, nodes: Sequence[str]) -> None:
-        self._chance, self._nodes = chance, list(nodes)
+    def __init__(self, chance: Random, nodes: Sequence[str], processes: Processes) -> None:
+        self._chance, self._nodes, self._processes = chance, list(nodes), {**processes, RESTART: ("",)}
         self._there: dict[str, tuple[str, str]] = {}
         self._made = 0
 
     def until(self, seconds: float) -> Iterator[Action]:
-        kinds = {**USER, **CRASHES, **NETWORK}
+        crashes = {kind: often for kind, often in CRASHES.items() if kind in self._processes}
+        kinds = {**USER, **crashes, **NETWORK}
         at = QUIET_START
         while at < seconds:
             (kind,) = self._chance.choices(list(kinds), list(kinds.values()))
@@ -88,7 +98,8 @@ class _Planning:
             step = self._chance.choice(STEPS) if kind == "unavailable" else ""
             return Action(at, kind, step, seconds=round(self._chance.uniform(1.0, 5.0), 1))
         if kind in CRASHES:
-            return Action(at, kind, seconds=round(self._chance.uniform(0.0, 3.0), 1))
+            name = self._chance.choice(list(self._processes[kind]))
+            return Action(at, kind, name, seconds=round(self._chance.uniform(0.0, 3.0), 1))
         return self._of_user(at, kind)
 
     def _of_user(self, at: float, kind: str) -> Action:

@@ -10,10 +10,15 @@ from pathlib import Path
 import requests
 
 from chaos.plan import App
+from chaos.targets import Opened, Targets, targets
 from kube.door.cluster import Cluster
 from kube.paths import Object
+from localcluster import deliveries
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
+from localcluster.console import Console
+from localcluster.engine import EngineProduct
+from localcluster.processes import Server
 from localcluster.product import Product
 from localcluster.up.keeper import Keeper
 from tests.e2e.mischief import Mischief
@@ -35,26 +40,59 @@ class Network(Mischief):
 
 @dataclass(frozen=True)
 class Stage:
-    """What mischief is done to: `network` carries events to the functions, `faults` their requests."""
+    """What mischief is done to: `network` carries events to the functions, `faults` their requests.
+
+    Attributes:
+        servers: the processes of the product, its engine and the console.
+        targets: which of them each kind of deed ends.
+    """
 
     cluster: LocalCluster
-    product: Product
     network: Network
     faults: Faults
     admin: Cluster
+    servers: list[Server]
+    targets: Targets
 
 
 @contextmanager
-def local(directory: Path, nodes: int) -> Iterator[Stage]:
-    """Give it on the local delivery; what ends by itself is started again, as on any cluster."""
-    with LocalCluster(directory / "servers", nodes=nodes) as cluster:
+def stage(engine: str, directory: Path, nodes: int) -> Iterator[Stage]:
+    """Give it on an engine; what ends by itself is started again, as on any cluster."""
+    with (
+        deliveries.named(engine).cluster(directory / "servers", nodes) as cluster,
+        closing(Faults(cluster.url, cluster.certificate)) as faults,
+        closing(_Between()) as between,
+    ):
+        product = _opened(engine, cluster, directory / "product", between.url, faults.url)
+        between.network = network = Network(product)
+        with (
+            product,
+            _console(cluster, directory / "product", product) as console,
+            Keeper() as keeper,
+            closing(Cluster(str(cluster.kubeconfig))) as admin,
+        ):
+            if isinstance(product, EngineProduct):
+                product.route(lambda name: f"{between.url}/{name}")
+            servers = [*product.servers, console.server]
+            keeper.keep(servers)
+            yield Stage(cluster, network, faults, admin, servers, targets(product, console.server))
+
+
+def _opened(engine: str, cluster: LocalCluster, directory: Path, called_at: str, asking: str) -> Opened:
+    """The product, not started, whose functions ask there; the local one has them called there, too."""
+    if engine == "local":
         localproduct.install(cluster)
-        with closing(Faults(cluster.url, cluster.certificate)) as faults, closing(_Between()) as between:
-            product = Product(cluster, directory / "product", called_at=between.url, asking=faults.url)
-            between.network = network = Network(product)
-            with product, Keeper() as keeper, closing(Cluster(str(cluster.kubeconfig))) as admin:
-                keeper.keep(product.servers)
-                yield Stage(cluster, product, network, faults, admin)
+        return Product(cluster, directory, called_at=called_at, asking=asking)
+    product = deliveries.named(engine).open(cluster, directory)
+    if not isinstance(product, EngineProduct):
+        raise TypeError(f"no mischief is known for {engine}")
+    product.ask_at(asking)
+    return product
+
+
+def _console(cluster: LocalCluster, directory: Path, product: Opened) -> Console:
+    where = {"functions": product.functions_url, "broker": product.broker_url}
+    return Console(cluster, directory, "--journal", product.journal, **where)
 
 
 class _Between:

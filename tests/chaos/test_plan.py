@@ -6,30 +6,47 @@ from collections import Counter
 
 import pytest
 
-from chaos.plan import AT_MOST, CRASHES, NETWORK, USER, actions, apps
+from chaos.plan import AT_MOST, CRASHES, NETWORK, RESTART, USER, Action, actions, apps
 
 NODES = [f"node-{number}" for number in range(20)]
+PROCESSES = {kind: (f"{kind} 1", f"{kind} 2") for kind in CRASHES if kind != RESTART}
+
+
+def planned(seed: int) -> list[Action]:
+    return actions(seed, 300, NODES, PROCESSES)
 
 
 def test_the_same_seed_plans_the_same() -> None:
-    assert actions(7, 300, NODES) == actions(7, 300, NODES)
+    assert planned(7) == planned(7)
     assert apps(7, 200) == apps(7, 200)
-    assert actions(7, 300, NODES) != actions(8, 300, NODES)
+    assert planned(7) != planned(8)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_five_minutes_have_all_kinds_of_mischief_in_their_order(seed: int) -> None:
-    planned = actions(seed, 300, NODES)
+    found = planned(seed)
 
-    assert {action.kind for action in planned} == {*USER, *CRASHES, *NETWORK}
-    assert [action.at for action in planned] == sorted(action.at for action in planned)
-    assert planned[-1].at < 300
+    assert {action.kind for action in found} == {*USER, *CRASHES, *NETWORK}
+    assert [action.at for action in found] == sorted(action.at for action in found)
+    assert found[-1].at < 300
+
+
+def test_a_crash_is_that_of_a_process_that_is_there() -> None:
+    crashes = {(action.kind, action.subject) for action in planned(1) if action.kind in PROCESSES}
+
+    assert crashes == {(kind, name) for kind, names in PROCESSES.items() for name in names}
+
+
+def test_what_an_engine_has_not_is_not_planned() -> None:
+    found = {action.kind for action in actions(1, 300, NODES, {"kill worker": ["evict"]})}
+
+    assert found & CRASHES.keys() == {"kill worker", RESTART}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_users_deed_is_done_to_what_is_there(seed: int) -> None:
     there: Counter[str] = Counter()
-    for action in actions(seed, 300, NODES):
+    for action in planned(seed):
         if action.kind in ("start", "double"):
             there[action.subject] += 1
         if action.kind in ("stop", "replace", "uncordon"):
@@ -43,7 +60,7 @@ def test_a_users_deed_is_done_to_what_is_there(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_pods_find_room_elsewhere(seed: int) -> None:
     maintained: dict[str, str] = {}
-    for action in actions(seed, 300, NODES):
+    for action in planned(seed):
         if action.kind in ("start", "double"):
             maintained[action.subject] = action.node
         maintained.pop(action.subject if action.kind == "stop" else "", None)

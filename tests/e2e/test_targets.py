@@ -1,0 +1,25 @@
+"""Mischief spares no process of the product, on no engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos.targets import targets
+from localcluster.processes import Server
+from tests.e2e.stage import Stage
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize(
+    ("stage", "spared"), [("knative", "nginx"), ("rabbitmq", "epmd")], indirect=["stage"], ids=["knative", "rabbitmq"]
+)
+def test_mischief_ends_all_but_what_stands_in_for_a_cluster(stage: Stage, spared: str) -> None:
+    """nginx is here in the place of cluster DNS, epmd in that of a machine that Erlang has for itself."""
+    console = Server("console", ["true"], Path("console.log"))
+
+    ended = {target.server for named in targets(stage.product, console).values() for target in named.values()}
+
+    assert [server.name for server in (*stage.product.servers, console) if server not in ended] == [spared]
