@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from asyncio import sslproto
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -39,6 +40,9 @@ __all__ = [
 FAREWELL_SECONDS = 1.0
 """A TLS farewell takes a round trip; a server that does not answer one is not waited for longer."""
 LOOK_SECONDS = 0.001
+sslproto.SSLProtocol.max_size = 32 * 1024
+"""Bytes that each TLS connection has for what it reads; a record has 16 KiB at most. By default they are eight times as
+many, 25 MiB for a hundred connections."""
 
 
 class Connections(RESTClientObject):

@@ -42,10 +42,11 @@ LONGEST_REST = 10.0
 
 
 class Sent(NamedTuple):
-    """An eviction that was sent: `at` by `time.monotonic()`."""
+    """An eviction that was sent: `at` by `time.monotonic()`, and known until `expiry`."""
 
     task: asyncio.Task[Outcome]
     at: float
+    expiry: asyncio.TimerHandle
 
     def is_refused(self, *reasons: str) -> bool:
         """Whether it was answered, and refused for one of these reasons."""
@@ -90,10 +91,11 @@ class Sending:
         if lane and not await lane.turn(until):
             return None
         work = self._evict(pod, bool(budget), options)
-        sent = self._sent[uid(pod)] = Sent(asyncio.create_task(work), time.monotonic())
+        self._drop(uid(pod))
+        expiry = asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._drop, uid(pod))
+        sent = self._sent[uid(pod)] = Sent(asyncio.create_task(work, name="eviction"), time.monotonic(), expiry)
         if lane:
             lane.put(sent.task)
-        asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expire, uid(pod), sent)
         return sent
 
     def has_sent(self, pod: Pod) -> bool:
@@ -119,15 +121,17 @@ class Sending:
 
     def forget(self, pod: Pod) -> None:
         """Its outcome was taken."""
-        sent = self._sent.pop(uid(pod), None)
+        sent = self._drop(uid(pod))
         if sent and sent.task.done() and sent.task.result() == "evicted":
             self._granted.add(uid(pod))
             asyncio.get_running_loop().call_later(GRANTED_SECONDS, self._granted.discard, uid(pod))
 
-    def _expire(self, of: str, sent: Sent) -> None:
-        """By uid: a timer that named the pod would keep thousands of them in memory, long after they are gone."""
-        if self._sent.get(of) is sent:
-            del self._sent[of]
+    def _drop(self, of: str) -> Sent | None:
+        """Its timer knows the uid alone and goes with it: thousands of them would keep their pods' outcomes in memory."""
+        sent = self._sent.pop(of, None)
+        if sent:
+            sent.expiry.cancel()
+        return sent
 
     async def _evict(self, pod: Pod, budgeted: bool, options: DrainOptions) -> Outcome:
         async with self._room:

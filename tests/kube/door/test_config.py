@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from kube.door import api as door
 from kube.door.api import Api
 from kube.door.config import Configuration, proxy_of
 from kube.door.errors import Unavailable
+from kube.nodes import NODES
+from localcluster.cluster import LocalCluster
 
 NAMES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
@@ -127,3 +131,25 @@ def test_a_kubeconfig_of_the_environment_that_is_not_there_is_an_error(
     monkeypatch.setenv("KUBECONFIG", str(pod / "nowhere"))
     with pytest.raises(Unavailable, match="there is no kubeconfig"):
         host()
+
+
+async def _kept_by(connections: int, kubeconfig: Path) -> int:
+    api = await Api.connect(str(kubeconfig))
+    await api.get(NODES)
+    before, _ = tracemalloc.get_traced_memory()
+    await asyncio.gather(*(api.get(f"{NODES}/node-1") for _ in range(connections)))
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    await api.close()
+    return after - before
+
+
+def test_a_warm_connection_takes_little_memory(cluster: LocalCluster) -> None:
+    """A function has a hundred of them, PodSource one for each node under maintenance."""
+    tracemalloc.start()
+    try:
+        kept = asyncio.run(_kept_by(30, cluster.kubeconfig))
+    finally:
+        tracemalloc.stop()
+
+    assert kept / 30 < 100_000

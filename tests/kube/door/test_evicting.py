@@ -164,6 +164,7 @@ def test_a_pod_is_forgotten_when_its_eviction_is_booked(work: Workload, admin: C
 
     assert [item["name"] for item in done.evicted] == ["a"]
     assert seen() is None
+    assert not [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and each.get_name() == "eviction"]
 
 
 def test_an_orphan_is_a_daemon_whose_daemonset_is_gone(work: Workload, admin: Cluster) -> None:
