@@ -127,7 +127,7 @@ class Sending:
             asyncio.get_running_loop().call_later(GRANTED_SECONDS, self._granted.discard, uid(pod))
 
     def _drop(self, of: str) -> Sent | None:
-        """Its timer knows the uid alone and goes with it: thousands of them would keep their pods' outcomes in memory."""
+        """Its timer knows the uid alone and goes with it: thousands would keep their outcomes in memory."""
         sent = self._sent.pop(of, None)
         if sent:
             sent.expiry.cancel()
