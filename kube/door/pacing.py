@@ -2,6 +2,9 @@
 
 The server has a limit of its own and says so (429 with `Retry-After`); all wait for it then, as the limit is theirs.
 
+How many may be under way at once (`Window`) is learned from what the answers take: a server that is short of processor
+time answers all the slower the more it is asked, and everybody else with it, our own other steps first.
+
 Under one budget evictions start one after another, whichever node or look they are for (`Lane`). Side by side they
 collide: the server reads the budget, writes its count, and sleeps for half a second where another one, or the
 disruption controller, wrote in between. Who sleeps is overtaken. But who sleeps wakes and writes, too; so behind many
@@ -37,6 +40,12 @@ SLEPT_SECONDS = 0.45
 """An answer that took longer slept: for half a second, less a tenth at most."""
 REMEMBERED = 16
 """Answers of which the usual is known."""
+MOST, LEAST = 60, 8
+"""Evictions under way at once: connections, of those that all requests share; and what keeps a small server busy."""
+SLOW = (0.4, 2.0)
+"""Seconds. A quiet server answers in a tenth of one; what takes longer than this waits for an admission webhook."""
+NARROWED, WIDENED = 0.95, 0.25
+"""What a slow answer leaves of the window, and what another one adds: a fifth of them may be slow."""
 
 
 class Pace:
@@ -133,6 +142,49 @@ def pause(shortest: float, usual: float, unanswered: int) -> float:
     if unanswered >= CROWD:
         return math.ldexp(CROWD_SECONDS, unanswered - CROWD)
     return max(shortest, USUAL_TIMES * usual)
+
+
+class Window:
+    """How many evictions outside of budgets are under way at once. For one event loop."""
+
+    def __init__(self) -> None:
+        self.size = float(MOST)
+        self._inside = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def turn(self, until: float) -> bool:
+        """Wait for a place, in which one is put at once; whether that came before `until` (monotonic)."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._admit()
+        try:
+            await asyncio.wait_for(future, until - time.monotonic())
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    def put(self, task: asyncio.Task[Any]) -> None:
+        """It has started; the task ends with its answer."""
+        task.add_done_callback(partial(self._answered, time.monotonic()))
+
+    def learn(self, seconds: float) -> None:
+        """An answer took so long."""
+        if seconds < SLOW[0]:
+            self.size = min(MOST, self.size + WIDENED)
+        elif seconds < SLOW[1]:
+            self.size = max(LEAST, self.size * NARROWED)
+
+    def _answered(self, started: float, _task: asyncio.Task[Any]) -> None:
+        self._inside -= 1
+        self.learn(time.monotonic() - started)
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._inside < int(self.size):
+            future = self._waiting.popleft()
+            if not future.done():  # its time was not up
+                self._inside += 1
+                future.set_result(None)
 
 
 class Usual:

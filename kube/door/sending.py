@@ -11,7 +11,7 @@ from kube.budgets import Blocked, identity
 from kube.door.api import Api, absent_ok
 from kube.door.deadline import within
 from kube.door.errors import ApiError, Conflict, NotFound
-from kube.door.pacing import Lane, Usual, pace
+from kube.door.pacing import Lane, Usual, Window, pace
 from kube.evictions import (
     eviction_of,
     eviction_path,
@@ -30,8 +30,6 @@ KEPT_SECONDS = 60.0
 """An outcome that no batch has asked for in this time is forgotten: the next look sees the pod as it is."""
 GRANTED_SECONDS = 2.0
 """A list from the API server's cache may be so old that it shows a pod as it was before its eviction was granted."""
-AT_ONCE = 60
-"""Connections that evictions may take of those that all requests share."""
 ATTEMPTS = 3
 """How often a pod that keeps changing is tried before it is left to the next batch."""
 OUTDATED = ("DisruptionBudget", "MultipleBudgets", "Busy", "Changing")
@@ -63,7 +61,7 @@ class Sending:
         self._granted: set[str] = set()
         self._usual = Usual()
         self._lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._window = Window()
 
     @classmethod
     def of(cls, api: Api) -> Sending:
@@ -79,7 +77,8 @@ class Sending:
     ) -> Sent | None:
         """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time.
 
-        Behind a `budget` (namespace/name) it has a turn there, too. The options may make a deletion of it (DRN-1a).
+        Behind a `budget` (namespace/name) it has a turn there, else among those that no budget holds. The options may
+        make a deletion of it (DRN-1a).
         """
         if self.has_sent(pod):
             return self._sent[uid(pod)]
@@ -87,15 +86,14 @@ class Sending:
         node = str((pod.get("spec") or {}).get("nodeName") or "")
         if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
             return None
-        lane = self.lane(budget) if budget else None
-        if lane and not await lane.turn(until):
+        lane = self.lane(budget) if budget else self._window
+        if not await lane.turn(until):
             return None
         work = self._evict(pod, bool(budget), options)
         self._drop(uid(pod))
         expiry = asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._drop, uid(pod))
         sent = self._sent[uid(pod)] = Sent(asyncio.create_task(work, name="eviction"), time.monotonic(), expiry)
-        if lane:
-            lane.put(sent.task)
+        lane.put(sent.task)
         return sent
 
     def has_sent(self, pod: Pod) -> bool:
@@ -134,12 +132,11 @@ class Sending:
         return sent
 
     async def _evict(self, pod: Pod, budgeted: bool, options: DrainOptions) -> Outcome:
-        async with self._room:
-            with within(ANSWERED_SECONDS):
-                try:
-                    return await self._attempts(pod, budgeted, options)
-                except ApiError as error:
-                    return _refusal(pod, error, options)
+        with within(ANSWERED_SECONDS):
+            try:
+                return await self._attempts(pod, budgeted, options)
+            except ApiError as error:
+                return _refusal(pod, error, options)
 
     async def _attempts(self, pod: Pod, budgeted: bool, options: DrainOptions) -> Outcome:
         for _ in range(ATTEMPTS):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kube.door.pacing import OVERTAKEN, Lane, Pace, Usual, pause, per_second
+from kube.door.pacing import LEAST, MOST, OVERTAKEN, SLOW, Lane, Pace, Usual, Window, pause, per_second
 
 SHORTEST, LONGEST = OVERTAKEN
 
@@ -206,3 +206,48 @@ def test_two_nodes_share_the_lane_of_a_budget() -> None:
         return starts
 
     assert all(seconds >= 0.04 for seconds in _apart(run(scenario())))
+
+
+def test_slow_answers_narrow_the_window_and_quick_ones_widen_it_again() -> None:
+    """Down to what keeps a small server busy, and up to the connections that evictions may have."""
+    window = Window()
+    for _ in range(MOST):
+        window.learn(SLOW[0])
+    assert window.size == LEAST
+
+    for _ in range(4 * MOST):
+        window.learn(0.1)
+    assert window.size == MOST
+
+
+def test_an_answer_that_waited_for_a_webhook_says_nothing_of_the_server() -> None:
+    window = Window()
+
+    window.learn(SLOW[1])
+
+    assert window.size == MOST
+
+
+async def _two_in_a_window_of_one(first: asyncio.Future[None]) -> list[bool]:
+    window = Window()
+    window.size = 1
+    assert await window.turn(time.monotonic() + 1)
+    window.put(asyncio.ensure_future(_until(first)))
+    late = await window.turn(time.monotonic() + 0.05)
+    waiting = asyncio.create_task(window.turn(time.monotonic() + 5))
+    await asyncio.sleep(0)
+    first.set_result(None)
+    return [late, await waiting]
+
+
+async def _until(done: asyncio.Future[None]) -> None:
+    await done
+
+
+def test_who_finds_no_place_in_time_takes_none() -> None:
+    """The place of one that was answered goes to the one that waits, not to the one whose time was up."""
+
+    async def scenario() -> list[bool]:
+        return await _two_in_a_window_of_one(asyncio.get_running_loop().create_future())
+
+    assert run(scenario()) == [False, True]
