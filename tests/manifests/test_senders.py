@@ -4,35 +4,54 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import yaml
+
 from functions.app import FUNCTIONS
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import MANIFESTS, Manifest, of_kind, rendered
-from tests.manifests.test_console import install
 
 SOURCES = ("ApiServerSource", "PingSource", "ContainerSource", "SinkBinding")
 LABEL = "nodemaintenance.dev/function"
+OPTIONAL = "maintenances-v1alpha1"
 
 
 def reference(item: Manifest) -> tuple[str, ...]:
     return item["apiVersion"], item["kind"], item["metadata"]["namespace"], item["metadata"]["name"]
 
 
-def test_who_may_post_is_who_has_something_to_say(tmp_path: Path) -> None:
-    """X-2: our sources, what publishes by itself, and each Trigger whose function answers; nobody by a pattern."""
-    (policy,) = install(tmp_path, "senders")
-    objects = rendered(MANIFESTS / "overlays" / "plain")
+@pytest.mark.parametrize("name", ["knative", "compact", "plain", "kafka", "func", "hyperconverged"])
+def test_who_may_post_is_who_has_something_to_say(tmp_path: Path, name: str) -> None:
+    """X-2: our sources, what publishes by itself, and each Trigger whose function answers; nobody by a pattern.
+
+    All of them are there, wherever the overlay has them: by one that is not, Knative holds the policy not ready.
+    """
+    objects = rendered(_with_senders(tmp_path, name))
+    (policy,) = of_kind(objects, "EventPolicy")
     answering = [item for item in of_kind(objects, "Trigger") if FUNCTIONS[item["metadata"]["labels"][LABEL]].emits]
+    (broker,) = of_kind(objects, "Broker")
+    namespace = broker["metadata"]["namespace"]
 
     named = [
-        tuple(one["ref"][key] for key in ("apiVersion", "kind", "namespace", "name")) for one in policy["spec"]["from"]
+        tuple(one["ref"][key] for key in ("apiVersion", "kind", "namespace", "name"))
+        for one in policy["spec"]["from"]
+        if "ref" in one
     ]
 
-    assert set(named) == {reference(item) for item in [*of_kind(objects, *SOURCES), *answering]}
+    sources = [item for item in of_kind(objects, *SOURCES) if item["metadata"]["name"] != OPTIONAL]
+    assert set(named) == {reference(item) for item in [*sources, *answering]}
     assert len(named) == len(set(named))
-    (broker,) = of_kind(objects, "Broker")
+    accounts = [one["sub"] for one in policy["spec"]["from"] if "ref" not in one]
+    assert accounts == [f"system:serviceaccount:{namespace}:{OPTIONAL}-oidc-sources.knative.dev-apiserversource"]
+    assert policy["metadata"]["namespace"] == namespace
     assert [one["ref"] for one in policy["spec"]["to"]] == [
         {"apiVersion": broker["apiVersion"], "kind": "Broker", "name": broker["metadata"]["name"]}
     ]
+
+
+def test_the_source_that_may_not_be_there_is_the_one_of_the_oldest_group() -> None:
+    """What the policy names by an account is what manifests/v1alpha1 brings."""
+    assert [item["metadata"]["name"] for item in of_kind(rendered(MANIFESTS / "v1alpha1"), *SOURCES)] == [OPTIONAL]
 
 
 def test_knative_s_own_schema_takes_it(knative: LocalCluster) -> None:
@@ -43,3 +62,10 @@ def test_knative_s_own_schema_takes_it(knative: LocalCluster) -> None:
     done = knative.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=elsewhere)
 
     assert done.stdout == "eventpolicy.eventing.knative.dev/senders created (server dry run)\n"
+
+
+def _with_senders(folder: Path, name: str) -> Path:
+    there = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
+    file = {"resources": [f"{there}/overlays/{name}"], "components": [f"{there}/components/senders"]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(file))
+    return folder
