@@ -11,8 +11,10 @@ from pathlib import Path
 
 CERTIFICATES = "K_CA_CERTS"
 """Authorities in PEM, beside those that the image trusts."""
-TOKEN = Path("/oidc/token")
-"""Renewed in place; it is made for the sink's audience and nobody else's."""
+FILE = "SINK_TOKEN"
+"""Names the file with the token, where that is not the one that a SinkBinding mounts. It is renewed in place, and made
+for the sink's audience and nobody else's."""
+MOUNTED = "/oidc/token"
 
 
 def trust() -> ssl.SSLContext:
@@ -26,6 +28,6 @@ def trust() -> ssl.SSLContext:
 def identity() -> dict[str, str]:
     """The header that says who sends; none where nobody asks for it."""
     try:
-        return {"authorization": f"Bearer {TOKEN.read_text().strip()}"}
+        return {"authorization": f"Bearer {Path(os.environ.get(FILE) or MOUNTED).read_text().strip()}"}
     except OSError:
         return {}

@@ -35,6 +35,7 @@ def redrive(
     """Deliver dead letters again: each to the one function that it was meant for; the answer goes to the broker.
 
     Where the function is, its Trigger says, not the letter. Exit status 1 when one fails again.
+    Where the Broker asks who sends, $SINK_TOKEN names the file with a token.
 
     \b
     Example:

@@ -1,7 +1,8 @@
 """Redrives dead letters: delivers each again to the function that did not accept it, and its reply to the broker.
 
 Through the broker the event would go to all functions that it has reached already. So it is posted to the function
-itself, as the broker would, and what the function answers is posted to the broker.
+itself, as the broker would, and what the function answers is posted to the broker, with the token that `$SINK_TOKEN`
+names where that asks for one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 from eventing.deadletters import original
 from eventing.journal.entries import Attempt, Entry, Structured
 from eventing.replay.again import NoAnswer, post
+from eventing.sinks import identity
 from eventing.wire import BadEvent, received, structured
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ def _publish_reply(response: Response, broker: str) -> tuple[int, str, tuple[Str
         return response.status_code, "", ()
     try:
         answer = received(dict(response.headers), response.content)
-        accepted = post(answer, broker)
+        accepted = post(answer, broker, **identity())
     except BadEvent as error:
         return REPLY_NOT_ACCEPTED, f"its answer is no event: {error}", ()
     except NoAnswer as error:

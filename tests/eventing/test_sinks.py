@@ -38,9 +38,9 @@ def sink(cluster: LocalCluster) -> Iterator[Receiver]:
 
 @pytest.fixture
 def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mount a token as a SinkBinding does."""
+    """Have a token as a SinkBinding mounts it."""
     (tmp_path / "token").write_text("who-i-am\n")
-    monkeypatch.setattr(sinks, "TOKEN", tmp_path / "token")
+    monkeypatch.setenv(sinks.FILE, str(tmp_path / "token"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 

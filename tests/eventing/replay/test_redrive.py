@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing import events
+from eventing import events, sinks
 from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.entries import Entry
 from eventing.replay.redrive import redrive
@@ -45,6 +46,19 @@ def test_an_answer_that_the_broker_takes_is_a_success(receiver: Receiver) -> Non
     assert [request.id for request in receiver.at("/cordon")] == ["1"]
     assert [request.id for request in receiver.at("/broker")] == ["2"]
     assert "ce-knativeerrordest" not in receiver.at("/cordon")[0].headers
+
+
+def test_the_broker_is_told_who_sends_and_the_function_is_not(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-6: as it is with what a Trigger delivers; the token is for the broker alone."""
+    (tmp_path / "token").write_text("who-i-am\n")
+    monkeypatch.setenv(sinks.FILE, str(tmp_path / "token"))
+
+    redrive(letter(), f"{receiver.url}/cordon", f"{receiver.url}/broker")
+
+    assert receiver.at("/broker")[0].headers["authorization"] == "Bearer who-i-am"
+    assert "authorization" not in receiver.at("/cordon")[0].headers
 
 
 @pytest.mark.parametrize("status", [302, 400, 403, 429, 503])
