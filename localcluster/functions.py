@@ -17,6 +17,8 @@ from localcluster.processes import Server, await_ready, free_port
 from localcluster.servers import LOOPBACK
 
 SECONDS = 60
+IDENTITY = "functions.token"
+"""The file of the token that the SinkBinding `functions` has, where Knative asks who sends."""
 
 
 class FunctionProcesses:
@@ -30,7 +32,7 @@ class FunctionProcesses:
         self._cluster, self._directory = cluster, directory
         self._ports = {name: free_port() for name in FUNCTIONS}
         key = access.signing_key(cluster.directory)
-        self._wiring = Wiring(sink, str(journal), self.url("record"), key)
+        self._wiring = Wiring(sink, str(journal), self.url("record"), key, str(directory / IDENTITY))
         self.servers: dict[str, Server] = {}
         self.asking = ""
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from eventing import sinks
 from localcluster.processes import Server
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
 
@@ -36,16 +37,19 @@ class Wiring:
         journal: file or URL of the journal.
         record: the address of the function `record`.
         key: the secret that events are signed with; "" signs none.
+        token: the file with the token for the sink, which need not be there; "" where a SinkBinding mounts it.
     """
 
     sink: str
     journal: str
     record: str
     key: str = ""
+    token: str = ""
 
     def environment(self) -> dict[str, str]:
         """Give it as the functions read it."""
-        return {"K_SINK": self.sink, "JOURNAL": self.journal, "RECORD": self.record, "SIGNING_KEY": self.key}
+        known = {"K_SINK": self.sink, "JOURNAL": self.journal, "RECORD": self.record, "SIGNING_KEY": self.key}
+        return {**known, sinks.FILE: self.token}
 
 
 def function_server(

@@ -35,6 +35,7 @@ class Planes:
         environment = {**self.proxy.environment(), **SETTINGS}
         self.kubelet = Kubelet(cluster, build.servers(build.KNATIVE), directory, environment)
         self.control = ControlPlane(cluster, directory, (EVENTING,), environment)
+        self._cluster, self._issuer = cluster, directory / "issuer.crt"
         self.ingress_url = f"http://{LOOPBACK}:{self._ports['ingress']}"
         self.data: dict[str, Server] = {}
 
@@ -48,10 +49,11 @@ class Planes:
         _check_ports()
         self.proxy.server.start()
         self.control.install()
+        self._issuer.write_text(self._cluster.certificate)
         self.data = {
-            "dispatcher": self.kubelet.server(EVENTING.namespace, "imc-dispatcher", PROFILING_PORT="0"),
-            "ingress": self._data_plane("ingress", "INGRESS_PORT"),
-            "filter": self._data_plane("filter", "FILTER_PORT"),
+            "dispatcher": self._data_plane("imc-dispatcher"),
+            "ingress": self._data_plane("mt-broker-ingress", **self._ports_of("ingress", "INGRESS_PORT")),
+            "filter": self._data_plane("mt-broker-filter", **self._ports_of("filter", "FILTER_PORT")),
         }
         for name in self.parts:
             self.start_part(name)
@@ -75,9 +77,13 @@ class Planes:
         """End one of `parts` as a crash would."""
         self.data[name].kill()
 
-    def _data_plane(self, name: str, variable: str) -> Server:
-        ports = {variable: str(self._ports[name]), f"{variable}_HTTPS": str(free_port()), "PROFILING_PORT": "0"}
-        return self.kubelet.server(EVENTING.namespace, f"mt-broker-{name}", **ports)
+    def _data_plane(self, deployment: str, **ports: str) -> Server:
+        """Give one that, asked to check tokens, believes the API server which keys they are signed with."""
+        trust = {"SSL_CERT_FILE": str(self._issuer)}
+        return self.kubelet.server(EVENTING.namespace, deployment, PROFILING_PORT="0", **ports, **trust)
+
+    def _ports_of(self, name: str, variable: str) -> dict[str, str]:
+        return {variable: str(self._ports[name]), f"{variable}_HTTPS": str(free_port())}
 
 
 def _check_ports() -> None:

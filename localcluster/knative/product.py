@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from eventing import sinks
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
-from localcluster.knative import install
+from localcluster.knative import identities, install
 from localcluster.knative.planes import Planes
 from localcluster.processes import Server, free_port
 from localcluster.servers import ROOT
@@ -19,6 +20,8 @@ KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
 BROKER = f"/{NAMESPACE}/default"
 """Path of our Broker at the ingress that all Brokers share."""
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
+IDENTITY = "podsource-sinkbinding.token"
+"""The file of the token that the SinkBinding of our ContainerSource has, where Knative asks who sends."""
 API_SOURCES = ("maintenances", "nodes", "maintenances-v1alpha1")
 
 
@@ -57,6 +60,25 @@ class KnativeProduct(EngineProduct):
             taken = f"--for=jsonpath={{.status.subscriberUri}}={url}"
             self._cluster.kubectl("wait", *names, "-n", NAMESPACE, taken, f"--timeout={SECONDS}s")
 
+    def require_identities(self) -> None:
+        """Have Knative ask who sends (`authentication-oidc`); return when all that we ship says so."""
+        self._identify(identities.require)
+
+    def waive_identities(self) -> None:
+        """Have Knative ask nobody, as it does by default."""
+        self._identify(identities.waive)
+
+    def _identify(self, switch: Callable[[LocalCluster], None]) -> None:
+        """Switch; our programs read their tokens from files, Knative's adapters are told by a new environment."""
+        switch(self._cluster)
+        identities.mount(self._cluster, self._directory)
+        told = identities.told(self._cluster)
+        for server in (self.adapters[source] for source in API_SOURCES):
+            server.kill()
+            kept = {name: value for name, value in server.env.items() if name not in identities.TOLD}
+            server.env = {**kept, **told[server.name]}
+        self.start_delivery()
+
     def _install(self) -> None:
         """Apply what we ship; only the Triggers' subscribers differ, since no pod of a function runs here."""
         found = self._shipped(*FLOW)
@@ -78,7 +100,8 @@ class KnativeProduct(EngineProduct):
         bound = '--for=jsonpath={.spec.template.spec.containers[0].env[?(@.name=="K_SINK")].value}'
         kubectl(*wait, "-n", NAMESPACE, "deployment/podsource-deployment", "--for=create")
         kubectl(*wait, "-n", NAMESPACE, "deployment/podsource-deployment", bound)
-        found["podsource"] = kubelet.server(NAMESPACE, "podsource-deployment", PORT=str(free_port()))
+        own = {"PORT": str(free_port()), sinks.FILE: str(self._directory / IDENTITY)}
+        found["podsource"] = kubelet.server(NAMESPACE, "podsource-deployment", **own)
         system = install.EVENTING.namespace
         kubectl(*wait, "-n", system, "deployment/pingsource-mt-adapter", "--for=jsonpath={.spec.replicas}=1")
         found["ping"] = kubelet.server(system, "pingsource-mt-adapter")

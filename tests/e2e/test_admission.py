@@ -37,7 +37,7 @@ LOOSE = ("journal", "postgresql", "console", "proxied", "impersonating", "deleti
 """Components that are in no overlay; they go with `plain`."""
 ELSEWHERE = ("monitoring", "senders")
 """The kinds of the Prometheus operator, whose CRDs tests/manifests/test_monitoring.py brings; an EventPolicy, which the
-webhook refuses where authentication-oidc is off: tests/manifests/test_senders.py holds it against the schema."""
+webhook refuses where authentication-oidc is off: tests/e2e/test_senders.py applies it where that is on."""
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,117 @@
+"""Knative's `authentication-oidc`, switched on and off while it runs: whoever posts then says who it is.
+
+Its ingress, filter and dispatcher check tokens by the keys that the API server publishes. In a cluster they ask
+`kubernetes.default.svc` as themselves; here they are given the API server's address, where they ask as anybody.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from kube.paths import Object
+from localcluster.access import NAMESPACE, write_secret
+from localcluster.cluster import LocalCluster
+from localcluster.knative import install
+from localcluster.processes import await_ready
+
+SECONDS = 60
+FLAG, DISCOVERY = "authentication-oidc", "oidc-discovery-base-url"
+"""Keys of the ConfigMap config-features."""
+ANYBODY_MAY_DISCOVER = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "issuer-discovery-for-anybody"},
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "system:service-account-issuer-discovery",
+    },
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:unauthenticated"}],
+}
+SENDERS = (
+    "eventing.knative.dev/v1/{}/triggers",
+    *(f"sources.knative.dev/v1/{{}}/{kind}s" for kind in ("apiserversource", "pingsource", "containersource")),
+    "sources.knative.dev/v1/{}/sinkbindings",
+)
+"""Who gets an account to send under."""
+TOLD = ("K_AUDIENCE", "K_OIDC_SERVICE_ACCOUNT")
+"""Variables that tell an adapter of Knative's for whom its tokens are, and in whose name."""
+MOUNTED = "oidc-token"
+"""The volume with the token of a SinkBinding."""
+
+
+def require(cluster: LocalCluster) -> None:
+    """Have Knative ask for identities; return when all our objects have one, and their programs are told to say it."""
+    install.apply(cluster, [ANYBODY_MAY_DISCOVER])
+    _set(cluster, {FLAG: "enabled", DISCOVERY: cluster.url})
+    await_ready("Knative with identities", lambda: _stands(cluster, asked=True), [], SECONDS)
+
+
+def waive(cluster: LocalCluster) -> None:
+    """Have Knative ask nobody; return when it has taken back what it told our objects and their programs."""
+    _set(cluster, {FLAG: "disabled", DISCOVERY: None})
+    await_ready("Knative without identities", lambda: _stands(cluster, asked=False), [], SECONDS)
+
+
+def told(cluster: LocalCluster) -> dict[str, dict[str, str]]:
+    """Give, for each of our Deployments, what its container is told of `TOLD`."""
+    return {
+        item["metadata"]["name"]: {entry["name"]: entry["value"] for entry in _entries(item) if entry["name"] in TOLD}
+        for item in _deployments(cluster)
+    }
+
+
+def mount(cluster: LocalCluster, directory: Path) -> None:
+    """Write the token of each SinkBinding to `directory/NAME.token`, and take away that of one that has none."""
+    for item in cluster.door().list(f"/apis/sources.knative.dev/v1/namespaces/{NAMESPACE}/sinkbindings")["items"]:
+        file = directory / f"{item['metadata']['name']}.token"
+        file.unlink(missing_ok=True)
+        if secret := item["status"].get("oidcTokenSecretName"):
+            data = cluster.door().get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}")["data"]
+            write_secret(file, base64.b64decode(data["token"]).decode())
+
+
+def _set(cluster: LocalCluster, flags: dict[str, Any]) -> None:
+    where = ("configmap", "config-features", "-n", install.EVENTING.namespace)
+    cluster.kubectl("patch", *where, "--type=merge", "-p", json.dumps({"data": flags}))
+
+
+def _stands(cluster: LocalCluster, *, asked: bool) -> bool:
+    """Tell whether the Broker, each sender, and each program that has the Broker's address are as they then are."""
+    door = cluster.door()
+    broker = door.get(f"/apis/eventing.knative.dev/v1/namespaces/{NAMESPACE}/brokers/default")
+    lists = [door.list(f"/apis/{path.format(f'namespaces/{NAMESPACE}')}") for path in SENDERS]
+    senders = [item for found in lists for item in found["items"]]
+    known = [
+        "audience" in broker["status"]["address"],
+        *(bool(item["status"].get("auth")) for item in senders),
+        *(
+            _is_told(item)
+            for item in _deployments(cluster)
+            if any(entry["name"] == "K_SINK" for entry in _entries(item))
+        ),
+    ]
+    return set(known) == {asked} and all(map(_is_ready, [broker, *senders]))
+
+
+def _is_told(deployment: Object) -> bool:
+    volumes = deployment["spec"]["template"]["spec"].get("volumes", [])
+    return any(entry["name"] in TOLD for entry in _entries(deployment)) or any(
+        volume["name"] == MOUNTED for volume in volumes
+    )
+
+
+def _is_ready(item: Object) -> bool:
+    conditions = {each["type"]: each["status"] for each in item["status"]["conditions"]}
+    return conditions.get("Ready") == "True"
+
+
+def _deployments(cluster: LocalCluster) -> list[Object]:
+    return list(cluster.door().list(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"])
+
+
+def _entries(deployment: Object) -> list[Object]:
+    return list(deployment["spec"]["template"]["spec"]["containers"][0].get("env", []))
