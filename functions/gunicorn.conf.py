@@ -7,7 +7,7 @@ from eventing import logs
 bind = os.environ.get("BIND", "0.0.0.0:8080")
 workers = 1
 worker_class = "gthread"
-threads = 16 if os.environ.get("FUNCTION") else 20
+threads = 16 if os.environ.get("FUNCTION") else 10
 """One function, or all. More at once do not go faster: they share a core and the time that each has for its answer, and
 beyond some number all miss it. Who waits outside has not begun yet."""
 keepalive = 75
