@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 MARK = "abreast"
-AT_ONCE = 5
-"""So many drains at a time leave a function time for its answer."""
+AT_ONCE = 8
+"""So many drains at a time, which wait for most of it, leave a function time for its answer."""
 RUNS = pytest.StashKey[Future[None]]()
 """How a test went that ran with others."""
 

@@ -18,6 +18,7 @@ from functions.data import data_of
 from functions.serving import failing, handler
 from kube.door.cluster import Cluster
 from kube.maintenance import objects as m
+from kube.nodes import node_path
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.faults import RESET, SILENCE, Fault, Faults
@@ -37,7 +38,7 @@ FAULTS = {
 }
 LATER = ("500", "429", "409", "reset", "silence")
 """What may work later."""
-ANSWER_SECONDS = 1.5
+ANSWER_SECONDS = 1.0
 """Each request that is met with silence costs a test so many."""
 Scene = Callable[[Functions, Workload], BaseCloudEvent]
 """Brings a maintenance to where the step is next; gives the event that calls it."""
@@ -86,7 +87,7 @@ def guard(functions: Functions, work: Workload) -> BaseCloudEvent:
     item = work.maintenance(node)
     functions.prepare(item)
     functions.answer("status", said(events.PODS_EVICTED, item))
-    work.local.kubectl("uncordon", node)
+    work.admin.patch(node_path(node), {"spec": {"unschedulable": None}})
     return node_updated(work.read_node(node))
 
 
