@@ -228,13 +228,19 @@ def test_the_words_beside_a_box_tick_it_too(browser: Browser, rack: list[str], l
     assert browser.one("input[name=failed]").is_selected()
 
 
-@pytest.mark.alone
-def test_500_nodes_are_painted_within_a_second_and_follow(browser: Browser, site: Site, rack: list[str]) -> None:
-    """The first paint by the browser's own clock; a change of one of them shows by itself."""
-    scene = site.scene
-    make(scene, MANY)
+@pytest.fixture
+def crowd(browser: Browser, site: Site) -> Browser:
+    """Give the browser once the console has heard of 500 nodes; they are made beside other tests."""
+    make(site.scene, MANY)
     browser.open("/nodes", q="many-500")
-    browser.until(lambda: int(browser.text("#counts").split()[0]) >= MANY)  # the console has heard of all
+    browser.until(lambda: int(browser.text("#counts").split()[0]) >= MANY)
+    return browser
+
+
+@pytest.mark.alone
+def test_500_nodes_are_painted_within_a_second_and_follow(crowd: Browser, site: Site, rack: list[str]) -> None:
+    """The first paint by the browser's own clock; a change of one of them shows by itself."""
+    scene, browser = site.scene, crowd
     browser.open("/nodes")
 
     shown = browser.script("return document.querySelectorAll('#nodes tr').length")
