@@ -95,6 +95,11 @@ class Product(Startable):
         self.delivery.start()
         self._await(self.delivery, self.broker_url)
 
+    def kill(self) -> None:
+        """End both as a crash would, for who wants nothing of them any more: in good order takes seconds."""
+        self.kill_delivery()
+        self.kill_functions()
+
     def kill_functions(self) -> None:
         """End the functions' server and its workers as a crash would."""
         self.functions.kill()

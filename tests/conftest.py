@@ -105,6 +105,7 @@ def product(installed: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -
     """Give the functions and the delivery at work on that cluster."""
     with Product(installed, Path(tmp_path_factory.mktemp("product"))) as running:
         yield running
+        running.kill()
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             scene = Scene(cluster, product)
             yield scene
             scene.admin.close()
+            product.kill()
 
 
 @pytest.fixture(scope="package")

@@ -13,7 +13,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.functionserver import Wiring, function_server
 from localcluster.health import is_ready
 from localcluster.knative.kubelet import kubeconfig
-from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.processes import Server, Startable, await_ready, free_port, kill_all
 from localcluster.servers import DIRECT, LOOPBACK
 from tests.manifests.rendering import ROOT, Manifest, of_kind
 from tests.workload import pod_on
@@ -47,9 +47,8 @@ class Running(Startable):
             await_ready(server.name, partial(is_ready, url), [server], seconds=30)
 
     def stop(self) -> None:
-        """Stop both, the delivery first."""
-        for server in reversed(self._servers):
-            server.stop()
+        """End both, the delivery first, as a crash would: nothing of them is wanted."""
+        kill_all(self._servers)
 
 
 def _delivery(cluster: LocalCluster, objects: list[Manifest], directory: Path, functions: str, delivery: str) -> Server:

@@ -28,6 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             with Console(cluster, folder / "product", *journal, **where) as console:
                 yield Site(scene, console)
             scene.admin.close()
+            product.kill()
 
 
 @pytest.fixture(scope="package")
