@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from eventing.events import TICK
 from eventing.replay.again import post
@@ -26,6 +26,7 @@ from localcluster.product import Product
 from tests.functions.hints import tick
 from tests.workload import Workload, audit, pod_on
 
+T = TypeVar("T")
 NUMBERS = itertools.count(1)
 LEFT = "SELECT count(*) FROM delivery"
 
@@ -167,6 +168,20 @@ class Scene:
         """Send a tick now; return when the delivery has nothing left of it and of what was under way before."""
         assert post(tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
         self.await_delivered()
+
+    def by_ticks(self, wait: Callable[[], T], seconds: float = 60.0) -> T:
+        """What `wait` gives, between ticks that are sent whenever it raises `TimeoutError`, for so many seconds.
+
+        For what the next tick does, whenever that comes: by themselves they come every 15 s.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            assert post(tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
+            try:
+                return wait()
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise
 
     def await_delivered(self) -> None:
         """Wait until the delivery has nothing left."""

@@ -13,8 +13,6 @@ from tests.chain.scene import Scene
 from tests.proofs import proves
 
 pytestmark = pytest.mark.abreast
-RESYNC = 20.0
-"""Seconds within which a tick has come and was answered."""
 
 
 @proves("NMO-19")
@@ -25,7 +23,7 @@ def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "chain-not-yet" not found')
 
     scene.node("chain-not-yet")
-    done = scene.reaches(path, seconds=RESYNC)["status"]
+    done = scene.by_ticks(lambda: scene.reaches(path, seconds=1))["status"]
 
     assert "lastError" not in done
     scene.delete(path)
@@ -80,29 +78,13 @@ def test_a_deleted_node_ends_its_maintenance(scene: Scene) -> None:
     assert scene.gone(path, seconds=10) < 10
 
 
-def test_a_node_uncordoned_by_hand_is_cordoned_again(scene: Scene) -> None:
-    """Design, guard: somebody uncordons a node under maintenance; it is cordoned again and an Event on it says so."""
-    node = scene.node()
-    path = scene.maintain(node)
-    scene.reaches(path)
-
-    scene.cluster.kubectl("uncordon", node)
-    scene.until("/api/v1/nodes", node, lambda item: bool(item["spec"].get("unschedulable")), seconds=10)
-
-    assert "NodeCordonedAgain" in scene.cluster.kubectl("describe", "node", node).stdout
-    scene.delete(path)
-    scene.gone(path)
-
-
 def test_a_pod_that_a_finalizer_holds_is_said(scene: Scene) -> None:
     """NMO-12, OSV-15: a pod stuck terminating stays pending and is named with what holds it, until it is let go."""
     node = scene.node()
     (pod,) = scene.pods(node, 1, finalizers=["example.com/hold"], grace=1)
     path = scene.maintain(node)
 
-    status = scene.reaches(path, lambda item: bool((item.get("status") or {}).get("blockedPods")), seconds=RESYNC)[
-        "status"
-    ]
+    status = scene.by_ticks(lambda: scene.reaches(path, _is_blocked, seconds=1))["status"]
     assert status["phase"] == "Running"
     assert [(item["reason"], item["name"]) for item in status["blockedPods"]] == [
         ("Finalizers", pod["metadata"]["name"])
@@ -130,3 +112,7 @@ def test_a_namespace_that_is_being_deleted_does_not_stop_the_drain(scene: Scene)
     assert scene.pods_on(node) == []
     scene.delete(path)
     scene.gone(path)
+
+
+def _is_blocked(item: Object) -> bool:
+    return bool((item.get("status") or {}).get("blockedPods"))

@@ -66,7 +66,7 @@ def test_a_maintenance_deleted_while_all_is_down_waits_for_us(scene: Scene) -> N
 
     scene.product.start_functions()
     scene.product.start_delivery()
-    scene.gone(path, seconds=RESYNC + SLACK)
+    scene.by_ticks(lambda: scene.gone(path, seconds=1))
     assert not scene.spec(node).get("unschedulable")
     assert "taints" not in scene.spec(node)
 

@@ -161,6 +161,20 @@ def test_one_replaced_and_deleted_at_once_leaves_nothing_behind(scene: Scene) ->
     assert len(scene.our_writes()) == before
 
 
+def test_a_node_uncordoned_by_hand_is_cordoned_again(scene: Scene) -> None:
+    """Design, guard: somebody uncordons a node under maintenance; it is cordoned again and an Event on it says so."""
+    node = scene.node()
+    path = scene.maintain(node)
+    scene.reaches(path)
+
+    scene.cluster.kubectl("uncordon", node)
+    scene.until("/api/v1/nodes", node, lambda item: bool(item["spec"].get("unschedulable")), seconds=10)
+
+    assert "NodeCordonedAgain" in scene.cluster.kubectl("describe", "node", node).stdout
+    scene.delete(path)
+    scene.gone(path)
+
+
 @pytest.mark.abreast
 def test_a_controller_that_takes_the_label_off_is_no_endless_quarrel(scene: Scene) -> None:
     """Rule 9: it does so at once whenever the label comes back: a few writes of ours, and then a pause."""

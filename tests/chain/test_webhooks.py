@@ -118,7 +118,7 @@ def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: 
         assert status["pendingCount"] == 2
         assert all("slow.example.com" in entry["message"] for entry in status["blockedPods"])
         well.set()
-        scene.reaches(path, seconds=90)
+        scene.by_ticks(lambda: scene.reaches(path, seconds=1), seconds=90)
     assert len(granted(scene, stuck)) == 2
     scene.delete(path)
     scene.gone(path)
@@ -144,7 +144,7 @@ def test_a_refusal_that_comes_after_the_look_is_told(scene: Scene) -> None:
         assert all("not today" in entry["message"] for entry in status["blockedPods"])
         assert "not today" in status["lastError"]
         well.set()
-        scene.reaches(path, seconds=90)
+        scene.by_ticks(lambda: scene.reaches(path, seconds=1), seconds=90)
     assert len(granted(scene, refused)) == 2
     scene.delete(path)
     scene.gone(path)
