@@ -20,7 +20,7 @@ from tests.chain.scene import Scene
 from tests.chain.test_crashes import wait_for_terminating
 from tests.postgresql import PostgreSQL
 
-PODS, DRAINS = 50, 5
+PODS, DRAINS = 50, 3
 PATIENCE = 60.0
 """Seconds until all is recorded after the repair: the pauses of the Trigger's retries, and the next tick."""
 
@@ -59,6 +59,7 @@ def _with(scene: Scene, folder: Path, journal: str, server: PostgreSQL | None) -
         kill, repair = (server.kill, server.start) if server else (product.record.kill, product.start_record)
         yield Recorded(there, product, kill, repair)
         there.admin.close()
+        product.kill()
 
 
 def test_a_kill_during_a_drain_stops_nothing_and_loses_nothing(recorded: Recorded) -> None:
