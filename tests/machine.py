@@ -29,6 +29,11 @@ def slowness() -> float:
     return max(1.0, statistics.median(_round() for _ in range(ROUNDS)) / NOMINAL)
 
 
+def is_below(figure: float, limit: float) -> bool:
+    """Whether a figure is below its limit on a machine as fast as that one, or else below what this one is given."""
+    return figure < limit or figure < limit * slowness()
+
+
 def _round() -> float:
     """Seconds that the work takes when every core does it at once, on average."""
     words = [sys.executable, "-I", "-S", "-c", WORK]

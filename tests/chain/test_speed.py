@@ -10,7 +10,7 @@ import pytest
 
 from kube.paths import Object
 from tests.chain.scene import Scene, finished
-from tests.machine import slowness
+from tests.machine import is_below
 
 DRAINS, ROUNDS = 7, 3
 """So few notice what has become slow; `make bench` measures how fast it is."""
@@ -30,7 +30,7 @@ def test_the_last_pods_end_is_told_at_once(scene: Scene, furnished: dict[str, li
     lags = [_lag(scene, node, pods) for node, pods in furnished.items()]
 
     print(f"last pod gone to Succeeded over {DRAINS} drains: median {statistics.median(lags) * 1000:.0f} ms")
-    assert statistics.median(lags) < 0.2 * slowness()
+    assert is_below(statistics.median(lags), 0.2)
 
 
 def test_ten_pods_are_drained_faster_than_by_kubectl(scene: Scene) -> None:
