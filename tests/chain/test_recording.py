@@ -35,22 +35,25 @@ class Recorded:
     repair: Callable[[], None]
 
 
+@pytest.fixture(scope="module")
+def vacant(scene: Scene) -> Iterator[Scene]:
+    """Give the scene while its product is stopped."""
+    scene.product.stop()
+    yield scene
+    scene.product.start()
+
+
 @pytest.fixture(scope="module", params=["record", "postgresql"])
 def recorded(
-    request: pytest.FixtureRequest, scene: Scene, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, vacant: Scene, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Recorded]:
     """Put the product with `record` apart in the place of the other; what dies is its process, or its database."""
     folder = tmp_path_factory.mktemp("apart")
-    scene.product.stop()
-    try:
-        if request.param == "record":
-            yield from _with(scene, folder, str(folder / "apart.db"), None)
-        else:
-            with PostgreSQL() as server:
-                yield from _with(scene, folder, server.database(), server)
-    finally:
-        scene.product.start_functions()
-        scene.product.start_delivery()
+    if request.param == "record":
+        yield from _with(vacant, folder, str(folder / "apart.db"), None)
+    else:
+        with PostgreSQL() as server:
+            yield from _with(vacant, folder, server.database(), server)
 
 
 def _with(scene: Scene, folder: Path, journal: str, server: PostgreSQL | None) -> Iterator[Recorded]:
