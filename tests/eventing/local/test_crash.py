@@ -17,6 +17,19 @@ from tests.eventing.local.workbench import Broker, binary, reply, trigger
 from tests.receiver import Answer, Received, Receiver
 
 Start = Callable[..., Broker]
+IMPATIENT = """
+from eventing.local import outbox
+outbox.BUSY_SECONDS = 0.5
+from eventing.local.broker import main
+main()
+"""
+"""The broker, which waits less long for a database that somebody else has locked."""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a broker give up a locked database soon."""
+    monkeypatch.setattr(Broker, "program", ("-c", IMPATIENT))
 
 
 def count(broker: Broker, table: str) -> int:
@@ -112,6 +125,7 @@ def test_deliveries_of_a_trigger_that_is_gone_are_dropped(receiver: Receiver, st
     assert count(broker, "event") == 0
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_event_that_cannot_be_kept_is_not_accepted(receiver: Receiver, start: Start) -> None:
     """With the database locked by somebody else the sender is told 503, and may send again."""
     broker = start(trigger("f"))
@@ -128,6 +142,7 @@ def test_an_event_that_cannot_be_kept_is_not_accepted(receiver: Receiver, start:
     broker.wait_line(msg="delivered")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_can_no_longer_write_ends_with_one_line(receiver: Receiver, start: Start) -> None:
     """It does not go on delivering what it cannot acknowledge; at the next start every delivery is still pending."""
     broker = start(trigger("f"))

@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[3]
 class Broker:
     """`python -m eventing.local.broker` as a process of its own; `lines` are its log lines so far."""
 
+    program: tuple[str, ...] = ("-m", "eventing.local.broker")
+
     def __init__(
         self, folder: Path, manifests: Iterable[Mapping[str, Any]], functions: str, **environment: str
     ) -> None:
@@ -40,7 +42,7 @@ class Broker:
     def start(self, listen: str = "127.0.0.1:0") -> None:
         where = ["--functions", self.functions, "--database", str(self.folder / "delivery.db"), "--listen", listen]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "eventing.local.broker", "--manifests", str(self.manifests), *where],
+            [sys.executable, *self.program, "--manifests", str(self.manifests), *where],
             env={**os.environ, **self.environment},
             cwd=ROOT,
             stdout=subprocess.PIPE,
