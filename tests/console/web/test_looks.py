@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from cloudevents.core.v1.event import CloudEvent
+from selenium.webdriver import Chrome
 
 from console.web.rows import key
 from eventing import events
@@ -29,7 +32,8 @@ from tests.machine import is_below
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 LOOKS = {"light": (DESK, False), "dark": (DESK, True), "phone": (PHONE, False)}
 SIGHTS = {**LOOKS, "dark phone": (PHONE, True)}
-PAGES = ("nodes", "menu", "window", "node", "timeline", "event", "events", "dead-letters", "error")
+STILL = ("nodes", "window", "node", "timeline", "event", "events", "dead-letters", "error")
+"""Pages, and what opens on them; beside them the menu, which has a test of its own."""
 PLAIN = {"events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
 SMALLEST_BOX, SMALLEST_TARGET = 16, 24
 """Pixels: of a box to tick, and of what is hit by a finger or a mouse (WCAG 2.5.8)."""
@@ -105,6 +109,24 @@ def show(browser: Browser, page: str, rack: list[str]) -> None:
         browser.open(PLAIN[page])
 
 
+@pytest.fixture(scope="module")
+def shown(request: pytest.FixtureRequest, driver: Chrome, site: Site, rack: list[str]) -> tuple[Browser, str, str]:
+    """Give a page in a look, and the names of both: loaded once for all tests of it, which only look."""
+    page, look = request.param
+    size, dark = SIGHTS[look]
+    driver.delete_all_cookies()
+    browser = Browser(driver, site.console)
+    browser.look(size, dark=dark)
+    browser.errors()
+    show(browser, page, rack)
+    return browser, page, look
+
+
+def each(pages: Iterable[str], looks: Iterable[str]) -> list[ParameterSet]:
+    """Each page in each look; pytest brings the tests of one together where it has the same place in their lists."""
+    return [pytest.param(both, id="-".join(both)) for both in itertools.product(pages, looks)]
+
+
 def faults(browser: Browser) -> list[str]:
     """What axe calls serious or critical, each with where it is."""
     browser.script(AXE)
@@ -114,13 +136,10 @@ def faults(browser: Browser) -> list[str]:
     return [f"{item['id']}: {node['html']} {node['failureSummary']}" for item in grave for node in item["nodes"]]
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_accessible_and_fits(browser: Browser, rack: list[str], page: str, look: str) -> None:
+@pytest.mark.parametrize("shown", [*each(STILL, LOOKS), *each(["menu"], LOOKS)], indirect=True, scope="module")
+def test_a_page_is_accessible_and_fits(shown: tuple[Browser, str, str]) -> None:
     """axe finds nothing serious; nothing is wider than the window; the browser refused nothing."""
-    size, dark = LOOKS[look]
-    browser.look(size, dark=dark)
-    show(browser, page, rack)
+    browser, page, look = shown
 
     assert faults(browser) == []
     assert browser.script("return document.documentElement.scrollWidth <= innerWidth")
@@ -131,13 +150,10 @@ def test_a_page_is_accessible_and_fits(browser: Browser, rack: list[str], page: 
         browser.driver.save_screenshot(f"{folder}/{page}-{look}.png")
 
 
-@pytest.mark.parametrize("look", SIGHTS)
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "menu"])
-def test_no_word_is_broken_and_no_text_is_on_another(browser: Browser, rack: list[str], page: str, look: str) -> None:
+@pytest.mark.parametrize("shown", [*each(STILL, LOOKS), *each(STILL, ["dark phone"])], indirect=True, scope="module")
+def test_no_word_is_broken_and_no_text_is_on_another(shown: tuple[Browser, str, str]) -> None:
     """Each text has room: none is written letter by letter, none over its neighbour."""
-    size, dark = SIGHTS[look]
-    browser.look(size, dark=dark)
-    show(browser, page, rack)
+    browser, page, _ = shown
     where = "dialog[open]" if page in ("window", "event") else "main"
 
     assert broken_words(browser, where) == []
