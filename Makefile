@@ -32,6 +32,8 @@ CHECKED := tests/kube tests/functions tests/console/operations tests/console/ter
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 export PYTHONUNBUFFERED := 1
+# Hundreds of processes import the same modules; without compiled ones kept, each compiles them anew, the tests most of all.
+unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
