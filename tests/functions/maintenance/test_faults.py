@@ -38,7 +38,7 @@ FAULTS = {
 }
 LATER = ("500", "429", "409", "reset", "silence")
 """What may work later."""
-ANSWER_SECONDS = 1.0
+ANSWER_SECONDS = 1.5
 """Each request that is met with silence costs a test so many."""
 Scene = Callable[[Functions, Workload], BaseCloudEvent]
 """Brings a maintenance to where the step is next; gives the event that calls it."""
@@ -168,7 +168,7 @@ FAILING = {begin: "get nodes", taint: "patch nodes", evict: "list pods", restore
 
 @pytest.fixture
 def answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a function wait for the API server for a second in all."""
+    """Have a function wait for the API server for less than it may."""
     monkeypatch.setattr(handler, "SECONDS_TO_ANSWER", ANSWER_SECONDS)
 
 
