@@ -28,6 +28,8 @@ NEW_GROUP = MEDIK8S
 """The group of new maintenances, as with `kubectl maintenance start`."""
 LONGEST_REASON = 1000
 """Characters."""
+MOST_FORESEEN = 30
+"""Nodes of which the window says what the API server warns of: each is a request, and a person reads no more."""
 VERBS = {START: "Start", STOP: "Stop"}
 
 
@@ -71,14 +73,34 @@ class Acting:
         listed = [(name, _objection(state, action, name)) for name in names]
         possible = [name for name, objection in listed if objection is None]
         refused = [objection for _, objection in listed if objection]
+        foreseen = self._foreseen(possible[:MOST_FORESEEN]) if action == START else {}
+        refused += [said for said in foreseen.values() if isinstance(said, Refusal)]
+        possible = [name for name in possible if not isinstance(foreseen.get(name), Refusal)]
+        warned = {name: foreseen[name] for name in possible if foreseen.get(name)}
         if not possible:
             raise refused[0]
         page = render_template(
             "confirm.html",
             **{"action": action, "verb": VERBS[action], "names": possible, "refused": refused, "user": user},
-            **{"at": request.values.get("at", ""), "longest": LONGEST_REASON},
+            **{"at": request.values.get("at", ""), "longest": LONGEST_REASON, "warned": warned},
         )
         return make_response(page)
+
+    def _foreseen(self, names: list[str]) -> dict[str, list[str] | Refusal]:
+        """What the API server warns of, or why it would refuse, by node."""
+        caller = self._context.caller()
+        found = self._context.cluster.together(*(self._asked(caller, name) for name in names))
+        return dict(zip(names, found, strict=True))
+
+    async def _asked(self, caller: Caller, name: str) -> list[str] | Refusal:
+        """That of one node; nothing where the caller may not ask."""
+        try:
+            await caller.require(to_start(NEW_GROUP, self._context.live.now(0).groups))
+            return await maintaining.foreseen(await caller.door(), NEW_GROUP, name)
+        except Refusal as refusal:
+            return refusal
+        except ApiError:
+            return []  # the request itself says why
 
     async def _begin(self, caller: Caller, name: str) -> None:
         state = self._context.live.now(0)

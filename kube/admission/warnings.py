@@ -33,7 +33,7 @@ def warnings(maintenance: Maintenance, pods: Iterable[Pod], budgets: Iterable[Bu
     planned = plan(leaving, known, options)
     result += _behind_budgets(planned.blocked, known, admitting=planned.queues.keys())
     returning = [pod for pod in leaving if controller(pod) and tolerates_everything(pod)]
-    words = "{} that tolerate every taint may come back to the node after eviction, narrow their tolerations: {}"
+    words = "{} may come back here after eviction, tolerating every taint; narrow the tolerations: {}"
     return [*result, *_about([key(pod) for pod in returning], words)]
 
 
@@ -71,11 +71,11 @@ def _behind_budgets(blocked: Iterable[Blocked], budgets: Iterable[Budget], *, ad
 def _words(budget: Budget) -> str:
     name, status = budget_key(budget), budget.get("status") or {}
     if never_admits(budget):
-        return (
-            f"budget {name} asks for all of its pods and never lets one go, add a replica or change it; {{}} stay: {{}}"
-        )
+        words = "asks for all of its pods and never lets one go, add a replica or change it"
+        return f"budget {name} {words}; it keeps {{}} here: {{}}"
     healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
-    return f"budget {name} needs {needed} healthy pods and has {healthy}, so it lets none go now; {{}} wait: {{}}"
+    words = f"needs {needed} healthy pods and has {healthy}, so it lets none go now"
+    return f"budget {name} {words}; it keeps {{}} waiting: {{}}"
 
 
 def _about(pods: Collection[str], words: str) -> Iterator[str]:

@@ -6,8 +6,8 @@ none, or it selects no pod, control-plane nodes are counted. A node that is down
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from kube.budgets import Budget, is_counted
@@ -41,10 +41,10 @@ class ControlPlane:
         pods: the pods beside these budgets.
     """
 
-    nodes: list[Node]
+    nodes: Sequence[Node]
     maintained: Collection[str] = ()
-    guards: list[Budget] = field(default_factory=list)
-    pods: list[Pod] = field(default_factory=list)
+    guards: Sequence[Budget] = ()
+    pods: Sequence[Pod] = ()
 
 
 def is_control_plane(node: Node) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from kube.door.api import JSON_PATCH, absent_ok
@@ -11,28 +9,14 @@ from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, Denied, Rejected
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, Group
 from kube.maintenance.objects import path
-from kube.paths import Object
 from localcluster.processes import await_ready
+from tests.functions.admission.asking import create, named
 from tests.proofs import proves
 from tests.workload import Workload
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RULE = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/nodeName/x-kubernetes-validations"
-_numbers = itertools.count(1)
-
-
-def named(node: str, group: Group = MEDIK8S, name: str = "", **spec: object) -> Object:
-    return {
-        "apiVersion": group.api_version,
-        "kind": "NodeMaintenance",
-        "metadata": {"name": name or f"asked-{next(_numbers)}"},
-        "spec": {"nodeName": node, **spec},
-    }
-
-
-def create(door: Cluster, item: Object) -> Object:
-    return door.create(GROUPS[item["apiVersion"]].path, item)
 
 
 @proves("NMO-18", "NMO-19")
