@@ -8,6 +8,7 @@ Touches: nodemaintenances get, list, watch; nodes get, list; pods list; poddisru
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import datetime, timezone
 
@@ -24,6 +25,8 @@ from kube.maintenance.lookup import control_plane
 from kube.nodes import node_path
 from kube.paths import Object, pods_on, segment
 
+SECONDS_FOR_PODS = 1.5
+"""Warnings are worth so much of a person's time; a refusal needs no pods."""
 log = logging.getLogger("functions")
 
 
@@ -36,7 +39,7 @@ async def validate(question: Question, watched: Watched, api: Api) -> Object:
         return answer(question)
     wanted = question.object
     name = m.node_name(wanted)
-    node, pods = await together(absent_ok(api.get(node_path(name))), _pods(name, api))
+    node, pods = await together(absent_ok(api.get(node_path(name))), _pods(name, watched, api))
     if node is None:
         return answer(question, refusals.unknown_node(name))
     other = await _in_the_way(wanted, watched, api)
@@ -52,14 +55,22 @@ async def validate(question: Question, watched: Watched, api: Api) -> Object:
     return answer(question, warnings=found)
 
 
-async def _pods(node: str, api: Api) -> list[Object]:
-    """The pods of the node as the server's cache has them; none, and a line in the log, when it refuses."""
-    path, fields = pods_on(node)
+async def _pods(node: str, watched: Watched, api: Api) -> list[Object]:
+    """The pods of the node as the server's cache has them; none, and a line in the log, when they cannot be had."""
     try:
-        items: list[Object] = (await api.list(path, fields=fields, version="0"))["items"]
+        return await asyncio.wait_for(_listed(node, watched, api), SECONDS_FOR_PODS)
     except ApiError as error:
-        log.warning("no warnings about the pods of node %s: %s", node, error.message)
-        return []
+        reason = error.message
+    except asyncio.TimeoutError:
+        reason = "no time was left to read them"
+    log.warning("no warnings about the pods of node %s: %s", node, reason)
+    return []
+
+
+async def _listed(node: str, watched: Watched, api: Api) -> list[Object]:
+    path, fields = pods_on(node)
+    async with watched.reading:
+        items: list[Object] = (await api.list(path, fields=fields, version="0"))["items"]
     return items
 
 

@@ -24,6 +24,9 @@ from kube.trimming import trimmed_budget
 FIRST_LOOK, LONGEST_LOOK = 2.0, 60.0
 """Seconds between looks whether the CRD of an absent group was installed, doubling; until then `begin` refuses."""
 
+LISTS = 4
+"""Lists of pods read at a time: that of a full node takes ten milliseconds of a core, and others wait meanwhile."""
+
 
 class Refused(Witness):
     """Lets a stream try again what the server refuses; the follower says why in the log."""
@@ -33,7 +36,11 @@ class Refused(Witness):
 
 
 class Watched:
-    """Watches through `api`. Run `run` beside what asks."""
+    """Watches through `api`. Run `run` beside what asks.
+
+    Attributes:
+        reading: held while the pods of a node are read.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -41,6 +48,7 @@ class Watched:
         self._budgets: dict[str, dict[str, Object]] = defaultdict(dict)
         self._unlisted = {BUDGETS, *(group.path for group in GROUPS.values())}
         self._is_known = asyncio.Event()
+        self.reading = asyncio.Semaphore(LISTS)
 
     @property
     def ready(self) -> bool:

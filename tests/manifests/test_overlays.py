@@ -32,6 +32,8 @@ from tests.proofs import proves
 
 WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
 ONE_EACH = ("knative", "plain", "rabbitmq", "kafka")
+BESIDE = ("podsource", "validate")
+"""What runs beside the functions."""
 HOMES = {"hyperconverged": "kubevirt-hyperconverged", "operator": "node-maintenance-operator"}
 NAMESPACES = ("node-maintenance", "kubevirt-hyperconverged")
 
@@ -94,7 +96,7 @@ def test_each_function_runs_under_its_own_account(name: str) -> None:
     """Least privilege holds only if no two share an account."""
     pods = pod_specs(overlay(name))
 
-    assert set(pods) == {*FUNCTIONS, "podsource"}
+    assert set(pods) == {*FUNCTIONS, *BESIDE}
     assert {maker: pod["spec"]["serviceAccountName"] for maker, pod in pods.items()} == {maker: maker for maker in pods}
     for function in FUNCTIONS:
         variables = {item["name"]: item.get("value") for item in pods[function]["spec"]["containers"][0]["env"]}
@@ -128,7 +130,7 @@ def test_podsource_is_asked_at_the_port_that_it_is_told(name: str) -> None:
 def test_every_place_that_a_function_writes_to_is_a_volume(name: str) -> None:
     """The root is read-only: gunicorn's heartbeat goes to /tmp, the journal to its own folder."""
     for maker, pod in pod_specs(overlay(name)).items():
-        if maker == "podsource":
+        if maker in BESIDE:
             continue
         container = pod["spec"]["containers"][0]
         mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
@@ -179,7 +181,7 @@ def test_every_function_is_told_where_its_runs_are_recorded(name: str) -> None:
     told = {
         maker: {item["value"] for item in pod["spec"]["containers"][0].get("env", []) if item["name"] == "RECORD"}
         for maker, pod in pod_specs(overlay(name)).items()
-        if maker != "podsource"
+        if maker not in BESIDE
     }
 
     if name in ONE_EACH:

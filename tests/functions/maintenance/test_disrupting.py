@@ -15,6 +15,7 @@ from kube.door.cluster import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
 from kube.maintenance.groups import KUBEVIRT
+from kube.maintenance.leases import LEASES
 from kube.nodes import node_path
 from tests.functions.conftest import Functions
 from tests.functions.hints import added
@@ -89,7 +90,7 @@ def test_while_another_one_begins_it_waits(
 ) -> None:
     """A lease of one that crashed is over after seconds; until then the broker tries again."""
     other = work.maintenance(plane[0])
-    admin.create(quorum.LEASES, quorum.lease_for(other, datetime.now(timezone.utc)))
+    admin.create(LEASES, quorum.lease_for(other, datetime.now(timezone.utc)))
     item = work.maintenance(plane[1])
 
     assert functions.post("begin", added(item)).status_code == 503
