@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import requests
 
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import Conflict, Denied, Rejected
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, Group
 from kube.maintenance.objects import path
+from localcluster.admission.webhook import Webhook
 from localcluster.processes import await_ready
+from tests.chain.test_observability import ADMISSION, documented
+from tests.chain.test_observability import PAGE as OBSERVABILITY
 from tests.functions.admission.asking import create, named
 from tests.proofs import proves
 from tests.workload import Workload
@@ -124,3 +128,14 @@ def test_a_dry_run_is_answered_and_nothing_is_kept(work: Workload, door: Cluster
 
     create(door, named(node, KUBEVIRT))
     assert created["spec"]["nodeName"] == node
+
+
+def test_its_metrics_are_those_of_the_page(work: Workload, door: Cluster, webhook: Webhook) -> None:
+    """docs/observability.md names each; HTTPS is the only way to it."""
+    create(door, named(work.node()))
+
+    page = requests.get(f"{webhook.url}/metrics", verify=str(webhook.ca_file), timeout=10).text
+
+    families = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE nodemaintenance_")}
+    offered = {name for name in families if not name.endswith("_created")}
+    assert offered == {name for name in documented(OBSERVABILITY) if name.startswith(ADMISSION)}
