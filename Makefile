@@ -2,6 +2,7 @@
 
 NODES ?= 3
 DELIVERY ?= local
+ADMISSION ?= on
 ARGS ?=
 WORKERS ?= 2
 OVERLAY ?= knative
@@ -85,8 +86,8 @@ screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots an
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
 
-up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, knative or rabbitmq
-	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY)
+up: $(STAMP) ## start a cluster with the product on it; NODES=3 DELIVERY=local, knative or rabbitmq ADMISSION=on or off
+	@$(BIN)/python -m localcluster up --nodes $(NODES) --delivery $(DELIVERY) --admission $(ADMISSION)
 
 # Nothing is set up first: what this prints is evaluated.
 env: ## print the export lines of the cluster that is up, quietly with make -s, for eval

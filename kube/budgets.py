@@ -129,7 +129,7 @@ def plan(leaving: Iterable[Pod], budgets: Iterable[Budget], options: DrainOption
 def admitted(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
     """Split the pods under one budget into those it admits now and those that wait."""
     status = budget.get("status") or {}
-    if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
+    if not is_counted(budget):
         return [], list(pods)
     free: list[Pod] = []
     counted: list[Pod] = []
@@ -154,11 +154,17 @@ def refused_by(budget: Budget, pod: Pod, going: int = 0) -> Blocked:
     """The pod waits for this budget, of whose healthy pods `going` are about to go."""
     status = budget.get("status") or {}
     name = budget["metadata"]["name"]
-    if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
+    if not is_counted(budget):
         return Blocked(identity(pod), "DisruptionBudget", f"budget {name} is new and not yet counted", name)
     healthy, needed = max(0, status.get("currentHealthy", 0) - going), status.get("desiredHealthy", 0)
     message = f"budget {name} needs {needed} healthy pods and has {healthy}"
     return Blocked(identity(pod), "DisruptionBudget", message, name, healthy, needed, allows_none(budget))
+
+
+def is_counted(budget: Budget) -> bool:
+    """Whether its status speaks of the spec that it has now."""
+    status = budget.get("status") or {}
+    return bool(status.get("observedGeneration", 0) >= budget["metadata"].get("generation", 0))
 
 
 def allows_none(budget: Budget) -> bool:

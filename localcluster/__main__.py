@@ -28,6 +28,15 @@ delivery_option = click.option(
 )
 
 
+admission_option = click.option(
+    "--admission",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+    help="Whether the API server asks our webhook.",
+)
+
+
 @click.group()
 def main() -> None:
     """Run a real Kubernetes cluster as local processes, with the product on it."""
@@ -37,13 +46,14 @@ def main() -> None:
 @directory_option
 @click.option("--nodes", type=click.IntRange(1, 2000), default=3, show_default=True, help="How many fake nodes.")
 @delivery_option
-def up(directory: Path, nodes: int, delivery: str) -> None:
+@admission_option
+def up(directory: Path, nodes: int, delivery: str, admission: str) -> None:
     """Start a cluster and the product; return when both are ready."""
     if not folder.running(directory):
         print(f"starting a cluster: NODES={nodes} DELIVERY={delivery}", flush=True)
     from localcluster.up import start
 
-    start.up(directory, nodes, delivery)
+    start.up(directory, nodes, delivery, admission)
 
 
 @main.command()
@@ -85,11 +95,12 @@ def build_command(delivery: str) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("nodes", type=int)
 @click.argument("delivery")
-def supervise(directory: Path, nodes: int, delivery: str) -> None:
+@click.argument("admission")
+def supervise(directory: Path, nodes: int, delivery: str, admission: str) -> None:
     """Own the servers until SIGTERM; `up` starts this."""
     from localcluster.up import supervisor
 
-    supervisor.supervise(directory, nodes, delivery)
+    supervisor.supervise(directory, nodes, delivery, admission=admission == "on")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from localcluster.trouble import LocalClusterError
 NAMESPACE = "node-maintenance"
 SERVICE_ACCOUNTS = (
     *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
-    *("functions", "sources", "podsource"),
+    *("functions", "sources", "podsource", "validate"),
 )
 ADMIN = "admin"
 UNPRIVILEGED = "unprivileged"

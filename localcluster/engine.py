@@ -116,4 +116,10 @@ class EngineProduct(Startable):
         """What we ship, as kustomize renders it, but for where functions are called: their processes if not said."""
         found = [self._cluster.kubectl("kustomize", folder).stdout for folder in folders]
         bodies = [body for text in found for body in yaml.safe_load_all(text)]
+        # The webhook is a process here, which `localcluster.admission` puts beside every engine, or leaves out.
+        bodies = [body for body in bodies if not _is_admission(body)]
         return [self._functions.addressed(body, url_of or self.function_url) for body in bodies]
+
+
+def _is_admission(body: dict[str, Any]) -> bool:
+    return bool((body["metadata"].get("labels") or {}).get("app.kubernetes.io/component") == "admission")

@@ -14,8 +14,9 @@ from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, switch
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
-from console.terminal.screen import live, note, show_json
+from console.terminal.screen import live, note, show_json, warn
 from kube.door.api import Api
+from kube.door.reading import hearing
 from kube.door.reviews import whoami
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.objects import FAILED, condition, is_deleting, node_name
@@ -91,7 +92,11 @@ def start(
     drain = {FIELDS[flag]: value for flag, value in flags.items()}
 
     async def work(api: Api) -> Object:
-        made = await create(api, GROUPS[group], node, name or node, reason, await whoami(api), drain)
+        requester = await whoami(api)
+        with hearing() as warnings:
+            made = await create(api, GROUPS[group], node, name or node, reason, requester, drain)
+        for warning in warnings:
+            warn(warning)
         note(f"{full_name(made)} created", output)
         if not wait:
             note(f"Follow it with: kubectl maintenance status {node} --watch", output)

@@ -8,8 +8,10 @@ from http import HTTPStatus
 from console.operations.describing import full_name, phase_word
 from console.operations.errors import Refusal
 from kube.door.api import Api, absent_ok
-from kube.door.errors import Conflict, NotFound
+from kube.door.errors import Conflict, Denied, NotFound
+from kube.door.reading import hearing
 from kube.door.together import together
+from kube.evictions import is_by_admission
 from kube.maintenance.draining import spec_of
 from kube.maintenance.groups import Group
 from kube.maintenance.lookup import maintenances
@@ -59,6 +61,24 @@ async def create(
         other = node_name(await api.get(f"{group.path}/{name}"))
         message = f"the NodeMaintenance {name} exists for {other}"
         raise Refusal(HTTPStatus.CONFLICT, message, "choose another --name") from None
+
+
+async def foreseen(api: Api, group: Group, node: str) -> list[str]:
+    """What the API server warns of before a node's maintenance is created; nothing is kept.
+
+    Raises `Refusal` when admission would refuse it.
+    """
+    metadata, spec = {"name": node}, {"nodeName": node}
+    body = {"apiVersion": group.api_version, "kind": "NodeMaintenance", "metadata": metadata, "spec": spec}
+    with hearing() as warnings:
+        try:
+            await api.dry_run().create(group.path, body)
+        except Denied as error:
+            if is_by_admission(error.message):
+                words = error.message.partition("denied the request: ")[2]
+                raise Refusal(HTTPStatus.CONFLICT, words, "") from None
+            raise
+    return warnings
 
 
 async def _refuse_second(api: Api, node: str) -> None:

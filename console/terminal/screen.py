@@ -46,6 +46,11 @@ def note(text: str, output: str = "table") -> None:
         click.echo(escaped(text))
 
 
+def warn(text: str) -> None:
+    """Show a warning, as kubectl does: beside the output, whatever its form."""
+    click.echo(f"Warning: {escaped(text)}", err=True)
+
+
 @contextmanager
 def live(render: Callable[[T], RenderableType], text: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
     """A function that shows the newest state: drawn in place on a terminal, otherwise as lines when they differ."""

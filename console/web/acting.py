@@ -5,7 +5,7 @@ A request without the window's `confirm` changes nothing, whatever its method.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -28,6 +28,8 @@ NEW_GROUP = MEDIK8S
 """The group of new maintenances, as with `kubectl maintenance start`."""
 LONGEST_REASON = 1000
 """Characters."""
+MOST_FORESEEN = 30
+"""Nodes of which the window says what the API server warns of: each is a request, and a person reads no more."""
 VERBS = {START: "Start", STOP: "Stop"}
 
 
@@ -38,6 +40,14 @@ class Outcome:
     node: str
     error: str = ""
     status: int = HTTPStatus.OK
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What the API server says before one node's maintenance is created: its warnings, or why it refuses."""
+
+    warnings: Sequence[str] = ()
+    refusal: Refusal | None = None
 
 
 class Acting:
@@ -71,14 +81,34 @@ class Acting:
         listed = [(name, _objection(state, action, name)) for name in names]
         possible = [name for name, objection in listed if objection is None]
         refused = [objection for _, objection in listed if objection]
+        foreseen = self._foreseen(possible[:MOST_FORESEEN]) if action == START else {}
+        refused += [said.refusal for said in foreseen.values() if said.refusal]
+        warned = {name: said.warnings for name, said in foreseen.items() if said.warnings}
+        possible = [name for name in possible if name not in foreseen or not foreseen[name].refusal]
         if not possible:
             raise refused[0]
         page = render_template(
             "confirm.html",
             **{"action": action, "verb": VERBS[action], "names": possible, "refused": refused, "user": user},
-            **{"at": request.values.get("at", ""), "longest": LONGEST_REASON},
+            **{"at": request.values.get("at", ""), "longest": LONGEST_REASON, "warned": warned},
         )
         return make_response(page)
+
+    def _foreseen(self, names: list[str]) -> dict[str, Foreseen]:
+        """What the API server warns of, or why it would refuse, by node."""
+        caller = self._context.caller()
+        found = self._context.cluster.together(*(self._asked(caller, name) for name in names))
+        return dict(zip(names, found, strict=True))
+
+    async def _asked(self, caller: Caller, name: str) -> Foreseen:
+        """That of one node; nothing where the caller may not ask."""
+        try:
+            await caller.require(to_start(NEW_GROUP, self._context.live.now(0).groups))
+            return Foreseen(await maintaining.foreseen(await caller.door(), NEW_GROUP, name))
+        except Refusal as refusal:
+            return Foreseen(refusal=refusal)
+        except ApiError:
+            return Foreseen()  # the request itself says why
 
     async def _begin(self, caller: Caller, name: str) -> None:
         state = self._context.live.now(0)

@@ -1,19 +1,21 @@
 """Begin a maintenance: acquire the node's lease, count its pods, write finalizer, owner and counts in one patch.
 
 In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`.
-Touches: nodemaintenances get, patch, delete; nodes get; pods list; daemonsets get;
-leases get, create, patch in medik8s-leases.
+Touches: nodemaintenances get, list, patch, delete; nodes get, list; pods list; daemonsets get;
+poddisruptionbudgets get; leases get, create, patch in medik8s-leases.
 It deletes none: a cluster with OwnerReferencesPermissionEnforcement wants that right of whoever sets an owner.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.failures import Failed, Retry
+from functions.maintenance.disrupting import disrupting
 from functions.maintenance.subject import failed, log_about, read_maintenance
 from kube.door.api import absent_ok
 from kube.door.cluster import Cluster
@@ -35,7 +37,7 @@ class HeldByOther(Exception):
 
 
 def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22). Raises `Failed` when it cannot be.
+    """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot be.
 
     What somebody took off the object meanwhile is put back, with the counts that the status has kept.
     """
@@ -51,15 +53,15 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if node is None:
         raise Failed(f'nodes "{name}" not found')
     try:
-        acquire_lease(lease, maintenance, name, cluster)
+        with disrupting(node, maintenance, cluster) if counts is None else nullcontext():
+            acquire_lease(lease, maintenance, name, cluster)
+            counts = counts or _count(maintenance, node, pods, cluster)
+            patch = m.begin_patch(maintenance, node, counts)
+            if patch:
+                cluster.patch(m.path(maintenance), patch)
     except HeldByOther as error:
         return _without_lease(event, maintenance, str(error))
-    if counts is None:
-        counts = _count(maintenance, node, pods, cluster)
-    patch = m.begin_patch(maintenance, node, counts)
-    if patch:
-        cluster.patch(m.path(maintenance), patch)
-    elif m.phase(maintenance) == m.SUCCEEDED and not m.lease_errors(maintenance):
+    if not patch and m.phase(maintenance) == m.SUCCEEDED and not m.lease_errors(maintenance):
         return []
     reference = events.Reference.of(maintenance)
     return [events.event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=counts)]

@@ -21,7 +21,7 @@ from functions.looking import LookingAtState
 from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, strays
 from functions.maintenance.fleet import FLEET, RESYNCED
 from functions.maintenance.subject import log_about
-from functions.maintenance.turns import Turns
+from functions.turns import Turns
 from kube.door.api import Api, absent_ok
 from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Unavailable

@@ -27,7 +27,7 @@ from kube.door.config import (
 from kube.door.deadline import REQUEST_SECONDS, seconds_left
 from kube.door.errors import NotFound, Unavailable, error_of
 from kube.door.http import aiohttp
-from kube.door.reading import decoded, dropped, lines
+from kube.door.reading import decoded, dropped, hear, lines
 from kube.paths import Object
 
 JSON_PATCH = "application/json-patch+json"
@@ -163,6 +163,7 @@ class Api:
         try:
             response = await self._open(method, path, query, body, content_type, seconds_left())
             raw: bytes = await response.read()
+            hear(response.response.headers.getall("Warning", ()))
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise Unavailable(0, f"no answer from the API server: {str(error) or type(error).__name__}") from error
         if response.status >= 400:

@@ -1,13 +1,40 @@
-"""Decodes answers of the API server: whole ones, and watches line by line."""
+"""Decodes answers of the API server: whole ones, watches line by line, and the warnings that come with them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from kube.door.http import aiohttp
+
+WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+"""One warning in a header `Warning` (RFC 7234, 5.5): code, agent, quoted text."""
+_heard: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
+
+
+@contextmanager
+def hearing() -> Iterator[list[str]]:
+    """The warnings that the API server gives with its answers to the requests of this block, each once."""
+    heard: list[str] = []
+    token = _heard.set(heard)
+    try:
+        yield heard
+    finally:
+        _heard.reset(token)
+
+
+def hear(headers: Iterable[str]) -> None:
+    """Hand on what these headers warn of, to whoever listens."""
+    heard = _heard.get()
+    if heard is None:
+        return
+    for header in headers:
+        texts = (re.sub(r"\\(.)", r"\1", text) for text in WARNING.findall(header))
+        heard += [text for text in dict.fromkeys(texts) if text not in heard]
 
 
 @contextmanager

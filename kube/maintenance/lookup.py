@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from kube.door.api import Api
+from kube.door.api import Api, absent_ok
 from kube.door.errors import ApiError, NotFound, Rejected, Unavailable
 from kube.door.paging import pages
 from kube.door.together import together
 from kube.maintenance.groups import GROUPS, Group
-from kube.maintenance.objects import is_deleting, node_name
+from kube.maintenance.objects import Maintenance, is_deleting, node_name
+from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS, ControlPlane
+from kube.nodes import NODES
 from kube.paths import Object, on_node
 
 log = logging.getLogger("functions")
@@ -93,3 +95,21 @@ async def of_group(api: Api, group: Group, node: str = "", version: str | None =
 def by_age(items: Iterable[Object]) -> list[Object]:
     """Oldest first."""
     return sorted(items, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["uid"]))
+
+
+async def control_plane(api: Api, uid: str, counts: Callable[[Maintenance], bool]) -> ControlPlane:
+    """The control plane as it is now, with the maintenances other than `uid` that `counts` takes for disruptions.
+
+    The maintenances are asked for node by node: there are few such nodes, whatever else is on the cluster.
+    """
+    budgets = f"/apis/policy/v1/namespaces/{ETCD}/poddisruptionbudgets"
+    lists = (api.list(NODES, labels=label) for label in CONTROL_PLANE)
+    *listed, new, old = await together(*lists, *(absent_ok(api.get(f"{budgets}/{name}")) for name in GUARDS))
+    nodes = {node["metadata"]["name"]: node for found in listed for node in found["items"]}
+    guards = [guard for guard in (new, old) if guard is not None]
+    pods = (await api.list(f"/api/v1/namespaces/{ETCD}/pods"))["items"] if guards else []
+    named = await together(*(maintenances(api, name) for name in nodes))
+    maintained = {
+        node_name(item) for items in named for item in items if item["metadata"]["uid"] != uid and counts(item)
+    }
+    return ControlPlane(list(nodes.values()), maintained, guards, pods)

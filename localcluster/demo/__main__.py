@@ -17,6 +17,7 @@ from typing import Any
 
 from kube.words import counted
 from localcluster import build, product
+from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.demo.flow import Flow
 from localcluster.product import Product
@@ -49,8 +50,8 @@ def _run(folder: Path, started: float) -> None:
     with LocalCluster(folder / "cluster", nodes=3) as cluster:
         say(f"three nodes on a real API server, ready after {time.monotonic() - started:.1f} s")
         product.install(cluster)
-        with Product(cluster, folder / "product") as running:
-            say("CRDs and rights installed; functions and delivery at work")
+        with Product(cluster, folder / "product") as running, Webhook(cluster, folder / "product"):
+            say("CRDs and rights installed; functions, delivery and admission at work")
             _tell(cluster, running)
 
 
@@ -89,7 +90,16 @@ def _fill(cluster: LocalCluster) -> str:
 
 
 def _maintain(cluster: LocalCluster, node: str) -> None:
-    title(f"Maintain {node}")
+    title("Refused at the door: a node that is not there")
+    if "no node with name node-13 found" not in _apply(cluster, "node-13"):
+        raise DemoError("a maintenance of an unknown node was not refused")
+    title(f"Maintain {node}, and hear first what that costs")
+    if "Warning: " not in _apply(cluster, node):
+        raise DemoError("nothing was said of the pods that are lost")
+
+
+def _apply(cluster: LocalCluster, node: str) -> str:
+    """Create the maintenance of a node as a person would; returns what kubectl says beside its output."""
     manifest = {
         "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
         "kind": "NodeMaintenance",
@@ -97,7 +107,9 @@ def _maintain(cluster: LocalCluster, node: str) -> None:
         "spec": {"nodeName": node, "reason": "a new power supply"},
     }
     print(f"$ kubectl apply -f - <<< '{json.dumps(manifest)}'")
-    print(_kubectl(cluster, "apply", "-f", "-", input=json.dumps(manifest)), end="")
+    done = cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest), check=False)
+    print(done.stderr + done.stdout, end="")
+    return str(done.stderr)
 
 
 def _follow(cluster: LocalCluster, flow: Flow) -> float:

@@ -9,9 +9,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from localcluster import access, build, deliveries, processes
+from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.console import Console
 from localcluster.trouble import LocalClusterError
@@ -19,7 +21,7 @@ from localcluster.up import folder
 from localcluster.up.keeper import Keeper, Record
 
 
-def supervise(directory: Path, nodes: int, delivery: str) -> None:
+def supervise(directory: Path, nodes: int, delivery: str, *, admission: bool) -> None:
     """Be the supervisor: start everything, say so, keep it running, and stop it all on SIGTERM."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -27,12 +29,12 @@ def supervise(directory: Path, nodes: int, delivery: str) -> None:
             processes.inherited.append(lock)
             signal.signal(signal.SIGTERM, _end)
             with contextlib.suppress(_Ended):
-                _run(directory.resolve(), nodes, delivery)
+                _run(directory.resolve(), nodes, delivery, admission=admission)
     except PermissionError as error:
         raise LocalClusterError(f"{directory} is another user's: {error}") from None
 
 
-def _run(directory: Path, nodes: int, delivery: str) -> None:
+def _run(directory: Path, nodes: int, delivery: str, *, admission: bool) -> None:
     folder.clear(directory)
     engine = deliveries.named(delivery)
     say = _clock()
@@ -45,9 +47,10 @@ def _run(directory: Path, nodes: int, delivery: str) -> None:
         with (
             engine.open(cluster, directory / "product") as product,
             _console(cluster, directory / "product", product) as console,
+            Webhook(cluster, directory / "product") if admission else nullcontext() as webhook,
         ):
-            keeper.keep([*product.servers, console.server])
-            say("functions, delivery and console are ready")
+            keeper.keep([*product.servers, console.server, *([webhook.server] if webhook else [])])
+            say(f"functions, delivery{', admission' if admission else ''} and console are ready")
             _announce(directory, delivery, product, console)
             while True:
                 signal.pause()

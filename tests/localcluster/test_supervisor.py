@@ -12,7 +12,8 @@ from pathlib import Path
 from localcluster import build
 from localcluster.processes import await_ready
 from localcluster.up import folder
-from tests.localcluster.commands import ROOT, command, living, record_of, run, soon
+from tests.localcluster.commands import ROOT, command, kubectl, living, record_of, run, soon
+from tests.proofs import proves
 
 AS_NOBODY = """
 import os, sys
@@ -27,7 +28,8 @@ except LocalClusterError as error:
     sys.exit(f"error: {error}")
 """
 """`make down` by a user who may not do everything; Python itself may be where only root may read."""
-SERVERS = 8  # etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery, console
+SERVERS = 9
+"""etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery, console, validate."""
 
 
 def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
@@ -63,6 +65,19 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     assert (down.returncode, down.stdout) == (0, "down\n")
     assert not folder.running(directory)
     assert soon(lambda: living(groups) == [])
+
+
+@proves("NMO-18")
+def test_admission_is_left_out_on_request(directory: Path) -> None:
+    """With it the API server asks the webhook; without, no process and no configuration of it is there."""
+    up = run(directory, "up", "--nodes", "1", "--admission", "off")
+    names = [record.name for record in folder.records(directory)]
+    configured = kubectl(directory, "get", "validatingwebhookconfigurations,validatingadmissionpolicies", "-o", "name")
+    down = run(directory, "down")
+
+    assert (up.returncode, down.returncode) == (0, 0)
+    assert "validate" not in names
+    assert "nodemaintenance" not in configured
 
 
 def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:

@@ -207,7 +207,8 @@ def test_the_node_of_a_maintenance_cannot_be_changed(installed: LocalCluster, sa
 
     assert done.returncode == 1
     assert (
-        "spec.nodeName is immutable: delete this NodeMaintenance and create another for the other node" in done.stderr
+        "updating spec.NodeName isn't allowed: delete this NodeMaintenance and create another for the other node"
+        in done.stderr
     )
 
 

@@ -32,6 +32,8 @@ from tests.proofs import proves
 
 WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
 ONE_EACH = ("knative", "plain", "rabbitmq", "kafka")
+BESIDE = ("podsource", "validate")
+"""What runs beside the functions."""
 HOMES = {"hyperconverged": "kubevirt-hyperconverged", "operator": "node-maintenance-operator"}
 NAMESPACES = ("node-maintenance", "kubevirt-hyperconverged")
 
@@ -94,7 +96,7 @@ def test_each_function_runs_under_its_own_account(name: str) -> None:
     """Least privilege holds only if no two share an account."""
     pods = pod_specs(overlay(name))
 
-    assert set(pods) == {*FUNCTIONS, "podsource"}
+    assert set(pods) == {*FUNCTIONS, *BESIDE}
     assert {maker: pod["spec"]["serviceAccountName"] for maker, pod in pods.items()} == {maker: maker for maker in pods}
     for function in FUNCTIONS:
         variables = {item["name"]: item.get("value") for item in pods[function]["spec"]["containers"][0]["env"]}
@@ -128,7 +130,7 @@ def test_podsource_is_asked_at_the_port_that_it_is_told(name: str) -> None:
 def test_every_place_that_a_function_writes_to_is_a_volume(name: str) -> None:
     """The root is read-only: gunicorn's heartbeat goes to /tmp, the journal to its own folder."""
     for maker, pod in pod_specs(overlay(name)).items():
-        if maker == "podsource":
+        if maker in BESIDE:
             continue
         container = pod["spec"]["containers"][0]
         mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
@@ -143,7 +145,8 @@ def test_every_place_that_a_function_writes_to_is_a_volume(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in WITH_FUNCTIONS if name != "plain"])
 def test_knative_services_are_bounded_and_not_for_the_world(name: str) -> None:
     """Scale bounds, as many requests a pod as gunicorn has threads, visible inside the cluster only."""
-    for service in of_kind(overlay(name), "Service"):
+    services = [item for item in of_kind(overlay(name), "Service") if item["apiVersion"] != "v1"]
+    for service in services:
         template = service["spec"]["template"]
         annotations = template["metadata"]["annotations"]
         bounds = [int(annotations[f"autoscaling.knative.dev/{which}-scale"]) for which in ("min", "max")]
@@ -179,7 +182,7 @@ def test_every_function_is_told_where_its_runs_are_recorded(name: str) -> None:
     told = {
         maker: {item["value"] for item in pod["spec"]["containers"][0].get("env", []) if item["name"] == "RECORD"}
         for maker, pod in pod_specs(overlay(name)).items()
-        if maker != "podsource"
+        if maker not in BESIDE
     }
 
     if name in ONE_EACH:
@@ -333,6 +336,9 @@ def test_only_the_way_in_is_open(name: str) -> None:
     takes events of our sources and of what answers.
     """
     policies = {item["metadata"]["name"]: item["spec"] for item in of_kind(overlay(name), "NetworkPolicy")}
+    to_admission = policies.pop("to-admission", None)  # the API server comes from anywhere
+    if to_admission:
+        assert to_admission["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8443}]}]
     opened = [peer for policy in policies.values() for rule in policy.get("ingress", []) for peer in rule["from"]]
 
     own = {"from-functions"} if name == "plain" else {"from-serving"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.maintenance.turns import Turns
+from functions.turns import Turns
 from kube.paths import Object
 
 

@@ -1,0 +1,1 @@
+"""The validating webhook: asked by the API server before a NodeMaintenance is created."""

@@ -1,0 +1,85 @@
+"""Validate: refuse a NodeMaintenance that cannot or must not begin, and warn of what its drain costs (NMO-18 to 23).
+
+A refusal rests on what was read for it, never on what is watched alone; a warning that cannot be found is left out.
+
+In: an AdmissionReview of a NodeMaintenance that is to be created. Out: an AdmissionReview.
+Touches: nodemaintenances get, list, watch; nodes get, list; pods list; poddisruptionbudgets get, list, watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime, timezone
+
+from functions.admission.watched import Watched
+from kube.admission import refusals
+from kube.admission.reviews import Question, answer
+from kube.admission.warnings import sole_control_plane, warnings
+from kube.door.api import Api, absent_ok
+from kube.door.errors import ApiError
+from kube.door.together import together
+from kube.maintenance import objects as m
+from kube.maintenance import quorum
+from kube.maintenance.lookup import control_plane
+from kube.nodes import node_path
+from kube.paths import Object, pods_on, segment
+
+SECONDS_FOR_PODS = 1.5
+"""Warnings are worth so much of a person's time; a refusal needs no pods."""
+log = logging.getLogger("functions")
+
+
+async def validate(question: Question, watched: Watched, api: Api) -> Object:
+    """The review that answers. A dry run is answered alike: nothing is written (`sideEffects: None`).
+
+    Raises `ApiError` when the API server did not tell what a refusal would rest on.
+    """
+    if not question.creates:
+        return answer(question)
+    wanted = question.object
+    name = m.node_name(wanted)
+    node, pods = await together(absent_ok(api.get(node_path(name))), _pods(name, watched, api))
+    if node is None:
+        return answer(question, refusals.unknown_node(name))
+    other = await _in_the_way(wanted, watched, api)
+    if other is not None:
+        return answer(question, refusals.second_maintenance(name, other))
+    plane = await control_plane(api, "", quorum.counts) if quorum.is_control_plane(node) else None
+    if plane and (refused := quorum.refusal(node, plane)):
+        return answer(question, refused)
+    namespaces = {pod["metadata"]["namespace"] for pod in pods}
+    found = warnings(wanted, pods, watched.budgets_in(namespaces), datetime.now(timezone.utc))
+    if plane and quorum.is_sole(plane):
+        found = [sole_control_plane(name), *found]
+    return answer(question, warnings=found)
+
+
+async def _pods(node: str, watched: Watched, api: Api) -> list[Object]:
+    """The pods of the node as the server's cache has them; none, and a line in the log, when they cannot be had."""
+    try:
+        return await asyncio.wait_for(_listed(node, watched, api), SECONDS_FOR_PODS)
+    except ApiError as error:
+        reason = error.message
+    except asyncio.TimeoutError:
+        reason = "no time was left to read them"
+    log.warning("no warnings about the pods of node %s: %s", node, reason)
+    return []
+
+
+async def _listed(node: str, watched: Watched, api: Api) -> list[Object]:
+    path, fields = pods_on(node)
+    async with watched.reading:
+        items: list[Object] = (await api.list(path, fields=fields, version="0"))["items"]
+    return items
+
+
+async def _in_the_way(wanted: Object, watched: Watched, api: Api) -> m.Maintenance | None:
+    """The other maintenance of the node. What is watched may be a moment old, so one that refuses is read again."""
+    known = watched.of_node(m.node_name(wanted))
+    if refusals.in_the_way(wanted, known) is None:
+        return None
+    paths = [f"{m.group(item).path}/{segment(item['metadata']['name'])}" for item in known]
+    fresh = await together(*(absent_ok(api.get(path)) for path in paths))
+    node = m.node_name(wanted)
+    return refusals.in_the_way(wanted, (item for item in fresh if item is not None and m.node_name(item) == node))

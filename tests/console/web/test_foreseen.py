@@ -1,0 +1,84 @@
+"""What the API server warns of and refuses, in the window that asks and in the command (NMO-18)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import requests
+from click.testing import CliRunner
+
+from console.cli import commands
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.quorum import CONTROL_PLANE
+from kube.nodes import node_path
+from localcluster import access
+from localcluster.admission.webhook import COMPONENT, Webhook
+from localcluster.processes import await_ready
+from tests.chain.scene import Scene
+from tests.console.web.callers import Form
+from tests.console.web.site import Site
+from tests.proofs import proves
+
+BARE = "1 pod that no controller makes again will be gone for good: "
+
+
+@pytest.fixture(scope="module")
+def guarded(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Give the site's cluster with the webhook, which other tests do without."""
+    with Webhook(site.scene.cluster, tmp_path_factory.mktemp("webhook")):
+        yield site.scene
+    site.scene.cluster.kubectl("delete", "-f", COMPONENT / "webhook.yaml", "-f", COMPONENT / "policy.yaml")
+
+
+@pytest.fixture
+def form(site: Site) -> Iterator[Form]:
+    with requests.Session() as session:
+        yield Form(site, session)
+
+
+@proves("NMO-18", "OSV-7")
+def test_the_window_warns_before_anything_is_changed(guarded: Scene, form: Form) -> None:
+    node = guarded.node("foreseen-1")
+    guarded.pods(node, 1)
+
+    asked = form.post("/start", node)
+
+    assert asked.status_code == 200
+    assert BARE in asked.text
+    assert guarded.admin.list(MEDIK8S.path, fields=f"spec.nodeName={node}")["items"] == []
+
+
+@proves("NMO-18", "NMO-23")
+def test_the_window_leaves_out_who_would_be_refused(guarded: Scene, form: Form) -> None:
+    """A node that etcd needs is named with its reason; the other one may go."""
+    members = [guarded.node(f"member-{number}") for number in (1, 2)]
+    worker = guarded.node("foreseen-2")
+    for name in members:
+        guarded.admin.patch(node_path(name), {"metadata": {"labels": {CONTROL_PLANE[0]: ""}}})
+    shown = form.site.url("/nodes", q=worker)
+    await_ready("the list", lambda: f"/nodes/{worker}" in form.session.get(shown, timeout=10).text, [])
+    try:
+        asked = form.post("/start", members[0], worker)
+        alone = form.post("/start", members[0])
+    finally:
+        for name in members:
+            guarded.admin.patch(node_path(name), {"metadata": {"labels": {CONTROL_PLANE[0]: None}}})
+
+    assert f"disrupting node {members[0]} will violate etcd quorum" in asked.text
+    assert f"Take <strong>{worker}</strong> out of service?" in asked.text
+    assert alone.status_code == 409
+
+
+@proves("NMO-18")
+def test_the_command_shows_the_same_beside_its_output(guarded: Scene) -> None:
+    node = guarded.node("foreseen-3")
+    guarded.pods(node, 1)
+    kubeconfig = str(guarded.cluster.kubeconfig_for(access.ADMIN))
+
+    done = CliRunner().invoke(commands, ["--kubeconfig", kubeconfig, "start", node, "-o", "json"])
+    CliRunner().invoke(commands, ["--kubeconfig", kubeconfig, "stop", node])
+
+    assert done.exit_code == 0
+    assert done.stderr.startswith(f"Warning: {BARE}")
+    assert '"kind": "NodeMaintenance"' in done.stdout

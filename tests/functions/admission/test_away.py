@@ -1,0 +1,93 @@
+"""What happens while the webhook is not there, or nobody can believe it, as docs/admission.md says."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from kube.door.api import JSON_PATCH
+from kube.door.cluster import Cluster
+from kube.door.errors import Denied, Rejected
+from kube.door.reading import hearing
+from kube.maintenance.groups import MEDIK8S
+from localcluster.admission.authority import Authority
+from localcluster.admission.webhook import CONFIGURATIONS, Webhook
+from localcluster.processes import await_ready
+from localcluster.servers import LOOPBACK
+from tests.functions.admission.asking import create, named
+from tests.proofs import proves
+from tests.workload import Workload
+
+CONFIGURATION = f"{CONFIGURATIONS}/nodemaintenance-validate"
+BUNDLE = "/webhooks/0/clientConfig/caBundle"
+
+
+def refuses(door: Cluster) -> bool:
+    """Whether a maintenance of an unknown node is refused."""
+    try:
+        door.dry_run().create(MEDIK8S.path, named("nobody"))
+    except Denied:
+        return True
+    return False
+
+
+@pytest.fixture
+def stopped(webhook: Webhook, door: Cluster) -> Iterator[None]:
+    """The webhook's process is not there; it is again after the test."""
+    webhook.server.kill()
+    yield
+    webhook.start_server()
+    await_ready("admission", lambda: refuses(door), [webhook.server])
+
+
+@proves("NMO-18")
+def test_a_stopped_webhook_refuses_nothing_and_warns_of_nothing(stopped: None, work: Workload, door: Cluster) -> None:
+    """The functions refuse then; what is created is not lost."""
+    node = work.node()
+    work.pods(node, "bare")
+
+    with hearing() as heard:
+        made = create(door, named(node))
+        create(door, named("nobody"))
+
+    assert (made["spec"]["nodeName"], heard) == (node, [])
+
+
+@proves("NMO-18", "NMO-19", "NMO-21")
+def test_the_policy_stands_when_the_webhook_does_not(stopped: None, work: Workload, door: Cluster) -> None:
+    with pytest.raises(Rejected, match="no node with name doesNotExist found"):
+        create(door, named("doesNotExist"))
+
+
+@proves("NMO-18")
+def test_who_cannot_be_believed_is_not_heard(webhook: Webhook, door: Cluster) -> None:
+    """Another authority in the configuration: no answer is verified, and so none counts; nor does it block anything."""
+    right = door.get(CONFIGURATION)["webhooks"][0]["clientConfig"]["caBundle"]
+
+    def believe(bundle: str) -> None:
+        door.patch(CONFIGURATION, [{"op": "replace", "path": BUNDLE, "value": bundle}], JSON_PATCH)
+
+    believe(base64.b64encode(Authority("wrong").certificate.encode()).decode())
+    try:
+        await_ready("the other authority", lambda: not refuses(door), [webhook.server])
+    finally:
+        believe(right)
+    await_ready("the right authority", lambda: refuses(door), [webhook.server])
+
+
+@proves("NMO-18")
+def test_nothing_goes_past_it_while_its_certificate_changes(webhook: Webhook, door: Cluster) -> None:
+    """A failed handshake would let the object in unjudged: each of them is refused."""
+    for _ in range(10):
+        webhook.authority.write_certificate(webhook.folder, [LOOPBACK])
+        assert all(refuses(door) for _ in range(5))
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "{}", '{"apiVersion": "admission.k8s.io/v1"}'])
+def test_what_is_no_review_is_answered_with_400(webhook: Webhook, body: str) -> None:
+    answer = requests.post(f"{webhook.url}/validate", body, verify=str(webhook.ca_file), timeout=10)
+
+    assert answer.status_code == 400

@@ -1,0 +1,81 @@
+"""The webhook as it is installed: what its account may do, when it is asked, and what it is told."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import yaml
+
+from functions.admission.pages import SECONDS_TO_ANSWER
+from kube.maintenance.groups import GROUPS
+from localcluster.cluster import LocalCluster
+from tests.manifests.rendering import MANIFESTS, ROOT, of_kind, overlay, pod_specs
+from tests.manifests.test_rights import own
+from tests.manifests.touches import NAMESPACES, Right, reaching, touches
+from tests.proofs import proves
+
+COMPONENT = MANIFESTS / "components" / "admission"
+WITH = ("knative", "compact", "plain", "rabbitmq", "kafka")
+
+
+def said() -> set[Right]:
+    code = (ROOT / "functions" / "admission" / "validate.py").read_text()
+    return touches(ast.get_docstring(ast.parse(code)) or "")
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_its_account_may_do_what_the_code_says_and_no_more(installed: LocalCluster, namespace: str) -> None:
+    """Design rule 7: it writes nothing at all."""
+    installed.kubectl("apply", "--server-side", "-f", COMPONENT / "rbac.yaml")
+
+    assert own(installed, "validate", namespace) == reaching(said(), namespace)
+    assert {right.verb for right in said()} == {"get", "list", "watch"}
+
+
+@proves("NMO-18")
+@pytest.mark.parametrize("name", WITH)
+def test_it_is_asked_of_creation_alone_and_its_absence_refuses_nothing(name: str) -> None:
+    """A finalizer must always come off, and a node may be maintained because something is down."""
+    (configuration,) = of_kind(overlay(name), "ValidatingWebhookConfiguration")
+    (webhook,) = configuration["webhooks"]
+    (rule,) = webhook["rules"]
+
+    assert rule["operations"] == ["CREATE"]
+    assert rule["apiGroups"] == [version.partition("/")[0] for version in GROUPS]
+    assert rule["resources"] == ["nodemaintenances"]
+    assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Ignore", "None")
+    assert webhook["timeoutSeconds"] > SECONDS_TO_ANSWER
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_server_service_certificate_and_configuration_name_each_other(name: str) -> None:
+    objects = overlay(name)
+    (configuration,) = of_kind(objects, "ValidatingWebhookConfiguration")
+    where = configuration["webhooks"][0]["clientConfig"]["service"]
+    (service,) = [
+        item
+        for item in of_kind(objects, "Service")
+        if item["apiVersion"] == "v1" and item["metadata"]["name"] == where["name"]
+    ]
+    pod = pod_specs(objects)["validate"]
+    (container,) = pod["spec"]["containers"]
+    variables = {item["name"]: item["value"] for item in container["env"]}
+    (volume,) = [item for item in pod["spec"]["volumes"] if "secret" in item]
+
+    assert configuration["metadata"]["annotations"] == {
+        "cert-manager.io/inject-ca-from": f"{where['namespace']}/{volume['secret']['secretName']}"
+    }
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["spec"]["ports"][0] == {"protocol": "TCP", "port": where["port"], "targetPort": 8443}
+    assert variables == {"CERTIFICATE": "/etc/admission", "PORT": "8443"}
+    assert {"name": volume["name"], "mountPath": "/etc/admission", "readOnly": True} in container["volumeMounts"]
+
+
+def test_no_caller_of_ours_is_told_a_key() -> None:
+    """The Secret is mounted, and readable for nobody else's account: the component grants no right to Secrets."""
+    rules = [
+        rule for item in yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text()) for rule in item.get("rules", [])
+    ]
+
+    assert all("secrets" not in rule["resources"] for rule in rules)
