@@ -19,7 +19,7 @@ KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
 BROKER = f"/{NAMESPACE}/default"
 """Path of our Broker at the ingress that all Brokers share."""
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
-API_SOURCES = ("maintenances", "nodes", "maintenances-v1alpha1")
+API_SOURCES = ("maintenances", "nodes", "certificates", "maintenances-v1alpha1")
 
 
 class KnativeProduct(EngineProduct):

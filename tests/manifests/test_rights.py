@@ -19,12 +19,12 @@ from tests.manifests.touches import (
     reaching,
     touches,
 )
-from tests.sources import ROOT
+from tests.sources import rights_of
 
 
 def granted(account: str) -> set[Right]:
     """The rights in the account's file."""
-    documents = yaml.safe_load_all((ROOT / "manifests/base/rbac" / f"{account}.yaml").read_text())
+    documents = yaml.safe_load_all(rights_of(account).read_text())
     return {
         Right(group, resource, verb, item["metadata"].get("namespace", ""))
         for item in documents
