@@ -20,6 +20,8 @@ from kube.door.api import Api
 from kube.door.errors import ApiError, Conflict, NotFound, Unavailable
 from kube.paths import Object
 
+TAKES = timedelta(seconds=2)
+"""The moment of a look is that of its beginning: what it publishes may be so much later, and no more."""
 READINGS = 5
 """Of a namespace in one look: so often may somebody else write first."""
 log = logging.getLogger("functions")
@@ -53,7 +55,7 @@ async def _in_namespace(
     await announce(api, namespace, found.skipped, now)
     states, errors = [], []
     for state in found.states:
-        renewal = Renewal(api, state, now, pause)
+        renewal = Renewal(api, state, now, pause + TAKES)
         try:
             await _until_done(renewal)
         except ApiError as error:

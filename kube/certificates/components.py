@@ -67,6 +67,11 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def rounded_up(moment: datetime) -> datetime:
+    """The next whole second, which `timestamp` keeps: a pause that counts from it is never too short."""
+    return moment + timedelta(microseconds=-moment.microsecond % 1_000_000)
+
+
 def moment_or_none(text: object) -> datetime | None:
     """The moment that `timestamp` has written; None for what is none."""
     try:

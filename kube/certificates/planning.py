@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from kube.certificates import holders, issuing
-from kube.certificates.components import LABEL, Component, renewal, timestamp
+from kube.certificates.components import LABEL, Component, renewal, rounded_up, timestamp
 from kube.certificates.holders import CERTIFICATE, KEY, NEXT_CERTIFICATE, NEXT_KEY, TRUSTED, Held
 from kube.certificates.injection import carrier_path, carries, injected, trusts
 from kube.certificates.issuing import Pair
@@ -256,7 +256,7 @@ def _noted(state: State, now: datetime) -> Write | None:
 def _publication(reason: str, state: State, now: datetime) -> Write:
     since = holders.published(state.publication)
     marks = (issuing.fingerprint(each) for each in bundle(state, now))
-    moments = {mark: timestamp(since.get(mark, now)) for mark in marks}
+    moments = {mark: timestamp(since.get(mark, rounded_up(now))) for mark in marks}
     annotations = {holders.PUBLISHED: json.dumps(moments, sort_keys=True)}
     name, data = state.component.publication, _data(state, now)
     metadata = {"name": name, "namespace": state.namespace, "labels": {LABEL: state.component.name}}

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from functions.certificates.looking import renewed
+from functions.certificates.looking import TAKES, renewed
 from functions.certificates.settings import Settings
 from kube.certificates import holders, issuing
 from kube.certificates.components import COMPONENTS, LABEL
@@ -20,6 +20,7 @@ from kube.paths import NAMESPACE, Object
 SECRETS, MAPS = holders.secrets_path(NAMESPACE), holders.publications_path(NAMESPACE)
 WEBHOOKS = CARRIERS["ValidatingWebhookConfiguration"]
 PAUSE = timedelta(minutes=10)
+SETTINGS = Settings(pause=PAUSE - TAKES)
 
 
 class Certificates:
@@ -27,7 +28,7 @@ class Certificates:
 
     def __init__(self, admin: Cluster) -> None:
         self.admin = admin
-        self.now = datetime.now(timezone.utc)
+        self.now = datetime.now(timezone.utc).replace(microsecond=0)
 
     def add(
         self,
@@ -92,7 +93,7 @@ class Certificates:
     def renew(self, door: Cluster, later: timedelta = timedelta(0)) -> list[ApiError]:
         """One look through this door, `later` than the last one by the clock that is set; what went wrong."""
         self.now += later
-        return door.run(renewed(door.api, Settings(pause=PAUSE), self.now))[1]
+        return door.run(renewed(door.api, SETTINGS, self.now))[1]
 
 
 @pytest.fixture

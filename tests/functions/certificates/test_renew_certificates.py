@@ -20,7 +20,7 @@ from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
 from kube.door.cluster import Cluster
 from kube.paths import NAMESPACE
-from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, WEBHOOKS, Certificates
+from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, SETTINGS, WEBHOOKS, Certificates
 from tests.functions.conftest import Functions
 from tests.functions.hints import tick
 from tests.proofs import proves
@@ -240,9 +240,8 @@ def test_two_looks_at_once_do_no_harm(
         certificates.renew(door, timedelta(days=1))
     count = len(holders.bundle_of(certificates.publication()))
     moment = certificates.now + PAUSE if age > timedelta(days=1) else certificates.now
-    settings = Settings(pause=PAUSE)
 
-    looks = door.together(*(renewed(door.api, settings, moment) for _ in range(4)))
+    looks = door.together(*(renewed(door.api, SETTINGS, moment) for _ in range(4)))
 
     assert [errors for _, errors in looks] == [[]] * 4
     signers = holders.bundle_of(certificates.publication())

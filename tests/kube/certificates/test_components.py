@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from kube.certificates import issuing
-from kube.certificates.components import COMPONENTS, moment_or_none, timestamp
+from kube.certificates.components import COMPONENTS, moment_or_none, rounded_up, timestamp
 from tests.kube.certificates.world import World
 from tests.proofs import proves
 
@@ -72,6 +72,13 @@ def test_a_clock_that_was_ahead_leaves_nothing_that_is_not_valid_yet() -> None:
 
     assert issuing.is_valid(world.shown("api"), world.now)
     assert world.accepts("api")
+
+
+@pytest.mark.parametrize(("micros", "second"), [(0, 7), (1, 8), (999_999, 8)])
+def test_a_pause_counts_from_a_whole_second_that_is_not_in_the_past(micros: int, second: int) -> None:
+    moment = datetime(2026, 1, 1, 0, 0, 7, micros, tzinfo=timezone.utc)
+
+    assert rounded_up(moment) == moment.replace(second=second, microsecond=0)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2026-13-01T00:00:00Z", "2026-01-01", None, 5])

@@ -320,3 +320,19 @@ def test_neither_a_pair_nor_a_write_shows_a_key_when_it_is_printed(world: World)
     for text in (repr(write), str(write), repr(pair), str([pair])):
         assert "data" not in text
         assert "PRIVATE" not in text
+
+
+def test_an_authority_that_is_taken_out_of_its_secret_is_trusted_no_longer(world: World) -> None:
+    """What is left to do about a stolen key, once every server shows a certificate of another authority."""
+    authority, (stolen,) = world.component.authority, world.trusted()
+    world.secret(authority)["metadata"]["annotations"] = {holders.RENEW: "now"}
+    world.settle()
+    world.now += PAUSE
+    world.settle()
+    world.secret(authority)["data"][TRUSTED] = world.secret(authority)["data"][CERTIFICATE]
+
+    world.settle()
+
+    assert stolen not in world.trusted()
+    assert world.accepts("api")
+    assert world.accepts("handler")
