@@ -19,20 +19,21 @@ def reference(item: Manifest) -> tuple[str, ...]:
 
 def test_who_may_post_is_who_has_something_to_say(tmp_path: Path) -> None:
     """X-2: our sources, what publishes by itself, and each Trigger whose function answers; nobody by a pattern."""
-    (policy,) = install(tmp_path, "senders")
+    policies = install(tmp_path, "senders", "certificates/senders")
     objects = rendered(MANIFESTS / "overlays" / "plain")
     answering = [item for item in of_kind(objects, "Trigger") if FUNCTIONS[item["metadata"]["labels"][LABEL]].emits]
 
     named = [
-        tuple(one["ref"][key] for key in ("apiVersion", "kind", "namespace", "name")) for one in policy["spec"]["from"]
+        tuple(one["ref"][key] for key in ("apiVersion", "kind", "namespace", "name"))
+        for policy in policies
+        for one in policy["spec"]["from"]
     ]
 
     assert set(named) == {reference(item) for item in [*of_kind(objects, *SOURCES), *answering]}
     assert len(named) == len(set(named))
     (broker,) = of_kind(objects, "Broker")
-    assert [one["ref"] for one in policy["spec"]["to"]] == [
-        {"apiVersion": broker["apiVersion"], "kind": "Broker", "name": broker["metadata"]["name"]}
-    ]
+    to = {"apiVersion": broker["apiVersion"], "kind": "Broker", "name": broker["metadata"]["name"]}
+    assert [[one["ref"] for one in policy["spec"]["to"]] for policy in policies] == [[to], [to]]
 
 
 def test_knative_s_own_schema_takes_it(knative: LocalCluster) -> None:
