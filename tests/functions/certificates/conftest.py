@@ -70,8 +70,9 @@ class Certificates:
         """What clients read."""
         return "".join(holders.bundle_of(self.publication(component)))
 
-    def add_webhook(self, name: str, asked: str) -> Object:
-        """Create what asks for the bundle of a Secret."""
+    def add_webhook(self, name: str, asked: str, url: str = "") -> Object:
+        """Create what asks for the bundle of a Secret; with a URL the API server asks there about the ConfigMaps that
+        have the label `test=admitted`, and takes none without an answer."""
         rule = {"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["things"]}
         hook: Object = {
             "name": "hook.example.com",
@@ -81,6 +82,10 @@ class Certificates:
         }
         service = {"service": {"namespace": NAMESPACE, "name": "validate"}}
         hook |= {"failurePolicy": "Ignore", "clientConfig": service}
+        if url:
+            maps = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+            chosen = {"objectSelector": {"matchLabels": {"test": "admitted"}}, "rules": [maps]}
+            hook |= {"failurePolicy": "Fail", "clientConfig": {"url": url}, **chosen}
         metadata = {"name": name, "annotations": {INJECT: f"{NAMESPACE}/{asked}"}}
         return self.admin.create(WEBHOOKS, {"metadata": metadata, "webhooks": [hook]})
 

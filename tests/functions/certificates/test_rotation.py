@@ -21,6 +21,7 @@ from functions.certificates.looking import renewed
 from functions.certificates.settings import Settings
 from kube.certificates.components import COMPONENTS
 from kube.door.cluster import Cluster
+from kube.door.errors import ApiError
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.functions.certificates.conftest import PAUSE, SECRETS, SETTINGS, Certificates
@@ -28,6 +29,7 @@ from tests.functions.certificates.mounting import HOST, Mount, mounted, server
 from tests.functions.conftest import Functions
 from tests.proofs import proves
 from tests.sources import ROOT
+from tests.workload import Workload
 
 AUTHORITY = COMPONENTS["kubevirt"].authority
 ACCOUNT = access.service_account("renew-certificates")
@@ -160,6 +162,74 @@ def test_rotations_under_two_hundred_connections_a_second_fail_none(
     assert len(certificates.trusted().split("BEGIN CERTIFICATE")) == 5
 
 
+@proves("OSV-22", "OSV-23")
+def test_a_webhooks_certificate_changes_while_objects_are_created_and_none_is_refused(
+    quiet: LocalCluster, functions: Functions, certificates: Certificates, work: Workload, tmp_path: Path
+) -> None:
+    """The API server calls a server with our certificate and takes nothing without its answer, all through two
+    rotations of authority and certificate."""
+    door = functions.clusters["renew-certificates"]
+    settings = Settings(pause=timedelta(seconds=1))
+    certificates.add("api")
+    door.run(renewed(door.api, settings, datetime.now(timezone.utc)))
+    creator = Creator(certificates.admin, work.namespace)
+    with mounted(quiet.kubeconfig, SECRETS, "api", tmp_path) as mount, server(tmp_path) as port:
+        assert mount.came.wait(PATIENCE)
+        certificates.add_webhook("nodemaintenance-validate", "api", f"https://{HOST}:{port}/admit")
+        creator.until(allowed=False)  # asked, and without a CA nobody is believed
+        rotations = Rotations(door, settings, certificates, mount)
+        rotations.tick()
+        creator.until(allowed=True)
+        with creator.at_work():
+            rotations.rotate_until_shown(2)
+            rotations.rotate_until_shown(3)
+
+    assert creator.refused == []
+    assert creator.created > 50
+    assert len(mount.shown) == 3
+
+
+class Creator:
+    """Creates ConfigMaps that the API server asks the webhook about, one after another."""
+
+    def __init__(self, admin: Cluster, namespace: str) -> None:
+        self._admin, self._path = admin, f"/api/v1/namespaces/{namespace}/configmaps"
+        self.created = 0
+        self.refused: list[str] = []
+        self._ends = threading.Event()
+
+    def create(self) -> str:
+        """What the API server says against it, "" for nothing."""
+        try:
+            self._admin.create(self._path, {"metadata": {"generateName": "admitted-", "labels": {"test": "admitted"}}})
+        except ApiError as error:
+            return error.message
+        return ""
+
+    def until(self, *, allowed: bool) -> None:
+        """Create until one is allowed, or refused: the API server takes a configuration when it hears of it."""
+        end = time.monotonic() + PATIENCE
+        while (self.create() == "") is not allowed:
+            assert time.monotonic() < end
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Create without end within the block, and keep what was refused."""
+        thread = threading.Thread(target=self._work)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ends.set()
+            thread.join()
+
+    def _work(self) -> None:
+        while not self._ends.is_set():
+            if message := self.create():
+                self.refused.append(message)
+            self.created += 1
+
+
 class Rotations:
     """Ticks, and at certain ticks somebody who asks for a new authority."""
 
@@ -168,28 +238,29 @@ class Rotations:
 
     def run(self) -> None:
         """Return when all have been done and every server shows the last one's certificate."""
-        self._rotate()
-        self._until_shown(2)
+        self.rotate_until_shown(2)
         self._rotate()
         time.sleep(self._settings.pause.total_seconds() / 2)  # amid the pause: what is measured is time itself
+        self.rotate_until_shown(3)
+
+    def rotate_until_shown(self, count: int) -> None:
+        """Return when the server shows its certificate of so many."""
         self._rotate()
-        self._until_shown(3)
-
-    def _rotate(self) -> None:
-        self._certificates.ask(AUTHORITY)
-        self._tick()
-
-    def _tick(self) -> None:
-        _, errors = self._door.run(renewed(self._door.api, self._settings, datetime.now(timezone.utc)))
-        assert errors == []
-
-    def _until_shown(self, count: int) -> None:
         end = time.monotonic() + PATIENCE
         while len(self._mount.shown) < count:
             assert time.monotonic() < end
             self._mount.came.clear()
-            self._tick()
+            self.tick()
             self._mount.came.wait(0.2)
+
+    def _rotate(self) -> None:
+        self._certificates.ask(AUTHORITY)
+        self.tick()
+
+    def tick(self) -> None:
+        """What the step does then."""
+        _, errors = self._door.run(renewed(self._door.api, self._settings, datetime.now(timezone.utc)))
+        assert errors == []
 
 
 class Crowd:
