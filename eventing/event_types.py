@@ -5,7 +5,9 @@ from __future__ import annotations
 from eventing import events
 
 PREFIXES = ("dev.nodemaintenance.", "dev.knative.")
-KNOWN = (*events.MEANINGS, events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK)
+CHANGES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
+REFERENCES = (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
+KNOWN = (*events.MEANINGS, *CHANGES, *REFERENCES, events.TICK)
 """All types that the functions consume or emit."""
 
 

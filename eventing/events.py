@@ -24,6 +24,10 @@ from eventing import marks, traces
 RESOURCE_ADDED = "dev.knative.apiserver.resource.add"
 RESOURCE_UPDATED = "dev.knative.apiserver.resource.update"
 RESOURCE_DELETED = "dev.knative.apiserver.resource.delete"
+# The same in `mode: Reference`: data names the object, and has nothing of what is in it.
+REFERENCE_ADDED = "dev.knative.apiserver.ref.add"
+REFERENCE_UPDATED = "dev.knative.apiserver.ref.update"
+REFERENCE_DELETED = "dev.knative.apiserver.ref.delete"
 # The tick of PingSource.
 TICK = "dev.knative.sources.ping"
 

@@ -1,6 +1,7 @@
 """Which functions subscribe to which events: the filters of our Triggers, for whoever has a journal and no cluster.
 
-A test compares it with the manifests. `record`, which subscribes to everything, is left out.
+A test compares it with the manifests that every install has: what a component adds may be missing from a recording for
+a reason. `record`, which subscribes to everything, is left out.
 """
 
 from __future__ import annotations

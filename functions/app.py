@@ -14,6 +14,8 @@ from eventing import logs
 from eventing.journal.retention import Retention
 from eventing.wire import BODY_LIMIT
 from functions import record
+from functions.certificates import renew_certificates as certificates
+from functions.certificates.settings import Settings
 from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint
 from functions.maintenance.subject import failed
 from functions.serving import health
@@ -38,6 +40,14 @@ FUNCTIONS = {
             "guard", guard.guard, guard.CONSUMES, guard.EMITS, kind="Node", fail=failed, looks=Looks(guard.LOOKING)
         ),
         Function("resync", resync.resync, resync.CONSUMES, resync.EMITS, fail=failed, looks=Looks(resync.LOOKING)),
+        Function(
+            "renew-certificates",
+            certificates.renew_certificates,
+            certificates.CONSUMES,
+            certificates.EMITS,
+            kind="Secret",
+            looks=Looks(certificates.LOOKING),
+        ),
         Function("record", record.record, record.CONSUMES, record.EMITS),
     )
 }
@@ -71,6 +81,7 @@ def chosen() -> list[Function]:
         Retention.of(os.environ)
         per_second(os.environ)
         wanted(os.environ)
+        Settings.of(os.environ)
     except ValueError as error:
         raise SystemExit(str(error)) from None
     return [FUNCTIONS[alone]] if alone else list(FUNCTIONS.values())

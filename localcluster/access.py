@@ -14,6 +14,7 @@ from localcluster.trouble import LocalClusterError
 NAMESPACE = "node-maintenance"
 SERVICE_ACCOUNTS = (
     *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
+    *("renew-certificates", "certificate-sources"),
     *("functions", "sources", "podsource", "validate"),
 )
 ADMIN = "admin"

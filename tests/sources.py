@@ -14,6 +14,15 @@ def source_of(step: str) -> Path:
     return ROOT / f"{FUNCTIONS[step].step.__module__.replace('.', '/')}.py"
 
 
+def rights_of(account: str) -> Path:
+    """The file with the rights of an account: beside all others, or in the component of its wing."""
+    everywhere = ROOT / "manifests" / "base" / "rbac" / f"{account}.yaml"
+    if everywhere.exists():
+        return everywhere
+    (found,) = (ROOT / "manifests" / "components").glob(f"*/rights/{account}.yaml")
+    return found
+
+
 def mirror_of(step: str) -> Path:
     """The module of its tests, which mirrors it."""
     source = source_of(step).relative_to(ROOT)

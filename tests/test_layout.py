@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from functions.app import FUNCTIONS
-from tests.sources import ROOT, mirror_of, source_of
+from tests.sources import ROOT, mirror_of, rights_of, source_of
 
 WINGS = ("maintenance", "mutex", "virtualization", "certificates", "admission")
 """Systems of the field. A wing has a folder of its name in `functions` and, for its rules, in `kube`."""
@@ -59,7 +59,7 @@ MOST_MODULES = 16
 MODULES = [path for room in PRODUCT for path in sorted((ROOT / room).rglob("*.py"))]
 HEAVY = (
     *("sqlalchemy", "rich", "croniter", "opentelemetry"),
-    *("yaml", "requests", "urllib3", "charset_normalizer"),
+    *("yaml", "requests", "urllib3", "charset_normalizer", "cryptography"),
     *("kubernetes.client.configuration", "kubernetes.aio.client.models", "pydantic", "oauthlib", "websocket"),
 )
 """Libraries, and parts of them, that no function needs to answer an event, or not before it has started."""
@@ -152,11 +152,14 @@ def test_tests_mirror_the_rooms() -> None:
 def test_a_step_has_one_name_everywhere(name: str) -> None:
     """Design, rooms: file, function, route, Trigger, ServiceAccount and test of a step share its name."""
     source = ast.parse(source_of(name).read_text())
-    rights = list(yaml.safe_load_all((ROOT / "manifests/base/rbac" / f"{name}.yaml").read_text()))
-    triggers = list(yaml.safe_load_all((ROOT / "manifests/base/eventing/triggers.yaml").read_text()))
+    rights = list(yaml.safe_load_all(rights_of(name).read_text()))
+    files = [ROOT / "manifests/base/eventing/triggers.yaml", *ROOT.glob("manifests/components/*/eventing.yaml")]
+    chain = [item for file in files for item in yaml.safe_load_all(file.read_text())]
+    triggers = [item for item in chain if item["kind"] == "Trigger"]
+    step = name.replace("-", "_")  # no object of Kubernetes is called as Python calls a function of two words
 
-    assert any(isinstance(node, ast.FunctionDef) and node.name == name for node in source.body)
-    assert FUNCTIONS[name].step.__name__ == name
+    assert any(isinstance(node, ast.FunctionDef) and node.name == step for node in source.body)
+    assert FUNCTIONS[name].step.__name__ == source_of(name).stem == step
     assert any(item["kind"] == "ServiceAccount" and item["metadata"]["name"] == name for item in rights)
     assert any(item["spec"]["subscriber"]["ref"]["name"] == name for item in triggers)
     assert mirror_of(name).exists()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from console.operations.archive import Archive, Missing
+from kube.certificates.components import LABEL
 from kube.door.api import Api
 from kube.door.errors import ApiError, Denied, NotFound
 from kube.maintenance import leases
@@ -60,6 +61,7 @@ CLUSTER = [
     Listing("nodes", "v1", "nodes"),
     Listing("poddisruptionbudgets", "policy/v1", "poddisruptionbudgets"),
     Listing("events", "v1", "events"),
+    Listing("certificates", "v1", "configmaps", labels=LABEL),
     Listing("leases", "coordination.k8s.io/v1", "leases", leases.NAMESPACE),
 ]
 PRODUCT = [

@@ -12,7 +12,14 @@ from typing import Any
 
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing.events import RESOURCE_ADDED, RESOURCE_DELETED, RESOURCE_UPDATED
+from eventing.events import (
+    REFERENCE_ADDED,
+    REFERENCE_DELETED,
+    REFERENCE_UPDATED,
+    RESOURCE_ADDED,
+    RESOURCE_DELETED,
+    RESOURCE_UPDATED,
+)
 from eventing.local import envelope
 from eventing.local.manifests import Document
 from eventing.local.outlet import Outlet
@@ -26,20 +33,27 @@ from kube.door.discovery import Resource
 from kube.door.errors import ApiError, NotFound
 from kube.door.following import follow
 from kube.paths import Object
+from kube.trimming import whole
 
 FIRST_LOOK, LONGEST_LOOK = 2.0, 30.0
 """Seconds between looks for a kind that is not served, or that we may not list, doubling."""
-TYPES = {"ADDED": RESOURCE_ADDED, "MODIFIED": RESOURCE_UPDATED, "DELETED": RESOURCE_DELETED}
+RESOURCE, REFERENCE = "Resource", "Reference"
+TYPES = {
+    RESOURCE: {"ADDED": RESOURCE_ADDED, "MODIFIED": RESOURCE_UPDATED, "DELETED": RESOURCE_DELETED},
+    REFERENCE: {"ADDED": REFERENCE_ADDED, "MODIFIED": REFERENCE_UPDATED, "DELETED": REFERENCE_DELETED},
+}
+"""Mode of a source → change → type of its event. In mode Reference of an object only its name is kept and sent."""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """One entry of `spec.resources`, and the namespace to look in, "" for all."""
+    """One entry of `spec.resources`, the namespace to look in, "" for all, and the mode of the source."""
 
     api_version: str
     kind: str
     labels: str
     namespace: str
+    mode: str
 
 
 class ApiServerSource:
@@ -69,12 +83,15 @@ class ApiServerSource:
         try:
             served = await discovery.resource(api, watched.api_version, watched.kind)
             path = served.path(watched.namespace)
-            async with aclosing(follow(api, path, labels=watched.labels, initial=self._initial)) as changes:
+            keep = named if watched.mode == REFERENCE else whole
+            following = follow(api, path, labels=watched.labels, initial=self._initial, keep=keep)
+            async with aclosing(following) as changes:
                 async for change in changes:
                     if change.kind == "SYNCED":
                         self.ready = True
                     else:
-                        about = event(discovery.server(api), served, TYPES[change.kind], change.object)
+                        kind = TYPES[watched.mode][change.kind]
+                        about = event(discovery.server(api), served, kind, change.object)
                         outlet.emit(envelope.sealed(about))
         except NotFound:
             self.ready = self._initial = True
@@ -82,9 +99,17 @@ class ApiServerSource:
             log("source waits", logging.WARNING, source=self.name, error=error.message)
 
 
+def named(item: Object) -> Object:
+    """What is left of an object in mode Reference: enough to name it, and to know it again."""
+    metadata = {key: item["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")}
+    known = {key: value for key, value in metadata.items() if value}
+    return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": known}
+
+
 def event(server: str, served: Resource, kind: str, body: Object) -> CloudEvent:
-    """The event of Knative's source in `mode: Resource`; its subject always has `namespaces` in it, and v1 is below
-    /apis like everything (`makeEvent` in its apiserver adapter)."""
+    """The event of Knative's source; its subject always has `namespaces` in it, and v1 is below /apis like everything
+    (`makeEvent` in its apiserver adapter). Its data is the object, or of a type of mode Reference an ObjectReference.
+    """
     metadata = body["metadata"]
     namespace = metadata.get("namespace", "")
     attributes: dict[str, Any] = {
@@ -100,26 +125,34 @@ def event(server: str, served: Resource, kind: str, body: Object) -> CloudEvent:
     }
     if namespace:
         attributes["namespace"] = namespace
-    return CloudEvent(attributes, body)
+    is_reference = kind in TYPES[REFERENCE].values()
+    return CloudEvent(attributes, _reference(body) if is_reference else body)
+
+
+def _reference(body: Object) -> Object:
+    metadata = body["metadata"]
+    namespace = {"namespace": metadata["namespace"]} if metadata.get("namespace") else {}
+    return {"kind": body["kind"], "apiVersion": body["apiVersion"], **namespace, "name": metadata["name"]}
 
 
 def read(document: Document) -> list[ApiServerSource]:
     """One source per kind that the manifest names."""
     document.only("spec", {"mode", "serviceAccountName", "resources", "sink", "namespaceSelector"})
     broker_sink(document)
-    if document.need("spec.mode", str) != "Resource":
-        raise document.wrong("spec.mode", "must be Resource: the functions need the whole object")
+    mode = document.need("spec.mode", str)
+    if mode not in TYPES:
+        raise document.wrong("spec.mode", f"must be {' or '.join(TYPES)}")
     namespace = document.namespace
     if document.get("spec.namespaceSelector", dict) is not None:
         if document.get("spec.namespaceSelector", dict):
             raise document.wrong("spec.namespaceSelector", "must be {} (all namespaces) or absent (its own)")
         namespace = ""
     entries = document.need("spec.resources", list)
-    watched = [_watched(document, place, entry, namespace) for place, entry in enumerate(entries)]
+    watched = [_watched(document, place, entry, namespace, mode) for place, entry in enumerate(entries)]
     return [ApiServerSource(document.name, one) for one in watched]
 
 
-def _watched(document: Document, place: int, entry: Any, namespace: str) -> Watched:
+def _watched(document: Document, place: int, entry: Any, namespace: str, mode: str) -> Watched:
     field = f"spec.resources[{place}]"
     if not isinstance(entry, dict) or not {"apiVersion", "kind"} <= entry.keys():
         raise document.wrong(field, "must have apiVersion and kind")
@@ -129,4 +162,4 @@ def _watched(document: Document, place: int, entry: Any, namespace: str) -> Watc
         labels = selectors.text(entry.get("selector") or {})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise document.wrong(f"{field}.selector", f"is no label selector: {error or type(error).__name__}") from None
-    return Watched(entry["apiVersion"], entry["kind"], labels, namespace)
+    return Watched(entry["apiVersion"], entry["kind"], labels, namespace, mode)

@@ -22,7 +22,7 @@ BROKER = f"/{NAMESPACE}/default"
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
 IDENTITY = "podsource-sinkbinding.token"
 """The file of the token that the SinkBinding of our ContainerSource has, where Knative asks who sends."""
-API_SOURCES = ("maintenances", "nodes", "maintenances-v1alpha1")
+API_SOURCES = ("maintenances", "nodes", "certificates", "maintenances-v1alpha1")
 
 
 class KnativeProduct(EngineProduct):

@@ -32,6 +32,7 @@ class Running(Startable):
         functions, delivery = (f"http://{LOOPBACK}:{port}" for port in (free_port(), free_port()))
         self.broker_url = delivery
         self._urls = functions, delivery
+        objects = [item for item in objects if _is_shared(item)]
         (service,) = of_kind(objects, "Service")
         wiring = Wiring(delivery, str(directory / "journal.db"), f"{functions}/record")
         identity, port = _identity(cluster, service), int(functions.rpartition(":")[2])
@@ -49,6 +50,13 @@ class Running(Startable):
     def stop(self) -> None:
         """End both, the delivery first, as a crash would: nothing of them is wanted."""
         kill_all(self._servers)
+
+
+def _is_shared(item: Manifest) -> bool:
+    """Whether it is part of the one process and its chain: what renews certificates is beside them, and not run."""
+    function = (item["metadata"].get("labels") or {}).get("nodemaintenance.dev/function")
+    account = (item.get("spec") or {}).get("serviceAccountName")
+    return function != "renew-certificates" and account != "certificate-sources"
 
 
 def _delivery(cluster: LocalCluster, objects: list[Manifest], directory: Path, functions: str, delivery: str) -> Server:

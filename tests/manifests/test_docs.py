@@ -75,6 +75,9 @@ def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> No
         ("plain", "inmemory", "postgresql"),
         ("services", "rabbitmq", "postgresql"),
         ("compact", "inmemory", "postgresql"),
+        ("certificates/service", "services", "certificates", "kafka"),
+        ("certificates/deployment", "certificates", "plain", "rabbitmq"),
+        ("certificates/service", "compact", "certificates", "kafka"),
     ],
     ids="-".join,
 )
@@ -90,7 +93,8 @@ def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None
     (broker,) = of_kind(objects, "Broker")
     assert broker["metadata"]["annotations"]
     served = [item for item in of_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
-    assert len(served) == (1 if "compact" in components else len(FUNCTIONS))
+    alone = "certificates" in components  # its function has a process of its own in any case
+    assert len(served) == (1 if "compact" in components else len(FUNCTIONS) - 1) + alone
     assert ("PersistentVolumeClaim" in text(tmp_path)) is ("journal" in components)
     assert text(tmp_path).count("name: DATABASE_URL") == ("postgresql" in components)
 

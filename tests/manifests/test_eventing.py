@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from eventing import events
+from eventing.event_types import KNOWN
 from eventing.local.pingsource import Schedule
 from eventing.local.triggers import PARALLELISM, Policy, seconds
 from kube import selectors
@@ -19,8 +20,13 @@ from tests.manifests import wiring
 from tests.proofs import proves
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-FUNCTIONS = {"begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"}
-HEARD = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK, *events.MEANINGS}
+CHAIN = ("base/eventing", "components/certificates")
+FUNCTIONS = {
+    *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
+    "renew-certificates",
+}
+HEARD = set(KNOWN)
+CERTIFICATE_HINTS = ("tick", "secret-added", "secret-updated", "secret-deleted")
 
 
 def documents(folder: str) -> list[dict[str, Any]]:
@@ -29,7 +35,7 @@ def documents(folder: str) -> list[dict[str, Any]]:
 
 
 def of_kind(kind: str, *folders: str) -> list[dict[str, Any]]:
-    wanted = folders or ("base/eventing", "v1alpha1")
+    wanted = folders or (*CHAIN, "v1alpha1")
     return [document for folder in wanted for document in documents(folder) if document["kind"] == kind]
 
 
@@ -43,6 +49,8 @@ def refs(value: Any) -> list[dict[str, Any]]:
 
 
 TRIGGERS = of_kind("Trigger")
+TICKED = ("resync-on-tick", *(f"renew-certificates-on-{hint}" for hint in CERTIFICATE_HINTS))
+"""Triggers that the next tick is as good for."""
 SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in of_kind(kind)]
 
 
@@ -101,14 +109,17 @@ def test_what_cannot_be_delivered_is_recorded_but_the_record_does_not_call_itsel
     }
 
     assert dead_letters.pop("record-on-everything") is None
-    assert dead_letters.pop("resync-on-tick") is None  # the next tick is as good
+    ticked = [dead_letters.pop(name) for name in list(dead_letters) if name in TICKED]
+    assert len(ticked) == len(TICKED)
+    assert set(ticked) == {None}  # the next tick is as good
     assert set(dead_letters.values()) == {"record"}
 
 
-def test_a_tick_is_given_up_before_the_next_one_comes() -> None:
+@pytest.mark.parametrize("name", TICKED)
+def test_a_tick_is_given_up_before_the_next_one_comes(name: str) -> None:
     """Rule 10: were it tried for longer, the ones that follow would wait behind it."""
     (ping,) = of_kind("PingSource")
-    (found,) = [each for each in TRIGGERS if each["metadata"]["name"] == "resync-on-tick"]
+    found = next(each for each in TRIGGERS if each["metadata"]["name"] == name)
     schedule = Schedule(ping["spec"]["schedule"], timezone.utc)
     delivery = found["spec"]["delivery"]
     policy = Policy(

@@ -8,10 +8,22 @@ import pytest
 import yaml
 
 from localcluster.cluster import LocalCluster
+from tests.sources import rights_of
 
 ROOT = Path(__file__).parents[2]
-RBAC = ROOT / "manifests" / "base" / "rbac"
-FUNCTIONS = ("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record")
+RIGHTS = sorted([*ROOT.glob("manifests/base/rbac/*.yaml"), *ROOT.glob("manifests/components/*/rights/*.yaml")])
+FUNCTIONS = (
+    "begin",
+    "cordon",
+    "taint",
+    "evict",
+    "status",
+    "restore",
+    "guard",
+    "resync",
+    "renew-certificates",
+    "record",
+)
 
 
 def allowed(installed: LocalCluster, account: str, verb: str, resource: str, *options: str) -> bool:
@@ -23,13 +35,13 @@ def allowed(installed: LocalCluster, account: str, verb: str, resource: str, *op
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_finds_its_account_and_rights_in_the_file_of_its_name(function: str) -> None:
-    documents = list(yaml.safe_load_all((RBAC / f"{function}.yaml").read_text()))
+    documents = list(yaml.safe_load_all(rights_of(function).read_text()))
 
     assert [item["metadata"]["name"] for item in documents if item["kind"] == "ServiceAccount"] == [function]
     assert all(item["metadata"]["labels"] == {"nodemaintenance.dev/function": function} for item in documents)
 
 
-@pytest.mark.parametrize("file", sorted(RBAC.glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", RIGHTS, ids=lambda file: file.stem)
 def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
     """NMO-6: pods leave through the eviction subresource alone."""
     rules = [rule for item in yaml.safe_load_all(file.read_text()) for rule in item.get("rules", [])]

@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from functions.app import FUNCTIONS
+from localcluster.access import SERVICE_ACCOUNTS
 from localcluster.cluster import LocalCluster
+from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, of_kind, pod_specs, rendered
 from tests.manifests.touches import (
     DOCUMENTED,
     MAINTENANCE_GROUPS,
@@ -19,12 +21,13 @@ from tests.manifests.touches import (
     reaching,
     touches,
 )
-from tests.sources import ROOT
+from tests.proofs import proves
+from tests.sources import rights_of
 
 
 def granted(account: str) -> set[Right]:
     """The rights in the account's file."""
-    documents = yaml.safe_load_all((ROOT / "manifests/base/rbac" / f"{account}.yaml").read_text())
+    documents = yaml.safe_load_all(rights_of(account).read_text())
     return {
         Right(group, resource, verb, item["metadata"].get("namespace", ""))
         for item in documents
@@ -82,6 +85,49 @@ def test_the_sources_may_only_look_at_maintenances_and_nodes(installed: LocalClu
     wanted = {Right(*kind, verb, namespace) for kind in kinds for verb in ("get", "list", "watch")}
 
     assert own(installed, "sources", namespace) == wanted
+
+
+@proves("OSV-23")
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_secrets_are_for_the_function_that_renews_them_and_its_source(overlay: str) -> None:
+    """On every install, the ones with one process for all other functions among them; and nowhere cluster-wide."""
+    objects = rendered(MANIFESTS / "overlays" / overlay)
+    roles = {(item["kind"], item["metadata"]["name"]): item for item in of_kind(objects, "Role", "ClusterRole")}
+    bindings = of_kind(objects, "RoleBinding", "ClusterRoleBinding")
+    readers = [
+        (item["kind"], subject["name"])
+        for item in bindings
+        for subject in item["subjects"]
+        for rule in roles[item["roleRef"]["kind"], item["roleRef"]["name"]]["rules"]
+        if "secrets" in rule["resources"]
+    ]
+    wanted = [("RoleBinding", name) for name in ("certificate-sources", "renew-certificates")]
+
+    assert sorted(readers) == (wanted if overlay in WITH_CERTIFICATES else [])
+    serving = [
+        name for name, pod in pod_specs(objects).items() if pod["spec"].get("serviceAccountName") == wanted[1][1]
+    ]
+    assert serving == (["renew-certificates"] if overlay in WITH_CERTIFICATES else [])
+
+
+@proves("OSV-23")
+def test_the_server_lets_nobody_else_read_a_secret(installed: LocalCluster) -> None:
+    """Asked of a real API server; on this machine one process serves all functions, and so its account is a third."""
+    verbs = ("get", "list", "watch")
+    readers = {
+        account
+        for account in SERVICE_ACCOUNTS
+        if any(Right("", "secrets", verb, OURS) in allowed(installed, account, OURS) for verb in verbs)
+    }
+    elsewhere = {
+        (account, namespace)
+        for account in readers
+        for namespace in NAMESPACES
+        if namespace != OURS and any(right.resource == "secrets" for right in allowed(installed, account, namespace))
+    }
+
+    assert readers == {"renew-certificates", "certificate-sources", "functions"}
+    assert elsewhere == set()
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)

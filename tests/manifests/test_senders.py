@@ -27,26 +27,23 @@ def test_who_may_post_is_who_has_something_to_say(tmp_path: Path, name: str) -> 
     All of them are there, wherever the overlay has them: by one that is not, Knative holds the policy not ready.
     """
     objects = rendered(_with_senders(tmp_path, name))
-    (policy,) = of_kind(objects, "EventPolicy")
+    policies = of_kind(objects, "EventPolicy")
     answering = [item for item in of_kind(objects, "Trigger") if FUNCTIONS[item["metadata"]["labels"][LABEL]].emits]
     (broker,) = of_kind(objects, "Broker")
     namespace = broker["metadata"]["namespace"]
 
-    named = [
-        tuple(one["ref"][key] for key in ("apiVersion", "kind", "namespace", "name"))
-        for one in policy["spec"]["from"]
-        if "ref" in one
-    ]
-
+    listed = [one for policy in policies for one in policy["spec"]["from"]]
+    refs = [one["ref"] for one in listed if "ref" in one]
+    named = [tuple(ref[key] for key in ("apiVersion", "kind", "namespace", "name")) for ref in refs]
     sources = [item for item in of_kind(objects, *SOURCES) if item["metadata"]["name"] != OPTIONAL]
     assert set(named) == {reference(item) for item in [*sources, *answering]}
     assert len(named) == len(set(named))
-    accounts = [one["sub"] for one in policy["spec"]["from"] if "ref" not in one]
+    accounts = [one["sub"] for one in listed if "ref" not in one]
     assert accounts == [f"system:serviceaccount:{namespace}:{OPTIONAL}-oidc-sources.knative.dev-apiserversource"]
-    assert policy["metadata"]["namespace"] == namespace
-    assert [one["ref"] for one in policy["spec"]["to"]] == [
-        {"apiVersion": broker["apiVersion"], "kind": "Broker", "name": broker["metadata"]["name"]}
-    ]
+    to = {"apiVersion": broker["apiVersion"], "kind": "Broker", "name": broker["metadata"]["name"]}
+    for policy in policies:
+        assert policy["metadata"]["namespace"] == namespace
+        assert [one["ref"] for one in policy["spec"]["to"]] == [to]
 
 
 def test_the_source_that_may_not_be_there_is_the_one_of_the_oldest_group() -> None:
@@ -65,7 +62,14 @@ def test_knative_s_own_schema_takes_it(knative: LocalCluster) -> None:
 
 
 def _with_senders(folder: Path, name: str) -> Path:
+    """The overlay with what says who may post: of the source of certificates only where that is."""
+    sources = of_kind(rendered(MANIFESTS / "overlays" / name), "ApiServerSource")
+    has_certificates = any(item["metadata"]["name"] == "certificates" for item in sources)
+    components = ["senders", *(["certificates/senders"] if has_certificates else [])]
     there = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
-    file = {"resources": [f"{there}/overlays/{name}"], "components": [f"{there}/components/senders"]}
+    file = {
+        "resources": [f"{there}/overlays/{name}"],
+        "components": [f"{there}/components/{component}" for component in components],
+    }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(file))
     return folder

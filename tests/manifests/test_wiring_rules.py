@@ -14,7 +14,11 @@ from tests.manifests import wiring
 FUNCTIONS = {"cordon": (events.MAINTENANCE_BEGUN,), "guard": (events.RESOURCE_UPDATED,), "record": ()}
 EMITTED = {events.MAINTENANCE_BEGUN}
 SERVICE = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "namespace": "ns"}
-NODES = {"kind": "ApiServerSource", "metadata": {"name": "nodes"}, "spec": {"resources": [{"kind": "Node"}]}}
+NODES = {
+    "kind": "ApiServerSource",
+    "metadata": {"name": "nodes"},
+    "spec": {"mode": "Resource", "resources": [{"kind": "Node"}]},
+}
 
 
 def destination(function: str, *, path: bool = True) -> dict[str, Any]:

@@ -25,6 +25,9 @@ GROUPS_OF = {
     "triggers": ("eventing.knative.dev",),
     "brokers": ("eventing.knative.dev",),
     "subjectaccessreviews": ("authorization.k8s.io",),
+    "validatingwebhookconfigurations": ("admissionregistration.k8s.io",),
+    "mutatingwebhookconfigurations": ("admissionregistration.k8s.io",),
+    "apiservices": ("apiregistration.k8s.io",),
 }
 """Resource → API groups; the core group if not named."""
 DOCUMENTED = {

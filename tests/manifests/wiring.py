@@ -8,9 +8,11 @@ from eventing import events
 from eventing.local.manifests import Document
 
 EMITTED_BY_SOURCES = {
-    "ApiServerSource": (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED),
+    "ApiServerSource Resource": (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED),
+    "ApiServerSource Reference": (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
     "PingSource": (events.TICK,),
 }
+"""Kind of a source, with its mode where it has one → types."""
 
 
 def problems(
@@ -67,7 +69,8 @@ def _called(trigger: Document, field: str) -> str | None:
 
 def _from_sources(documents: Iterable[Document]) -> Iterator[str]:
     for document in documents:
-        yield from EMITTED_BY_SOURCES.get(document.kind, ())
+        mode = document.get("spec.mode", str) if document.kind == "ApiServerSource" else None
+        yield from EMITTED_BY_SOURCES.get(f"{document.kind} {mode}" if mode else document.kind, ())
 
 
 def _watched(documents: Iterable[Document]) -> Iterator[str]:

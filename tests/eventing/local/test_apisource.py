@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Callable
@@ -11,11 +12,13 @@ import pytest
 import requests
 import yaml
 
+from kube.certificates.components import LABEL as LABEL_OF_SECRETS
 from kube.nodes import LABEL
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.eventing.local.cable import Cable
 from tests.eventing.local.workbench import ROOT, Broker, source, trigger
+from tests.proofs import proves
 from tests.receiver import PATIENCE, Receiver
 
 Start = Callable[..., Broker]
@@ -195,3 +198,37 @@ def test_a_source_that_may_not_list_says_so_and_is_not_ready(
         await_ready(broker)
     finally:
         cluster.kubectl("delete", "clusterrolebinding", "apisource-test")
+
+
+@proves("OSV-23", "X-4")
+def test_in_mode_reference_an_event_names_the_object_and_has_nothing_of_it(
+    cluster: LocalCluster, receiver: Receiver, start_synced: Start
+) -> None:
+    """With the source that we ship: of a Secret with the label its name, of another one nothing at all; nor is a key in
+    what the delivery logs."""
+    documents = yaml.safe_load_all((ROOT / "manifests/components/certificates/eventing.yaml").read_text())
+    (shipped,) = [document for document in documents if document["kind"] == "ApiServerSource"]
+    shipped["metadata"]["namespace"] = "default"
+    broker = start_synced(shipped)
+    key = "a-key-that-nobody-must-see"
+    labels = {"labeled": {LABEL_OF_SECRETS: "ours"}, "plain": {}}
+    for value in (key, f"{key}-again"):
+        for name, labelled in labels.items():
+            metadata = {"name": name, "namespace": "default", "labels": labelled}
+            body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"tls.key": value}}
+            cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(body))
+    cluster.kubectl("delete", "secret", *labels)
+
+    got = receiver.wait_for("/f", 3)
+    assert [one.headers["ce-type"] for one in got] == [
+        f"dev.knative.apiserver.ref.{it}" for it in ("add", "update", "delete")
+    ]
+    assert {one.headers["ce-subject"] for one in got} == {"/apis/v1/namespaces/default/secrets/labeled"}
+    assert {(one.headers["ce-kind"], one.headers["ce-name"], one.headers["ce-namespace"]) for one in got} == {
+        ("Secret", "labeled", "default")
+    }
+    reference = {"kind": "Secret", "apiVersion": "v1", "namespace": "default", "name": "labeled"}
+    assert [json.loads(one.body) for one in got] == [reference] * 3
+    said = broker.text + "".join(f"{one.headers}{one.body!r}" for one in got)
+    for hidden in (key, base64.b64encode(key.encode()).decode()[:20]):
+        assert hidden not in said

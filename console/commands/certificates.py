@@ -1,0 +1,65 @@
+"""`kubectl maintenance certificates`: which certificates there are, until when, and when each is renewed."""
+
+from __future__ import annotations
+
+import click
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from console.operations import renewing
+from console.terminal.connection import with_api
+from console.terminal.escaping import escaped
+from console.terminal.options import cluster_options, output_option
+from console.terminal.screen import note, show, show_json
+from kube.paths import Object
+
+COLUMNS = {
+    "COMPONENT": "component",
+    "NAMESPACE": "namespace",
+    "SECRET": "secret",
+    "SERIAL": "serial",
+    "NOT BEFORE": "begins",
+    "NOT AFTER": "ends",
+    "NEXT RENEWAL": "renewal",
+}
+"""Column → field of the JSON output."""
+
+
+@click.command
+@click.option(
+    "--renew", "name", metavar="NAME", default="", help="Renew this one now; NAMESPACE/NAME where two have it."
+)
+@output_option
+@cluster_options
+def certificates(name: str, output: str) -> None:
+    """List certificates, with serial, dates and next renewal; or renew one now.
+
+    \b
+    Example:
+      kubectl maintenance certificates
+      kubectl maintenance certificates --renew validate
+    """
+    if name:
+        asked = with_api(lambda api: renewing.renew(api, name))
+        note(f"secret/{asked['secret']} in {asked['namespace']} is renewed at the next look, within seconds", output)
+        if output == "json":
+            show_json(asked)
+        return
+    found = with_api(renewing.certificates)
+    if output == "json":
+        show_json({"certificates": found})
+    else:
+        show(table(found))
+
+
+def table(found: list[Object]) -> RenderableType:
+    """A row per Secret."""
+    if not found:
+        return Text("No certificates.")
+    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for column in COLUMNS:
+        rows.add_column(column, overflow="fold")
+    for entry in found:
+        rows.add_row(*(escaped(str(entry[field] or "-")) for field in COLUMNS.values()))
+    return rows

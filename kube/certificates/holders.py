@@ -1,0 +1,169 @@
+"""The objects that hold certificates: labelled Secrets, and the ConfigMap that publishes what clients trust. Pure.
+
+A Secret is an authority's by its name, else a server's. Keys are in Secrets alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kube.certificates import issuing
+from kube.certificates.components import LABEL, Component, moment_or_none, renewal, timestamp
+from kube.certificates.issuing import Pair
+from kube.paths import Object, segment
+
+NAMES = "nodemaintenance.dev/dns-names"
+"""Annotation of a server's Secret: the names it is reached by, with commas between. Without it those of the certificate
+that is there are taken."""
+RENEW = "nodemaintenance.dev/renew"
+"""Annotation of a Secret that is to be renewed now, with the moment of asking; gone once that is done."""
+PUBLISHED = "nodemaintenance.dev/published"
+"""Annotation of the ConfigMap: since when each certificate in it is published, by fingerprint."""
+CERT_MANAGER = "cert-manager.io/certificate-name"
+"""Annotation of a Secret that cert-manager writes: two of us would take turns for ever."""
+CERTIFICATE, KEY, TRUSTED = "tls.crt", "tls.key", "ca.crt"
+"""Entries of a Secret: the pair in use and, beside a server's, what its clients trust."""
+NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
+"""Entries of an authority's Secret: the pair that will sign once clients have had the time to read of it."""
+BUNDLE, STATUS = "ca-bundle.crt", "status.json"
+"""Entries of the ConfigMap: what clients trust, and what a person may know of each Secret."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a person may know of a certificate. No key, and nothing that a key can be found by."""
+
+    secret: str
+    names: tuple[str, ...]
+    kind: str
+    serial: str = ""
+    begins: str = ""
+    ends: str = ""
+    renewal: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """The form in `status.json`."""
+        return {**vars(self), "names": list(self.names)}
+
+
+def secrets_path(namespace: str, name: str = "") -> str:
+    """Path of the Secrets of a namespace, or of one."""
+    return _path("secrets", namespace, name)
+
+
+def publications_path(namespace: str, name: str = "") -> str:
+    """Path of its ConfigMaps, or of one."""
+    return _path("configmaps", namespace, name)
+
+
+def _path(resource: str, namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{segment(namespace)}/{resource}" + (f"/{segment(name)}" if name else "")
+
+
+def component_of(item: Object) -> str | None:
+    """The value of its label, None without one."""
+    value = (item["metadata"].get("labels") or {}).get(LABEL)
+    return None if value is None else str(value)
+
+
+def name_of(item: Object) -> str:
+    """Its name."""
+    return str(item["metadata"]["name"])
+
+
+def annotation(item: Object, key: str) -> str:
+    """One annotation, "" where it is absent."""
+    return str((item["metadata"].get("annotations") or {}).get(key) or "")
+
+
+def is_asked_for(secret: Object) -> bool:
+    """Whether somebody wants it renewed now."""
+    return bool(annotation(secret, RENEW))
+
+
+def text(secret: Object, entry: str) -> str:
+    """One entry of a Secret as text, "" where there is none or what is there is none."""
+    try:
+        return base64.b64decode((secret.get("data") or {}).get(entry) or "", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return ""
+
+
+def encoded(entries: Mapping[str, str]) -> dict[str, str]:
+    """Texts as a Secret's `data`."""
+    return {entry: base64.b64encode(value.encode()).decode() for entry, value in entries.items()}
+
+
+def current(secret: Object) -> Pair | None:
+    """The pair in use; None where it is missing or corrupt."""
+    return issuing.pair(text(secret, CERTIFICATE), text(secret, KEY))
+
+
+def upcoming(authority: Object) -> Pair | None:
+    """The pair that will sign; None where there is none."""
+    return issuing.pair(text(authority, NEXT_CERTIFICATE), text(authority, NEXT_KEY))
+
+
+def names_of(secret: Object, remembered: Mapping[str, Held]) -> tuple[str, ...]:
+    """The names that a server is reached by: as annotated, as in its certificate, or as it was known; () for none."""
+    annotated = tuple(name.strip() for name in annotation(secret, NAMES).split(",") if name.strip())
+    known = remembered.get(name_of(secret))
+    return annotated or tuple(issuing.names(text(secret, CERTIFICATE))) or (known.names if known else ())
+
+
+def bundle_of(publication: Object | None) -> list[str]:
+    """The certificates that are published."""
+    return issuing.certificates(str(((publication or {}).get("data") or {}).get(BUNDLE) or ""))
+
+
+def published(publication: Object | None) -> dict[str, datetime]:
+    """Fingerprint → since when it is published."""
+    found = _object(annotation(publication, PUBLISHED)) if publication else {}
+    moments = {str(key): moment_or_none(value) for key, value in found.items()}
+    return {key: moment for key, moment in moments.items() if moment}
+
+
+def remembered(publication: Object | None) -> dict[str, Held]:
+    """What the ConfigMap knows of Secrets, by name: enough to make one again that is gone."""
+    found = _object(str(((publication or {}).get("data") or {}).get(STATUS) or ""))
+    return {str(name): _held(str(name), item) for name, item in found.items() if isinstance(item, dict)}
+
+
+def held(secret: Object, known: Mapping[str, Held], component: Component) -> Held:
+    """What there is to know of a Secret now."""
+    pair = current(secret)
+    kind = str(secret.get("type") or "Opaque")
+    if pair is None:
+        return Held(name_of(secret), names_of(secret, known), kind)
+    read = pair.parsed
+    begins, ends = read.not_valid_before_utc, read.not_valid_after_utc
+    due = renewal(begins, ends, component)
+    dates = (timestamp(moment) for moment in (begins, ends, due))
+    return Held(name_of(secret), names_of(secret, known), kind, issuing.serial(read), *dates)
+
+
+def publication_data(bundle: Iterable[str], known: Iterable[Held]) -> dict[str, str]:
+    """`data` of the ConfigMap."""
+    status = {item.secret: item.as_data() for item in known}
+    return {BUNDLE: "".join(bundle), STATUS: json.dumps(status, indent=1, sort_keys=True) + "\n"}
+
+
+def _held(name: str, item: Mapping[str, Any]) -> Held:
+    listed = item.get("names")
+    names = tuple(str(each) for each in listed) if isinstance(listed, list) else ()
+    rest = (str(item.get(field) or "") for field in ("serial", "begins", "ends", "renewal"))
+    return Held(name, names, str(item.get("kind") or "Opaque"), *rest)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,74 @@
+"""Objects that carry a CA bundle for the API server, and ask for it by the annotation of cert-manager's users. Pure."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from kube.certificates import issuing
+from kube.paths import Object, segment
+
+INJECT = "cert-manager.io/inject-ca-from"
+"""`namespace/name`: for cert-manager a Certificate's, here the Secret of a server. Where both have one name, the same
+annotation serves either of the two."""
+CARRIERS = {
+    "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+    "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "APIService": "/apis/apiregistration.k8s.io/v1/apiservices",
+}
+"""Kind → path of its list. CustomResourceDefinitions may carry one, too, but their list is megabytes at every look."""
+
+
+def asked_from(carrier: Object) -> tuple[str, str]:
+    """Namespace and name of the Secret whose CA bundle it asks for, both "" for none."""
+    value = str((carrier["metadata"].get("annotations") or {}).get(INJECT) or "")
+    namespace, _, name = value.partition("/")
+    return (namespace, name) if name else ("", "")
+
+
+def carrier_path(carrier: Object) -> str:
+    """Path of the object."""
+    return f"{CARRIERS[carrier['kind']]}/{segment(carrier['metadata']['name'])}"
+
+
+def carries(carrier: Object, bundle: str) -> bool:
+    """Whether every place in it has this bundle."""
+    wanted = _encoded(bundle)
+    return all(place.get("caBundle") == wanted for place in _places(carrier))
+
+
+def trusts(carrier: Object, certificate: str) -> bool:
+    """Whether some place in it has this certificate among others: then it works, and must go on working."""
+    return any(certificate in issuing.certificates(_decoded(place.get("caBundle"))) for place in _places(carrier))
+
+
+def injected(carrier: Object, bundle: str) -> Object:
+    """Merge patch that puts the bundle into every place, if nobody has written the object since it was read."""
+    changed = copy.deepcopy(carrier)
+    for place in _places(changed):
+        place["caBundle"] = _encoded(bundle)
+    part = "spec" if changed["kind"] == "APIService" else "webhooks"
+    return {"metadata": {"resourceVersion": carrier["metadata"]["resourceVersion"]}, part: changed[part]}
+
+
+def _places(carrier: Object) -> Iterator[dict[str, Any]]:
+    """The parts of it that may have `caBundle`."""
+    if carrier["kind"] == "APIService":
+        if (carrier.get("spec") or {}).get("service"):  # one without is served by the API server itself
+            yield carrier["spec"]
+        return
+    for webhook in carrier.get("webhooks") or []:
+        yield webhook["clientConfig"]
+
+
+def _encoded(bundle: str) -> str:
+    return base64.b64encode(bundle.encode()).decode()
+
+
+def _decoded(value: object) -> str:
+    try:
+        return base64.b64decode(str(value or ""), validate=True).decode()
+    except ValueError:
+        return ""

@@ -1,0 +1,88 @@
+"""Reads what there is of certificates in a namespace: labelled Secrets and ConfigMaps, and who asks for a CA bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kube.certificates import holders
+from kube.certificates.announcements import FOREIGN, UNKNOWN, Notice
+from kube.certificates.components import COMPONENTS, LABEL, Component
+from kube.certificates.holders import CERT_MANAGER, Held, name_of
+from kube.certificates.injection import CARRIERS, asked_from
+from kube.certificates.planning import State
+from kube.door.api import Api, absent_ok
+from kube.door.errors import NotFound
+from kube.door.paging import pages
+from kube.door.together import together
+from kube.paths import Object
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a namespace has: the state of each component, and Secrets that are left alone, each with why."""
+
+    states: tuple[State, ...]
+    skipped: tuple[Notice, ...]
+
+
+async def carriers(api: Api) -> list[Object]:
+    """What carries the annotation, of all kinds that may. A server that aggregates no APIs has none of the last."""
+    lists = await together(*(_carriers(api, kind, path) for kind, path in CARRIERS.items()))
+    return [item for items in lists for item in items]
+
+
+async def _carriers(api: Api, kind: str, path: str) -> list[Object]:
+    try:
+        items = (await pages(api, path)).items
+    except NotFound:
+        return []
+    return [{**item, "kind": kind} for item in items if asked_from(item)[1]]
+
+
+async def found(api: Api, namespace: str, asking: Iterable[Object]) -> Found:
+    """What there is in a namespace; `asking` are the carriers of the cluster."""
+    lists = (holders.secrets_path(namespace), holders.publications_path(namespace))
+    secrets, maps = await together(*(pages(api, path, labels=LABEL) for path in lists))
+    skipped = [notice for secret in secrets.items if (notice := _why_skipped(secret))]
+    ours = [secret for secret in secrets.items if not _why_skipped(secret)]
+    wanted = {holders.component_of(item) for item in [*ours, *maps.items]}
+    states = [
+        await _state(api, COMPONENTS[name], namespace, ours, maps.items, list(asking))
+        for name in COMPONENTS
+        if name in wanted
+    ]
+    return Found(tuple(states), tuple(skipped))
+
+
+async def _state(
+    api: Api, component: Component, namespace: str, secrets: list[Object], maps: list[Object], asking: list[Object]
+) -> State:
+    of = [secret for secret in secrets if holders.component_of(secret) == component.name]
+    of_name = {name_of(item): item for item in maps if holders.component_of(item) == component.name}
+    publication = of_name.get(component.publication)
+    servers = tuple(secret for secret in of if name_of(secret) != component.authority)
+    known = holders.remembered(publication)
+    there = {*map(name_of, secrets), component.authority}
+    gone = await _gone(api, namespace, [held for name, held in known.items() if name not in there])
+    names = {(namespace, name_of(server)) for server in servers}
+    carrying = tuple(carrier for carrier in asking if asked_from(carrier) in names)
+    authority = next((secret for secret in of if name_of(secret) == component.authority), None)
+    return State(component, namespace, authority, publication, servers, gone, carrying)
+
+
+async def _gone(api: Api, namespace: str, missing: list[Held]) -> tuple[Held, ...]:
+    """Those that are not there. One that has lost its label is: nobody wants it renewed any more."""
+    secrets = [absent_ok(api.get(holders.secrets_path(namespace, held.secret))) for held in missing]
+    there = await together(*secrets)
+    return tuple(held for held, secret in zip(missing, there, strict=True) if secret is None)
+
+
+def _why_skipped(secret: Object) -> Notice | None:
+    of, name = ("Secret", name_of(secret)), holders.component_of(secret)
+    if name not in COMPONENTS:
+        known = ", ".join(COMPONENTS)
+        return Notice(of, UNKNOWN, f"{LABEL} is {name!r}, which is no component ({known}): it is not renewed")
+    if holders.annotation(secret, CERT_MANAGER):
+        return Notice(of, FOREIGN, "cert-manager renews it: take either its Certificate away, or our label")
+    return None

@@ -1,0 +1,120 @@
+"""What tests of certificates put on the quiet cluster, and take away again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from functions.certificates.looking import TAKES, renewed
+from functions.certificates.settings import Settings
+from kube.certificates import holders, issuing
+from kube.certificates.components import COMPONENTS, LABEL
+from kube.certificates.injection import CARRIERS, INJECT
+from kube.door.api import absent_ok
+from kube.door.cluster import Cluster
+from kube.door.errors import ApiError
+from kube.paths import NAMESPACE, Object
+
+SECRETS, MAPS = holders.secrets_path(NAMESPACE), holders.publications_path(NAMESPACE)
+WEBHOOKS = CARRIERS["ValidatingWebhookConfiguration"]
+PAUSE = timedelta(minutes=10)
+SETTINGS = Settings(pause=PAUSE - TAKES)
+
+
+class Certificates:
+    """Secrets in the product's namespace, and what an administrator sees of them."""
+
+    def __init__(self, admin: Cluster) -> None:
+        self.admin = admin
+        self.now = datetime.now(timezone.utc).replace(microsecond=0)
+
+    def add(
+        self,
+        name: str,
+        component: str = "kubevirt",
+        *,
+        annotations: dict[str, str] | None = None,
+        data: dict[str, str] | None = None,
+        immutable: bool = False,
+    ) -> Object:
+        """Create the Secret of a server, as somebody labels one who wants it renewed."""
+        told = {holders.NAMES: f"{name}.svc,127.0.0.1", **(annotations or {})}
+        metadata = {"name": name, "labels": {LABEL: component}, "annotations": told}
+        secret = {"metadata": metadata, "type": "Opaque", "data": data or {}, "immutable": immutable}
+        return self.admin.create(SECRETS, secret)
+
+    def secret(self, name: str) -> Object:
+        return self.admin.get(f"{SECRETS}/{name}")
+
+    def change(self, name: str, change: Object) -> None:
+        self.admin.patch(f"{SECRETS}/{name}", change)
+
+    def remove(self, path: str) -> None:
+        self.admin.delete(path, uid=self.admin.get(path)["metadata"]["uid"])
+
+    def ask(self, name: str) -> None:
+        self.change(name, {"metadata": {"annotations": {holders.RENEW: "now"}}})
+
+    def serial(self, name: str) -> str:
+        pair = holders.current(self.secret(name))
+        return issuing.serial(pair.parsed) if pair else ""
+
+    def publication(self, component: str = "kubevirt") -> Object | None:
+        """The ConfigMap of a component, None for none."""
+        path = f"{MAPS}/{COMPONENTS[component].publication}"
+        return self.admin.run(absent_ok(self.admin.api.get(path)))
+
+    def trusted(self, component: str = "kubevirt") -> str:
+        """What clients read."""
+        return "".join(holders.bundle_of(self.publication(component)))
+
+    def add_webhook(self, name: str, asked: str, url: str = "") -> Object:
+        """Create what asks for the bundle of a Secret; with a URL the API server asks there about the ConfigMaps that
+        have the label `test=admitted`, and takes none without an answer."""
+        rule = {"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["things"]}
+        hook: Object = {
+            "name": "hook.example.com",
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+            "rules": [rule],
+        }
+        service = {"service": {"namespace": NAMESPACE, "name": "validate"}}
+        hook |= {"failurePolicy": "Ignore", "clientConfig": service}
+        if url:
+            maps = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+            chosen = {"objectSelector": {"matchLabels": {"test": "admitted"}}, "rules": [maps]}
+            hook |= {"failurePolicy": "Fail", "clientConfig": {"url": url}, **chosen}
+        metadata = {"name": name, "annotations": {INJECT: f"{NAMESPACE}/{asked}"}}
+        return self.admin.create(WEBHOOKS, {"metadata": metadata, "webhooks": [hook]})
+
+    def events(self, name: str) -> dict[str, Object]:
+        """Reason → the one Event with it about an object."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/events"
+        found = self.admin.list(path, fields=f"involvedObject.name={name}")["items"]
+        return {item["reason"]: item for item in found}
+
+    def renew(self, door: Cluster, later: timedelta = timedelta(0)) -> list[ApiError]:
+        """One look through this door, `later` than the last one by the clock that is set; what went wrong."""
+        self.now += later
+        return door.run(renewed(door.api, SETTINGS, self.now))[1]
+
+
+@pytest.fixture
+def certificates(admin: Cluster) -> Iterator[Certificates]:
+    """Give the Secrets' namespace with nothing in it that a label picks; what a test leaves goes after it."""
+    clean(admin)
+    yield Certificates(admin)
+    clean(admin)
+
+
+def clean(admin: Cluster) -> None:
+    for path, labels in (
+        (SECRETS, LABEL),
+        (MAPS, LABEL),
+        (WEBHOOKS, ""),
+        (f"/api/v1/namespaces/{NAMESPACE}/events", ""),
+    ):
+        for item in admin.list(path, labels=labels)["items"]:
+            admin.delete(f"{path}/{item['metadata']['name']}", uid=item["metadata"]["uid"])

@@ -1,0 +1,347 @@
+"""The step on a real API server, under its own account: every state of a Secret, and two looks at once."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import logging
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from functions.certificates.looking import renewed
+from functions.certificates.settings import Settings
+from kube.certificates import holders, issuing
+from kube.certificates.announcements import FAILED, FOREIGN, NAMELESS, RENEWED, UNKNOWN
+from kube.certificates.components import COMPONENTS, LABEL
+from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
+from kube.door.cluster import Cluster
+from kube.paths import NAMESPACE
+from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, SETTINGS, WEBHOOKS, Certificates
+from tests.functions.conftest import Functions
+from tests.functions.hints import tick
+from tests.proofs import proves
+
+STEP = "renew-certificates"
+AUTHORITY = COMPONENTS["kubevirt"].authority
+_numbers = itertools.count(1)
+
+
+def hint(kind: str, name: str) -> CloudEvent:
+    """What ApiServerSource says of a Secret in `mode: Reference`."""
+    about = {"kind": "Secret", "apiversion": "v1", "name": name, "namespace": NAMESPACE}
+    attributes = {"id": f"secret-{next(_numbers)}", "source": "https://kubernetes.example", "type": kind, **about}
+    data = {"apiVersion": "v1", "kind": "Secret", "namespace": NAMESPACE, "name": name}
+    return CloudEvent({**attributes, "datacontenttype": "application/json"}, data)
+
+
+@pytest.fixture
+def door(functions: Functions) -> Cluster:
+    """The API server as the step's own account sees it."""
+    return functions.clusters[STEP]
+
+
+@proves("OSV-20", "OSV-23")
+def test_a_labelled_secret_gets_a_certificate_that_its_clients_believe(
+    functions: Functions, certificates: Certificates
+) -> None:
+    """On a tick, under the account's own rights: a pair, what clients trust, and an Event that says so."""
+    certificates.add("api")
+
+    functions.answer(STEP, tick())
+
+    secret = certificates.secret("api")
+    shown = holders.text(secret, CERTIFICATE)
+    assert holders.current(secret)
+    assert issuing.names(shown) == ["api.svc", "127.0.0.1"]
+    assert holders.text(secret, TRUSTED) == certificates.trusted()
+    assert issuing.is_signed_by(shown, certificates.trusted())
+    assert certificates.serial("api") in certificates.events("api")[RENEWED]["message"]
+
+
+@proves("OSV-23")
+def test_our_own_webhooks_certificate_and_configuration_are_served_by_the_same_code(
+    functions: Functions, certificates: Certificates
+) -> None:
+    """The Secret that the server mounts, and the bundle in the configuration that the API server reads."""
+    certificates.add("validate", "ours")
+    certificates.add_webhook("nodemaintenance-validate", "validate")
+
+    functions.answer(STEP, tick())
+
+    (hook,) = certificates.admin.get(f"{WEBHOOKS}/nodemaintenance-validate")["webhooks"]
+    assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.trusted("ours")
+    assert holders.current(certificates.secret("validate"))
+
+
+@proves("X-3")
+def test_where_nothing_is_due_nothing_is_written(functions: Functions, certificates: Certificates) -> None:
+    certificates.add("api")
+    functions.answer(STEP, tick())
+    versions = [item["metadata"]["resourceVersion"] for item in certificates.admin.list(SECRETS)["items"]]
+    published = certificates.publication()
+
+    functions.answer(STEP, tick())
+    functions.answer(STEP, hint(events.REFERENCE_UPDATED, "api"))
+
+    assert [item["metadata"]["resourceVersion"] for item in certificates.admin.list(SECRETS)["items"]] == versions
+    assert certificates.publication() == published
+
+
+@proves("OSV-20")
+def test_a_secret_that_is_deleted_comes_back_on_the_hint(functions: Functions, certificates: Certificates) -> None:
+    certificates.add("api")
+    functions.answer(STEP, tick())
+    before = certificates.serial("api"), certificates.trusted()
+    certificates.remove(f"{SECRETS}/api")
+
+    functions.answer(STEP, hint(events.REFERENCE_DELETED, "api"))
+
+    assert certificates.serial("api") not in ("", before[0])
+    assert certificates.trusted() == before[1]
+    assert certificates.secret("api")["metadata"]["labels"] == {LABEL: "kubevirt"}
+
+
+@proves("OSV-20")
+def test_a_corrupt_secret_is_mended_on_the_hint(functions: Functions, certificates: Certificates) -> None:
+    certificates.add("api")
+    functions.answer(STEP, tick())
+    certificates.change("api", {"data": holders.encoded({CERTIFICATE: "garbage", KEY: "garbage"})})
+
+    functions.answer(STEP, hint(events.REFERENCE_UPDATED, "api"))
+
+    assert issuing.is_signed_by(holders.text(certificates.secret("api"), CERTIFICATE), certificates.trusted())
+
+
+@proves("OSV-20", "OSV-22")
+def test_authority_and_bundle_that_are_deleted_lock_nobody_out(door: Cluster, certificates: Certificates) -> None:
+    certificates.add("api")
+    certificates.renew(door)
+    before, serial = certificates.trusted(), certificates.serial("api")
+    certificates.remove(f"{SECRETS}/{AUTHORITY}")
+
+    certificates.renew(door)
+    published, kept = certificates.trusted(), certificates.serial("api")
+    certificates.remove(f"{MAPS}/{COMPONENTS['kubevirt'].publication}")
+    certificates.renew(door)
+    again = certificates.trusted()
+    certificates.renew(door, PAUSE)
+
+    assert before in published
+    assert kept == serial != certificates.serial("api")
+    assert again == published == certificates.trusted()
+
+
+@proves("OSV-20", "OSV-21", "OSV-22")
+def test_the_serial_changes_at_the_due_time_and_a_pause_after_the_bundle(
+    door: Cluster, certificates: Certificates
+) -> None:
+    certificates.add("api")
+    certificates.renew(door)
+    serial, trusted = certificates.serial("api"), certificates.trusted()
+
+    certificates.renew(door, timedelta(hours=23))
+    early = certificates.serial("api"), certificates.trusted()
+    certificates.renew(door, timedelta(hours=2))
+    due = certificates.serial("api"), certificates.trusted()
+    certificates.renew(door, PAUSE)
+
+    assert early == (serial, trusted)
+    assert due[0] == serial
+    assert due[1].endswith(trusted)
+    assert due[1] != trusted
+    assert certificates.serial("api") != serial
+    assert certificates.trusted() == due[1]
+
+
+@proves("OSV-23")
+def test_what_has_no_label_is_never_touched(door: Cluster, certificates: Certificates) -> None:
+    """Neither by a tick, nor when it lost its label, nor when it has the name of one that is remembered."""
+    certificates.admin.create(SECRETS, {"metadata": {"name": "plain"}, "type": "Opaque"})
+    certificates.add("api")
+    certificates.renew(door)
+    certificates.change("api", {"metadata": {"labels": {LABEL: None}}, "data": None})
+    before = [certificates.secret(name) for name in ("plain", "api")]
+
+    certificates.renew(door, timedelta(days=2))
+    certificates.renew(door, PAUSE)
+
+    assert [certificates.secret(name) for name in ("plain", "api")] == before
+    assert "api" not in holders.remembered(certificates.publication())
+    for name in ("plain", "api"):
+        certificates.remove(f"{SECRETS}/{name}")
+
+
+@proves("OSV-23")
+@pytest.mark.parametrize(
+    ("name", "component", "annotations", "reason"),
+    [
+        ("strange", "teapot", {}, UNKNOWN),
+        ("theirs", "kubevirt", {holders.CERT_MANAGER: "theirs"}, FOREIGN),
+        ("nameless", "kubevirt", {holders.NAMES: " , "}, NAMELESS),
+    ],
+)
+def test_what_is_not_ours_to_renew_is_announced_and_skipped(
+    functions: Functions,
+    certificates: Certificates,
+    name: str,
+    component: str,
+    annotations: dict[str, str],
+    reason: str,
+) -> None:
+    """One Event, however many ticks; the others are renewed."""
+    before = certificates.add(name, component, annotations=annotations)
+    certificates.add("api")
+
+    functions.answer(STEP, tick())
+    told = certificates.events(name)
+    functions.answer(STEP, tick())
+
+    assert told.keys() == {reason}
+    assert told[reason]["type"] == "Warning"
+    assert certificates.events(name) == told
+    assert certificates.secret(name) == before
+    assert certificates.serial("api")
+
+
+@proves("OSV-22", "OSV-23")
+def test_a_certificate_of_somebody_else_is_believed_until_ours_follows(
+    door: Cluster, certificates: Certificates
+) -> None:
+    component = COMPONENTS["cdi"]
+    signer = issuing.new_authority(component, certificates.now)
+    theirs = issuing.new_serving(signer, ["api.svc"], component, certificates.now)
+    entries = {CERTIFICATE: theirs.certificate, KEY: theirs.key, TRUSTED: signer.certificate}
+    certificates.add("api", data=holders.encoded(entries))
+
+    certificates.renew(door)
+    published, shown = certificates.trusted(), holders.text(certificates.secret("api"), CERTIFICATE)
+    certificates.renew(door, PAUSE)
+
+    assert signer.certificate in issuing.certificates(published)
+    assert shown == theirs.certificate
+    assert holders.text(certificates.secret("api"), CERTIFICATE) != theirs.certificate
+    assert certificates.trusted() == published
+
+
+@proves("X-2", "OSV-20")
+@pytest.mark.parametrize("age", [timedelta(0), timedelta(days=1), timedelta(days=1) + PAUSE])
+def test_two_looks_at_once_do_no_harm(
+    door: Cluster, admin: Cluster, certificates: Certificates, age: timedelta
+) -> None:
+    """From nothing, at the due time, and at the end of the pause: one authority more, and all believe all."""
+    for name in ("api", "handler", "controller"):
+        certificates.add(name)
+    if age:
+        certificates.renew(door)
+        certificates.renew(door, timedelta(days=1))
+    count = len(holders.bundle_of(certificates.publication()))
+    moment = certificates.now + PAUSE if age > timedelta(days=1) else certificates.now
+
+    looks = door.together(*(renewed(door.api, SETTINGS, moment) for _ in range(4)))
+
+    assert [errors for _, errors in looks] == [[]] * 4
+    signers = holders.bundle_of(certificates.publication())
+    assert len(signers) == max(count, 1)
+    for name in ("api", "handler", "controller"):
+        secret = certificates.secret(name)
+        shown = holders.text(secret, CERTIFICATE)
+        assert holders.current(secret)
+        assert any(issuing.is_signed_by(shown, signer) for signer in signers)
+        assert holders.text(secret, TRUSTED) == "".join(signers)
+
+
+def test_a_configuration_that_we_may_not_write_stops_nothing_and_is_announced(
+    functions: Functions, certificates: Certificates
+) -> None:
+    """It never worked by our authority: the server that it asks gets its certificate all the same."""
+    certificates.add("api")
+    certificates.add_webhook("of-somebody-else", "api")
+
+    functions.answer(STEP, tick())
+
+    told = certificates.events(COMPONENTS["kubevirt"].publication)[FAILED]["message"]
+    assert "of-somebody-else" in told
+    assert certificates.serial("api")
+
+
+@proves("OSV-22")
+def test_a_configuration_that_works_by_us_is_not_left_behind(door: Cluster, certificates: Certificates) -> None:
+    """One that trusts the authority in use and that we may not write any more: no other authority signs before it can
+    follow, and the failure is said."""
+    certificates.add("api")
+    certificates.add_webhook("not-ours-to-write", "api")
+    certificates.renew(certificates.admin)
+    serial = certificates.serial("api")
+
+    errors = certificates.renew(door, timedelta(days=1))
+    certificates.renew(door, PAUSE)
+    kept = certificates.serial("api")
+    certificates.renew(certificates.admin, timedelta(0))
+    certificates.renew(certificates.admin, PAUSE)
+
+    assert [error.status for error in errors] == [403]
+    assert kept == serial != certificates.serial("api")
+
+
+@proves("OSV-20")
+def test_who_asks_by_the_annotation_gets_it_at_once(functions: Functions, certificates: Certificates) -> None:
+    certificates.add("api")
+    functions.answer(STEP, tick())
+    before = certificates.serial("api")
+    certificates.ask("api")
+
+    functions.answer(STEP, hint(events.REFERENCE_UPDATED, "api"))
+
+    assert certificates.serial("api") != before
+    assert holders.RENEW not in certificates.secret("api")["metadata"]["annotations"]
+
+
+def test_a_namespace_that_cannot_be_read_stops_no_other(door: Cluster, certificates: Certificates) -> None:
+    certificates.add("api")
+    settings = Settings(namespaces=("kube-system", NAMESPACE))
+
+    _, errors = door.run(renewed(door.api, settings, datetime.now(timezone.utc)))
+
+    assert [error.status for error in errors] == [403]
+    assert certificates.serial("api")
+
+
+@proves("OSV-23")
+def test_no_key_is_logged_announced_or_answered(
+    functions: Functions, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through a renewal, a repair, and a write that the server refuses."""
+    caplog.set_level(logging.DEBUG)
+    certificates.add("api")
+    certificates.add("frozen", immutable=True)
+    answers = [functions.post(STEP, tick()) for _ in range(2)]
+    keys = [holders.text(certificates.secret(name), KEY) for name in ("api", AUTHORITY)]
+    certificates.change("api", {"data": {KEY: base64.b64encode(keys[1].encode()).decode()}})
+    answers.append(functions.post(STEP, hint(events.REFERENCE_UPDATED, "api")))
+
+    said = "\n".join(record.getMessage() + json.dumps(record.__dict__, default=str) for record in caplog.records)
+    announced = json.dumps(certificates.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")["items"])
+    answered = "".join(answer.text for answer in answers)
+    assert "certificates: Issued" in said
+    assert FAILED in announced
+    for text in (said, announced, answered, json.dumps(certificates.publication())):
+        assert "PRIVATE KEY" not in text
+        assert base64.b64encode(b"-----BEGIN PRIVATE KEY").decode()[:24] not in text
+        assert not any(line in text for key in keys for line in key.splitlines()[1:-1])
+
+
+@pytest.mark.parametrize("pause", ["soon", "-1", "1.5", "999999999999", "²"])
+def test_a_pause_that_is_no_number_of_seconds_is_refused(pause: str) -> None:
+    with pytest.raises(ValueError, match="CERTIFICATE_PAUSE"):
+        Settings.of({"CERTIFICATE_PAUSE": pause})
+
+
+def test_namespaces_and_pause_are_read_from_the_environment() -> None:
+    found = Settings.of({"CERTIFICATE_NAMESPACES": " kubevirt, cdi ,", "CERTIFICATE_PAUSE": "60"})
+
+    assert found == Settings(("kubevirt", "cdi"), timedelta(seconds=60))
+    assert Settings.of({}) == Settings((NAMESPACE,), timedelta(minutes=10))

@@ -1,0 +1,334 @@
+"""Renewals beside clients at work, on a real API server and a real HTTPS server: nobody is locked out."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from functions.certificates.looking import renewed
+from functions.certificates.settings import Settings
+from kube.certificates.components import COMPONENTS
+from kube.door.cluster import Cluster
+from kube.door.errors import ApiError
+from localcluster import access
+from localcluster.cluster import LocalCluster
+from tests.functions.certificates.conftest import PAUSE, SECRETS, SETTINGS, Certificates
+from tests.functions.certificates.mounting import HOST, Mount, mounted, server
+from tests.functions.conftest import Functions
+from tests.proofs import proves
+from tests.sources import ROOT
+from tests.workload import Workload
+
+AUTHORITY = COMPONENTS["kubevirt"].authority
+ACCOUNT = access.service_account("renew-certificates")
+PATIENCE = 30
+PER_SECOND = 200
+READ_EVERY = 2.0
+"""Seconds between two looks of a client at the bundle."""
+REQUEST = b"GET / HTTP/1.1\r\nHost: api\r\n\r\n"
+
+
+def trusting(bundle: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=bundle)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+
+class Client(threading.Thread):
+    """Reads the published bundle and connects by it, again and again; remembers what went wrong."""
+
+    def __init__(self, certificates: Certificates, port: int) -> None:
+        super().__init__(daemon=True)
+        self._certificates, self._port = certificates, port
+        self._ends = threading.Event()
+        self.failures: list[str] = []
+        self.rounds = 0
+        self._done = threading.Condition()
+
+    def run(self) -> None:
+        while not self._ends.is_set():
+            bundle = self._certificates.trusted()
+            connection = http.client.HTTPSConnection(HOST, self._port, timeout=PATIENCE, context=trusting(bundle))
+            try:
+                connection.request("GET", "/")
+                assert connection.getresponse().status == 200
+            except OSError as error:  # ssl.SSLError is one
+                self.failures.append(str(error))
+            finally:
+                connection.close()
+            with self._done:
+                self.rounds += 1
+                self._done.notify_all()
+
+    def connects(self, times: int = 2) -> None:
+        """Return after so many more rounds: whatever is published now has been read by then."""
+        with self._done:
+            wanted = self.rounds + times
+            assert self._done.wait_for(lambda: self.rounds >= wanted, PATIENCE)
+
+    def end(self) -> None:
+        self._ends.set()
+        self.join()
+
+
+@contextmanager
+def client_at_work(certificates: Certificates, port: int) -> Iterator[Client]:
+    client = Client(certificates, port)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.end()
+
+
+def killed_after(quiet: LocalCluster, writes: int, moment: datetime) -> bool:
+    """Whether a look of its own process, which dies at that write, was killed; else it has done all there was."""
+    words = (str(quiet.kubeconfig_for(ACCOUNT)), moment.isoformat(), str(SETTINGS.pause.total_seconds()), str(writes))
+    command = [sys.executable, "-m", "tests.functions.certificates.dying", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode != 0
+
+
+@proves("OSV-20", "OSV-22", "X-2")
+def test_kill_between_each_two_writes_locks_no_client_out(
+    quiet: LocalCluster, certificates: Certificates, tmp_path: Path
+) -> None:
+    """Killed after the first write, and again, of whatever is left: from nothing, at the due time, and at the end
+    of the pause. A client that reads what is published connects all the while."""
+    today = datetime.now(timezone.utc).replace(microsecond=0)
+    begun = today - timedelta(days=1) - PAUSE
+    kills = 0
+    certificates.add("api")
+    certificates.add("handler")
+    certificates.add_webhook("nodemaintenance-validate", "api")
+    while killed_after(quiet, 1, begun):
+        kills += 1
+    first = certificates.serial("api")
+    with (
+        mounted(quiet.kubeconfig, SECRETS, "api", tmp_path) as mount,
+        server(tmp_path) as port,
+    ):
+        assert mount.came.wait(PATIENCE)
+        with client_at_work(certificates, port) as client:
+            for moment in (today - PAUSE, today):
+                while killed_after(quiet, 1, moment):
+                    kills += 1
+                    client.connects()
+                client.connects()
+
+    assert certificates.serial("api") != first
+    assert len(mount.shown) > 1
+    assert kills >= 14
+    assert client.failures == []
+
+
+@proves("OSV-22")
+@pytest.mark.alone
+def test_rotations_under_two_hundred_connections_a_second_fail_none(
+    quiet: LocalCluster, functions: Functions, certificates: Certificates, tmp_path: Path
+) -> None:
+    """One rotation of authority and server, then two inside one pause. Clients read the bundle every two seconds, the
+    server changes four seconds after it at the earliest; connections that were open before stay open to the end."""
+    door = functions.clusters["renew-certificates"]
+    settings = Settings(pause=timedelta(seconds=2 * READ_EVERY))
+    certificates.add("api")
+    door.run(renewed(door.api, settings, datetime.now(timezone.utc)))
+    with (
+        mounted(quiet.kubeconfig, SECRETS, "api", tmp_path) as mount,
+        server(tmp_path) as port,
+    ):
+        assert mount.came.wait(PATIENCE)
+        crowd = Crowd(certificates.admin, port, certificates.trusted())
+        asyncio.run(crowd.run(Rotations(door, settings, certificates, mount)))
+
+    assert crowd.failures == []
+    assert crowd.answered >= PER_SECOND * crowd.seconds
+    assert [len(set(ports)) for ports in crowd.open.values()] == [1] * len(crowd.open)
+    assert all(len(ports) > crowd.seconds for ports in crowd.open.values())
+    assert len(mount.shown) == 3  # the second of the two inside one pause overtook the first one
+    assert len(certificates.trusted().split("BEGIN CERTIFICATE")) == 5
+
+
+@proves("OSV-22", "OSV-23")
+def test_a_webhooks_certificate_changes_while_objects_are_created_and_none_is_refused(
+    quiet: LocalCluster, functions: Functions, certificates: Certificates, work: Workload, tmp_path: Path
+) -> None:
+    """The API server calls a server with our certificate and takes nothing without its answer, all through two
+    rotations of authority and certificate."""
+    door = functions.clusters["renew-certificates"]
+    settings = Settings(pause=timedelta(seconds=1))
+    certificates.add("api")
+    door.run(renewed(door.api, settings, datetime.now(timezone.utc)))
+    creator = Creator(certificates.admin, work.namespace)
+    with mounted(quiet.kubeconfig, SECRETS, "api", tmp_path) as mount, server(tmp_path) as port:
+        assert mount.came.wait(PATIENCE)
+        certificates.add_webhook("nodemaintenance-validate", "api", f"https://{HOST}:{port}/admit")
+        creator.until(allowed=False)  # asked, and without a CA nobody is believed
+        rotations = Rotations(door, settings, certificates, mount)
+        rotations.tick()
+        creator.until(allowed=True)
+        with creator.at_work():
+            rotations.rotate_until_shown(2)
+            rotations.rotate_until_shown(3)
+
+    assert creator.refused == []
+    assert creator.created > 50
+    assert len(mount.shown) == 3
+
+
+class Creator:
+    """Creates ConfigMaps that the API server asks the webhook about, one after another."""
+
+    def __init__(self, admin: Cluster, namespace: str) -> None:
+        self._admin, self._path = admin, f"/api/v1/namespaces/{namespace}/configmaps"
+        self.created = 0
+        self.refused: list[str] = []
+        self._ends = threading.Event()
+
+    def create(self) -> str:
+        """What the API server says against it, "" for nothing."""
+        try:
+            self._admin.create(self._path, {"metadata": {"generateName": "admitted-", "labels": {"test": "admitted"}}})
+        except ApiError as error:
+            return error.message
+        return ""
+
+    def until(self, *, allowed: bool) -> None:
+        """Create until one is allowed, or refused: the API server takes a configuration when it hears of it."""
+        end = time.monotonic() + PATIENCE
+        while (self.create() == "") is not allowed:
+            assert time.monotonic() < end
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Create without end within the block, and keep what was refused."""
+        thread = threading.Thread(target=self._work)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ends.set()
+            thread.join()
+
+    def _work(self) -> None:
+        while not self._ends.is_set():
+            if message := self.create():
+                self.refused.append(message)
+            self.created += 1
+
+
+class Rotations:
+    """Ticks, and at certain ticks somebody who asks for a new authority."""
+
+    def __init__(self, door: Cluster, settings: Settings, certificates: Certificates, mount: Mount) -> None:
+        self._door, self._settings, self._certificates, self._mount = door, settings, certificates, mount
+
+    def run(self) -> None:
+        """Return when all have been done and every server shows the last one's certificate."""
+        self.rotate_until_shown(2)
+        self._rotate()
+        time.sleep(self._settings.pause.total_seconds() / 2)  # amid the pause: what is measured is time itself
+        self.rotate_until_shown(3)
+
+    def rotate_until_shown(self, count: int) -> None:
+        """Return when the server shows its certificate of so many."""
+        self._rotate()
+        end = time.monotonic() + PATIENCE
+        while len(self._mount.shown) < count:
+            assert time.monotonic() < end
+            self._mount.came.clear()
+            self.tick()
+            self._mount.came.wait(0.2)
+
+    def _rotate(self) -> None:
+        self._certificates.ask(AUTHORITY)
+        self.tick()
+
+    def tick(self) -> None:
+        """What the step does then."""
+        _, errors = self._door.run(renewed(self._door.api, self._settings, datetime.now(timezone.utc)))
+        assert errors == []
+
+
+class Crowd:
+    """Clients that begin 200 connections a second, each by the bundle as it was read within the last two; and some
+    that keep theirs."""
+
+    def __init__(self, admin: Cluster, port: int, bundle: str) -> None:
+        self._admin, self._port = admin, port
+        self._contexts = [trusting(bundle)] * 5
+        self._ends = asyncio.Event()
+        self.failures: list[str] = []
+        self.answered = 0
+        self.seconds = 0.0
+        self.open: dict[int, list[str]] = {number: [] for number in range(4)}
+
+    async def run(self, rotations: Rotations) -> None:
+        began = time.monotonic()
+        stays = [asyncio.create_task(self._stay(number)) for number in self.open]
+        reads = [asyncio.create_task(self._read(number)) for number in range(len(self._contexts))]
+        comes = asyncio.create_task(self._come())
+        await asyncio.to_thread(rotations.run)
+        await asyncio.sleep(READ_EVERY)  # connections by the last certificate, too
+        self.seconds = time.monotonic() - began
+        self._ends.set()
+        await asyncio.gather(comes, *stays, *reads)
+
+    async def _read(self, number: int) -> None:
+        """Read the bundle again and again, each of several clients at another moment."""
+        path = f"/api/v1/namespaces/node-maintenance/configmaps/{COMPONENTS['kubevirt'].publication}"
+        await asyncio.sleep(number * READ_EVERY / len(self._contexts))
+        while not self._ends.is_set():
+            read = await asyncio.to_thread(self._admin.get, path)
+            self._contexts[number] = trusting(read["data"]["ca-bundle.crt"])
+            await asyncio.sleep(READ_EVERY)
+
+    async def _come(self) -> None:
+        """Begin a connection at each two-hundredth of a second, whether those before are done or not.
+
+        What a busy machine is late with is made up for, so that there are as many in all.
+        """
+        began, tasks = time.monotonic(), list[asyncio.Task[None]]()
+        while not self._ends.is_set() or len(tasks) < PER_SECOND * self.seconds:
+            due = began + len(tasks) / PER_SECOND
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            tasks.append(asyncio.create_task(self._connect(self._contexts[len(tasks) % len(self._contexts)])))
+        await asyncio.gather(*tasks)
+
+    async def _connect(self, context: ssl.SSLContext) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(HOST, self._port, ssl=context)
+            await self._asked(reader, writer)
+            writer.close()
+            self.answered += 1
+        except OSError as error:
+            self.failures.append(str(error))
+
+    async def _stay(self, number: int) -> None:
+        """Ask on one connection again and again."""
+        reader, writer = await asyncio.open_connection(HOST, self._port, ssl=self._contexts[0])
+        while not self._ends.is_set():
+            self.open[number].append(await self._asked(reader, writer))
+            await asyncio.sleep(0.25)
+        writer.close()
+
+    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+        """The port that the server sees."""
+        writer.write(REQUEST)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        return (await reader.readexactly(length)).decode()

@@ -1,0 +1,338 @@
+"""What comes next: every state of a component's Secrets, and that no state between two writes locks a client out."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from kube.certificates import holders, issuing
+from kube.certificates.components import COMPONENTS, LABEL
+from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
+from kube.certificates.injection import INJECT, carries
+from kube.certificates.planning import ISSUED, MADE, NOTED, PUBLISHED, SHARED, TAKEN, next_write
+from tests.kube.certificates.world import PAUSE, SPACE, World
+from tests.proofs import proves
+
+LITTLE = timedelta(seconds=1)
+
+
+@pytest.fixture
+def world() -> World:
+    """A component with two servers that are served."""
+    made = World("kubevirt", "api", "handler")
+    made.settle()
+    return made
+
+
+def webhook(world: World) -> None:
+    """What asks for the bundle by the annotation."""
+    metadata = {"annotations": {INJECT: f"{SPACE}/api"}}
+    world.put("ValidatingWebhookConfiguration", "hook", {"metadata": metadata, "webhooks": [{"clientConfig": {}}]})
+
+
+@proves("OSV-20")
+def test_from_nothing_every_server_gets_its_certificate_at_once() -> None:
+    world = World("cdi", "api")
+
+    done = [write.reason for write in world.writes()]
+
+    assert done == [MADE, PUBLISHED, TAKEN, ISSUED, NOTED]
+    assert world.accepts("api")
+    assert issuing.names(world.shown("api")) == ["api.svc"]
+    assert holders.text(world.secret("api"), TRUSTED) == "".join(world.trusted())
+
+
+@proves("X-3")
+def test_where_nothing_is_due_nothing_is_written(world: World) -> None:
+    world.now += timedelta(hours=12)
+
+    assert world.settle() == []
+
+
+@proves("OSV-22")
+def test_a_new_authority_is_published_beside_the_old_one_before_any_server_shows_it(world: World) -> None:
+    """The order of the writes, and that nothing moves on before the pause is over."""
+    webhook(world)
+    world.settle()
+    before, serials = world.trusted(), (world.serial("api"), world.serial("handler"))
+    world.now += timedelta(days=1)
+
+    made = [(write.reason, write.of[0]) for write in world.writes()]
+    published = world.trusted()
+    world.now += PAUSE - LITTLE
+    paused = world.settle()
+    kept = (world.serial("api"), world.serial("handler"))
+    world.now += LITTLE
+    switched = [write.reason for write in world.writes()]
+
+    assert made == [
+        (MADE, "Secret"),
+        *[(SHARED, "Secret")] * 2,
+        (SHARED, "ValidatingWebhookConfiguration"),
+        (PUBLISHED, "ConfigMap"),
+    ]
+    assert published[1:] == before
+    assert len(published) == 2
+    assert (paused, kept) == ([], serials)
+    assert switched == [TAKEN, ISSUED, ISSUED, NOTED]
+    assert world.trusted() == published
+    assert all(world.accepts(name, published) for name in ("api", "handler"))
+
+
+@proves("OSV-22")
+def test_two_rotations_inside_one_pause_keep_both_old_authorities(world: World) -> None:
+    """And whoever has read what was published the pause before a server changes believes it after."""
+    authority = world.component.authority
+    first = world.trusted()
+
+    for _ in range(2):
+        world.secret(authority)["metadata"]["annotations"] = {holders.RENEW: "now"}
+        world.settle()
+        world.now += PAUSE / 2
+    both = world.trusted()
+    world.now += PAUSE / 2
+    world.settle()
+
+    assert len(both) == 3
+    assert set(first) < set(both)
+    assert world.trusted() == both
+    assert world.accepts("api", both)
+    assert holders.RENEW not in world.secret(authority)["metadata"].get("annotations", {})
+
+
+@proves("OSV-22")
+def test_an_old_authority_is_trusted_until_it_expires_and_no_longer(world: World) -> None:
+    """A server that takes its new certificate late goes on being believed; and bundles do not grow."""
+    (old,) = world.trusted()
+    most = 0
+    while world.now < issuing.ends(old):
+        assert old in world.trusted()
+        world.now += timedelta(hours=1)
+        world.settle()
+        most = max(most, len(world.trusted()))
+
+    assert old not in world.trusted()
+    assert most == 3
+
+
+@proves("OSV-20")
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {CERTIFICATE: "garbage", KEY: "garbage"},
+        {CERTIFICATE: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
+    ],
+)
+def test_a_corrupt_certificate_is_replaced_at_once_by_the_same_authority(world: World, broken: dict[str, str]) -> None:
+    trusted, other = world.trusted(), world.serial("handler")
+    world.secret("api")["data"] = holders.encoded(broken)
+
+    done = [write.reason for write in world.writes()]
+
+    assert done == [ISSUED, NOTED]
+    assert world.accepts("api", trusted)
+    assert world.serial("handler") == other
+
+
+@proves("OSV-20")
+def test_a_key_of_another_certificate_is_corrupt(world: World) -> None:
+    world.secret("api")["data"][KEY] = world.secret("handler")["data"][KEY]
+
+    world.settle()
+
+    assert holders.current(world.secret("api"))
+
+
+@proves("OSV-20")
+def test_a_secret_that_is_gone_comes_again_as_it_was(world: World) -> None:
+    before = world.objects.pop(("Secret", "api"))
+    trusted = world.trusted()
+
+    world.settle()
+
+    again = world.secret("api")
+    assert again["type"] == before["type"]
+    assert again["metadata"]["labels"] == before["metadata"]["labels"]
+    assert issuing.names(world.shown("api")) == ["api.svc"]
+    assert world.accepts("api", trusted)
+
+
+@proves("OSV-20", "OSV-22")
+@pytest.mark.parametrize("lost", ["gone", "corrupt"])
+def test_a_lost_authority_is_followed_by_another_without_locking_a_client_out(world: World, lost: str) -> None:
+    before, serial = world.trusted(), world.serial("api")
+    if lost == "gone":
+        del world.objects["Secret", world.component.authority]
+    else:
+        world.secret(world.component.authority)["data"] = holders.encoded({CERTIFICATE: "garbage"})
+
+    world.settle()
+    published = world.trusted()
+    kept = world.serial("api")
+    world.now += PAUSE
+    world.settle()
+
+    assert kept == serial
+    assert published[1:] == before
+    assert world.accepts("api", published)
+    assert world.serial("api") != serial
+
+
+@proves("OSV-20")
+def test_with_authority_and_a_secret_lost_together_the_server_is_not_kept_waiting(world: World) -> None:
+    del world.objects["Secret", world.component.authority]
+    del world.objects["Secret", "api"]
+
+    world.settle()
+
+    assert world.accepts("api")
+    assert world.accepts("handler")
+
+
+@proves("OSV-22")
+def test_a_certificate_of_somebody_else_is_believed_until_ours_takes_its_place() -> None:
+    """Its signer is published with ours, and only a pause after that the server changes."""
+    theirs = World("cdi", "api")
+    theirs.settle()
+    world = World("cdi")
+    world.add_server(
+        "api", data={entry: holders.text(theirs.secret("api"), entry) for entry in (CERTIFICATE, KEY, TRUSTED)}
+    )
+    foreign = world.shown("api")
+
+    world.settle()
+    kept, published = world.shown("api"), world.trusted()
+    world.now += PAUSE
+    world.settle()
+
+    assert kept == foreign
+    assert set(theirs.trusted()) < set(published)
+    assert world.shown("api") != foreign
+    assert world.accepts("api", published)
+
+
+@proves("OSV-20", "OSV-22")
+def test_when_the_published_bundle_is_lost_the_same_one_is_published(world: World) -> None:
+    world.now += timedelta(days=1)
+    world.settle()
+    before = world.trusted()
+    del world.objects["ConfigMap", world.component.publication]
+
+    world.settle()
+
+    assert len(before) == 2
+    assert world.trusted() == before
+
+
+def test_who_may_write_the_bundle_alone_makes_nobody_trusted(world: World) -> None:
+    """The ConfigMap is read by many, and believed where nothing else is left."""
+    stranger = World("macpool", "api")
+    stranger.settle()
+    before = world.trusted()
+    publication = world.objects["ConfigMap", world.component.publication]
+    publication["data"][holders.BUNDLE] += "".join(stranger.trusted())
+
+    world.settle()
+
+    assert world.trusted() == before
+
+
+@proves("OSV-20")
+def test_who_asks_gets_a_new_certificate_once(world: World) -> None:
+    before = world.serial("api"), world.serial("handler")
+    world.secret("api")["metadata"]["annotations"][holders.RENEW] = "now"
+
+    world.settle()
+    again = world.settle()
+
+    assert world.serial("api") != before[0]
+    assert world.serial("handler") == before[1]
+    assert again == []
+    assert world.secret("api")["metadata"]["annotations"] == {holders.NAMES: "api.svc"}
+
+
+def test_other_names_are_another_certificate(world: World) -> None:
+    world.secret("api")["metadata"]["annotations"][holders.NAMES] = "api.svc, 127.0.0.1"
+
+    world.settle()
+
+    assert issuing.names(world.shown("api")) == ["api.svc", "127.0.0.1"]
+
+
+def test_without_names_nothing_is_issued_and_the_others_are() -> None:
+    world = World("cdi", "api")
+    world.put("Secret", "dumb", {"metadata": {"labels": {LABEL: "cdi"}}, "type": "Opaque"})
+
+    world.settle()
+
+    assert world.accepts("api")
+    assert holders.current(world.secret("dumb")) is None
+
+
+@proves("OSV-20", "OSV-22")
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_between_any_two_writes_a_client_with_the_published_bundle_connects(component: str) -> None:
+    """Over four periods, with all that can be lost lost in turn: clients that read the bundle at once, and clients that
+    read it a pause ago, believe every server that has a certificate."""
+    world = World(component, "api", "handler")
+    webhook(world)
+    world.settle()
+    read = [(world.now, world.trusted())]
+    losses = [("Secret", "api"), ("Secret", world.component.authority), ("ConfigMap", world.component.publication)]
+    steps = 0
+    while world.now < read[0][0] + 4 * world.component.period:
+        world.now += PAUSE if next_write(world.state(), world.now + PAUSE, PAUSE) else world.component.period / 8
+        if steps % 5 == 4:
+            world.objects.pop(losses[steps // 5 % 3])
+        steps += 1
+        for _ in world.writes():
+            there = [name for name in ("api", "handler") if ("Secret", name) in world.objects]
+            if world.trusted():
+                assert all(world.accepts(name) for name in there)
+            late = [bundle for at, bundle in read if at <= world.now - PAUSE][-1]
+            assert all(world.accepts(name, late) for name in there)
+        read.append((world.now, world.trusted()))
+        assert carries(world.objects["ValidatingWebhookConfiguration", "hook"], "".join(world.trusted()))
+
+    assert steps > 30
+
+
+def test_what_is_noted_has_names_and_dates_and_no_key(world: World) -> None:
+    publication = world.objects["ConfigMap", world.component.publication]
+    status = json.loads(publication["data"][holders.STATUS])
+
+    assert status.keys() == {"api", "handler", world.component.authority}
+    assert status["api"]["serial"] == world.serial("api")
+    assert status["api"]["ends"] > status["api"]["renewal"] > status["api"]["begins"]
+    assert "PRIVATE" not in json.dumps(publication)
+
+
+def test_neither_a_pair_nor_a_write_shows_a_key_when_it_is_printed(world: World) -> None:
+    world.now += timedelta(days=1)
+    write = next_write(world.state(), world.now, PAUSE)
+    pair = holders.current(world.secret("api"))
+
+    assert write is not None
+    assert pair is not None
+    for text in (repr(write), str(write), repr(pair), str([pair])):
+        assert "data" not in text
+        assert "PRIVATE" not in text
+
+
+def test_an_authority_that_is_taken_out_of_its_secret_is_trusted_no_longer(world: World) -> None:
+    """What is left to do about a stolen key, once every server shows a certificate of another authority."""
+    authority, (stolen,) = world.component.authority, world.trusted()
+    world.secret(authority)["metadata"]["annotations"] = {holders.RENEW: "now"}
+    world.settle()
+    world.now += PAUSE
+    world.settle()
+    world.secret(authority)["data"][TRUSTED] = world.secret(authority)["data"][CERTIFICATE]
+
+    world.settle()
+
+    assert stolen not in world.trusted()
+    assert world.accepts("api")
+    assert world.accepts("handler")

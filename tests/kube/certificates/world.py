@@ -1,0 +1,107 @@
+"""Objects as an API server would have them, changed by nothing but the writes that the rules decide on."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from kube.certificates import holders, issuing
+from kube.certificates.components import COMPONENTS, LABEL
+from kube.certificates.injection import asked_from
+from kube.certificates.planning import State, Write, next_write
+from kube.paths import Object
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+PAUSE = timedelta(minutes=10)
+SPACE = "somewhere"
+
+
+class World:
+    """One namespace, one component, a clock that is set."""
+
+    def __init__(self, component: str = "kubevirt", *servers: str) -> None:
+        self.component = COMPONENTS[component]
+        self.now = NOW
+        self.objects: dict[tuple[str, str], Object] = {}
+        self._versions = itertools.count(1)
+        for name in servers:
+            self.add_server(name)
+
+    def add_server(self, name: str, names: str = "", data: dict[str, str] | None = None) -> None:
+        metadata = {"labels": {LABEL: self.component.name}, "annotations": {holders.NAMES: names or f"{name}.svc"}}
+        self.put("Secret", name, {"metadata": metadata, "type": "Opaque", "data": holders.encoded(data or {})})
+
+    def put(self, kind: str, name: str, item: Object) -> None:
+        metadata = {**item["metadata"], "name": name, "resourceVersion": str(next(self._versions))}
+        self.objects[kind, name] = {**item, "kind": kind, "metadata": metadata}
+
+    def state(self) -> State:
+        """As `lookup` reads it."""
+        secrets = {name: item for (kind, name), item in self.objects.items() if kind == "Secret"}
+        authority = secrets.pop(self.component.authority, None)
+        publication = self.objects.get(("ConfigMap", self.component.publication))
+        known = holders.remembered(publication)
+        gone = [known[name] for name in known if name not in (*secrets, self.component.authority)]
+        carriers = [item for item in self.objects.values() if asked_from(item)[0] == SPACE]
+        return State(
+            self.component, SPACE, authority, publication, tuple(secrets.values()), tuple(gone), tuple(carriers)
+        )
+
+    def writes(self) -> Iterator[Write]:
+        """Every write until nothing is left to do, done one after another."""
+        while write := next_write(self.state(), self.now, PAUSE):
+            self.do(write)
+            yield write
+
+    def settle(self) -> list[Write]:
+        return list(self.writes())
+
+    def do(self, write: Write) -> None:
+        """Keep what a write brings; one that rests on an old version is an error."""
+        kind, name = write.of
+        body = copy.deepcopy(write.body)
+        if write.creates:
+            assert write.of not in self.objects
+            self.put(kind, name, body)
+            return
+        there = self.objects[write.of]
+        assert body["metadata"].pop("resourceVersion") == there["metadata"]["resourceVersion"]
+        self.put(kind, name, merged(there, body))
+
+    def secret(self, name: str) -> Object:
+        return self.objects["Secret", name]
+
+    def serial(self, name: str) -> str:
+        pair = holders.current(self.secret(name))
+        assert pair
+        return issuing.serial(pair.parsed)
+
+    def shown(self, name: str) -> str:
+        """The certificate that a server shows."""
+        return holders.text(self.secret(name), holders.CERTIFICATE)
+
+    def trusted(self) -> list[str]:
+        """What clients read."""
+        return holders.bundle_of(self.objects.get(("ConfigMap", self.component.publication)))
+
+    def accepts(self, name: str, trusted: list[str] | None = None) -> bool:
+        """Whether a client with the published bundle, or one it has read before, believes a server."""
+        shown = self.shown(name)
+        signers = self.trusted() if trusted is None else trusted
+        return any(issuing.is_signed_by(shown, each) and issuing.is_valid(each, self.now) for each in signers)
+
+
+def merged(there: Any, patch: Any) -> Any:
+    """A merge patch (RFC 7396)."""
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(there) if isinstance(there, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = merged(found.get(key), value)
+    return found
