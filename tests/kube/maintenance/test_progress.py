@@ -167,6 +167,21 @@ def test_since_stays_while_the_reason_does() -> None:
     assert "uid" not in item["status"]["blockedPods"][0]
 
 
+def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
+    """NMO-12: each is blocked since its own time."""
+    first, second = (
+        {"namespace": name, "name": "a", "reason": "Forbidden", "message": "m"} for name in ("ns", "other")
+    )
+    pods = (pod("a"), pod("a", namespace="other"))
+    item = after(maintenance(), *pods, findings=Findings(blocked=[first]))
+    both = after(item, *pods, findings=Findings(blocked=[first, second]), now=LATER)
+
+    assert [(it["namespace"], it["since"]) for it in both["status"]["blockedPods"]] == [
+        ("ns", STAMP),
+        ("other", m.timestamp(LATER)),
+    ]
+
+
 def test_a_blocked_pod_that_is_gone_or_on_its_way_is_not_blocked() -> None:
     """NMO-12: what was blocked a moment ago is judged by the pods that are there now."""
     said = [
