@@ -167,6 +167,25 @@ def test_since_stays_while_the_reason_does() -> None:
     assert "uid" not in item["status"]["blockedPods"][0]
 
 
+def test_another_budget_is_another_time() -> None:
+    """NMO-12: what blocks it now has not blocked it before."""
+    first = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
+    item = after(maintenance(), pod("a"), findings=Findings(blocked=[first]))
+    other = after(item, pod("a"), findings=Findings(blocked=[{**first, "budget": "c"}]), now=LATER)
+
+    assert [it["since"] for it in other["status"]["blockedPods"]] == [m.timestamp(LATER)]
+
+
+def test_events_that_are_written_together_follow_each_other() -> None:
+    """X-6: each adds to what those before it have added: two renewals that failed in a row are two."""
+    findings = [Findings("x", lease_errors=1), Findings("y", lease_errors=2)]
+
+    patch = status_patch(maintenance({}), IN_MAINTENANCE, [pod("a")], findings, NOW)
+
+    assert patch is not None
+    assert m.lease_errors({"status": patch["status"]}) == 2
+
+
 def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
     """NMO-12: each is blocked since its own time."""
     first, second = (
