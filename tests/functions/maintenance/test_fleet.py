@@ -131,3 +131,15 @@ def test_a_real_drain_is_in_the_figures_and_a_replay_of_it_is_not(functions: Fun
     functions.post("status", marks.marked(said(events.NODE_DRAINED, drained), "r", dry_run=False))
 
     assert figures() == after
+
+
+def test_one_that_is_deleted_is_ending_whatever_its_phase() -> None:
+    """docs/observability.md: its node is not given back yet, so it is counted, and once."""
+    item = with_status(phase="Succeeded")
+    ending = {**item, "metadata": {**item["metadata"], "deletionTimestamp": ago(1)}}
+    fleet = Fleet()
+
+    fleet.update([item, ending])
+
+    phases = {labels[1]: count for labels, count in shown(fleet).items() if labels[0] == "maintenances"}
+    assert (phases["Succeeded"], phases["Ending"]) == (1, 1)
