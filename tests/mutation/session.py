@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -113,7 +113,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
         mine = [item for item in session.items if files.index(item.path) % work.shares == work.share]
         _list(mine, Outcomes(Path(work.outcomes)))
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]  # it takes None
+        threading.settrace(None)
     return True
 
 
@@ -133,12 +133,12 @@ def _list(items: list[pytest.Item], outcomes: Outcomes) -> None:
         outcomes.add(listed=item.nodeid, seconds=seconds, reached=reached, failed=said)
 
 
-def _trace(frame: FrameType, _event: str, _argument: object) -> Callable[..., object] | None:
+def _trace(frame: FrameType, _event: str, _argument: object) -> Any:
     """Trace the functions of changed modules, and no others."""
     return _trace_line if frame.f_code.co_filename.startswith(f"{changes.FOLDER}/") else None
 
 
-def _trace_line(frame: FrameType, event: str, _argument: object) -> Callable[..., object]:
+def _trace_line(frame: FrameType, event: str, _argument: object) -> Any:
     if event == "line":
         LINES.add((frame.f_code.co_filename, frame.f_lineno))
     return _trace_line

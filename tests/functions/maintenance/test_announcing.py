@@ -102,6 +102,7 @@ def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> No
     name = item["metadata"]["name"]
     told = about(work, "Node", node)
     assert {UNCORDON, REMOVE} <= told.keys()
+    assert {item["type"] for item in told.values()} == {"Normal"}
     assert "NodeSchedulable" not in told
     assert about(work, "NodeMaintenance", name)[REMOVE]["involvedObject"]["uid"] == item["metadata"]["uid"]
     text = work.local.kubectl("describe", "node", node).stdout
