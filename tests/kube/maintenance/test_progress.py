@@ -76,6 +76,7 @@ def test_the_status_of_a_running_drain() -> None:
     assert status["pendingPodsRefs"] == [{"namespace": "ns", "name": "a"}, {"namespace": "other", "name": "b"}]
     assert status["lastUpdate"] == STAMP
     assert "lastError" not in status
+    assert "blocked" not in m.condition({"status": status}, "Drained")["message"]
 
 
 def test_the_patch_holds_for_the_version_that_was_read() -> None:
@@ -229,6 +230,7 @@ def test_a_pod_that_is_stuck_is_named(finalizers: list[str], ended: str, reason:
 
     assert [item["reason"] for item in status["blockedPods"]] == ([reason] if reason else [])
     assert all(name in status["blockedPods"][0]["message"] for name in finalizers if reason)
+    assert [item["budget"] for item in status["blockedPods"]] == ([""] if reason else [])
     assert status["pendingPods"] == ["a"]
 
 
