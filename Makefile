@@ -18,6 +18,8 @@ VERSION ?=
 TRIES ?= 10000
 SECONDS ?= 300
 SEED ?= 1
+MODULES ?=
+AGAIN ?=
 PYTHON ?= python3
 
 VENV := .venv
@@ -72,12 +74,12 @@ fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIE
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m tests.fuzz $(TRIES) $(SEED)
 
-# The tool has a folder of its own: what it brings renames processes, which hides what `make bench` reads of them.
-mutants: $(STAMP) ## change each line of the pure rules, and list the changes that no test notices; ten minutes
+# mypy first, then tests; AGAIN=1 goes on where it was ended, and judges anew what survived. The tool has a folder of its own:
+# what it brings renames processes, which hides what `make bench` reads of them.
+mutants: $(STAMP) ## change each line of the rules and of the steps, and list the changes that nothing notices; MODULES=kube AGAIN=1; more than an hour
 	@$(PIP) --quiet --upgrade --target $(VENV)/mutmut 'mutmut>=3.8,<4'
-	@rm -rf mutants
-	@PYTHONPATH=$(CURDIR)/$(VENV)/mutmut $(BIN)/python -m mutmut run
-	@PYTHONPATH=$(CURDIR)/$(VENV)/mutmut $(BIN)/python -m mutmut results
+	@$(BIN)/python -m localcluster build
+	@PYTHONPATH=$(CURDIR)/$(VENV)/mutmut nice -n 10 $(BIN)/python -m tests.mutation $(if $(AGAIN),--again) $(MODULES)
 
 screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
 	@$(BIN)/python -m localcluster build

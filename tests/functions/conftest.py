@@ -11,8 +11,10 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
+from eventing import events
 from eventing.wire import binary, received, structured
 from functions.app import FUNCTIONS, create_app
+from functions.data import data_of
 from functions.maintenance import due
 from functions.record import journal
 from kube.door.api import Api, absent_ok
@@ -51,10 +53,19 @@ class Functions:
         return client.post(f"/{step}", data=message.body, headers=message.headers)
 
     def answer(self, step: str, event: BaseCloudEvent) -> BaseCloudEvent | None:
-        """The event that the function answers with, None for none; any other answer is an error."""
+        """The event that the function answers with, None for none; any other answer is an error.
+
+        Whatever it answers says who emitted it and what caused it.
+        """
         response = self.post(step, event)
         assert response.status_code in (200, 204), response.text
-        return received(dict(response.headers), response.data) if response.status_code == 200 else None
+        if response.status_code == 204:
+            return None
+        reply = received(dict(response.headers), response.data)
+        assert (reply.get_source(), reply.get_extension("cause")) == (events.SOURCE + step, event.get_id())
+        if reply.get_type() == events.MAINTENANCE_FAILED:
+            assert data_of(reply)["step"] == step
+        return reply
 
     def chain(self, maintenance: Object, *steps: str) -> BaseCloudEvent:
         """Give the added object to the first step and each one's answer to the next; returns the last answer."""

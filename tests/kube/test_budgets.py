@@ -21,7 +21,7 @@ from kube.budgets import (
     refused_by,
 )
 from kube.paths import Object
-from kube.pods import Pod, is_ready, is_terminating, key, sort
+from kube.pods import DrainOptions, Pod, is_ready, is_terminating, key, sort
 from tests.kube import samples
 from tests.kube.samples import budget, pod
 
@@ -42,6 +42,13 @@ def test_a_pod_without_a_budget_is_free() -> None:
     others = [budget(namespace="other"), budget("web", selector={"matchLabels": {"app": "web"}})]
 
     found = plan([db("a")], others)
+
+    assert (names(found.free), found.queues, found.blocked) == (["a"], {}, [])
+
+
+def test_a_deletion_asks_no_budget() -> None:
+    """DRN-1a: with `disableEviction` a budget that lets nobody go holds nobody back."""
+    found = plan([db("a")], [budget(allowed=0)], DrainOptions(disable_eviction=True))
 
     assert (names(found.free), found.queues, found.blocked) == (["a"], {}, [])
 

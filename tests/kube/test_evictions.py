@@ -95,6 +95,28 @@ def test_an_eviction_is_of_this_very_pod() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("sentence", "budget"),
+    [
+        (SENTENCE, "keep"),
+        ("The disruption budget keep", "keep"),
+        ("The disruption budget ", ""),
+        ("Too many pods are gone already", ""),
+        ("No", ""),
+    ],
+)
+def test_the_budget_is_the_one_that_the_server_names(sentence: str, budget: str) -> None:
+    """X-6: of another sentence no word is taken for a budget."""
+    cause = {"reason": "DisruptionBudget", "message": sentence}
+
+    assert refusal_of(pod(), *refused(429, "Cannot evict", cause)).budget == budget
+
+
+def test_a_summary_of_five_is_whole() -> None:
+    """NMO-13: no word of others where there are none."""
+    assert "more" not in summary([refusal_of(pod(name), *refused(429, "no", BUDGET)) for name in "edcba"])
+
+
 def test_the_summary_names_five() -> None:
     """NMO-13: lastError is one line, however many pods are blocked; those of one reason share its words."""
     blocked = [refusal_of(pod(name), *refused(429, "no", BUDGET)) for name in "gfedca"]

@@ -21,6 +21,7 @@ from kube.nodes import (
     in_maintenance,
     is_closed,
     is_cordoned,
+    is_tainted,
     missing_taints,
     natural,
     node_path,
@@ -66,6 +67,16 @@ def test_key_and_effect_decide_what_is_missing(before: Object, missing: list[str
     """NMO-4, C4: a taint of the same key and effect serves with any value."""
     assert keys(missing_taints(before, DRAIN)) == missing
     assert all(taint["effect"] == NO_SCHEDULE and "value" not in taint for taint in missing_taints(before, DRAIN))
+
+
+def test_a_taint_is_there_by_key_and_effect() -> None:
+    """NMO-4: whatever its value; one that only deters does not close a node."""
+    there = node(("medik8s.io/drain", "by-hand", NO_SCHEDULE))
+
+    assert is_tainted(there, "medik8s.io/drain")
+    assert not is_tainted(there, "kubevirt.io/drain")
+    assert not is_tainted(node(("medik8s.io/drain", "", "PreferNoSchedule")), "medik8s.io/drain")
+    assert not is_tainted(node(), "medik8s.io/drain")
 
 
 def test_the_taints_of_others_keep_their_place() -> None:

@@ -102,6 +102,14 @@ def test_what_no_rule_reads_is_left_out() -> None:
     assert len(json.dumps(trimmed_pod(usual))) < 300
 
 
+def test_a_trimmed_pod_tells_its_controller() -> None:
+    """Rule 9, DRN-3: who makes it again is named, and an orphan found, by kind, name and uid."""
+    owned = pod(owner="DaemonSet")
+
+    assert rules.controller(trimmed_pod(owned)) == rules.controller(owned)
+    assert "ownerReferences" not in trimmed_pod(pod())["metadata"]
+
+
 def test_a_trimmed_node_is_in_maintenance_like_the_whole_one() -> None:
     """Label, cordon, taints and uid are kept; the images are not."""
     whole = {**samples.IN_MAINTENANCE, "status": {"images": [{"names": ["x" * 5000]}]}}

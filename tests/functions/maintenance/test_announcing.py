@@ -102,6 +102,7 @@ def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> No
     name = item["metadata"]["name"]
     told = about(work, "Node", node)
     assert {UNCORDON, REMOVE} <= told.keys()
+    assert {item["type"] for item in told.values()} == {"Normal"}
     assert "NodeSchedulable" not in told
     assert about(work, "NodeMaintenance", name)[REMOVE]["involvedObject"]["uid"] == item["metadata"]["uid"]
     text = work.local.kubectl("describe", "node", node).stdout
@@ -136,7 +137,7 @@ def test_replayed_events_tell_nothing_again(functions: Functions, work: Workload
     assert written(audit.writes_by()[before:]) == []
 
 
-def test_what_happens_again_is_counted(functions: Functions, work: Workload) -> None:
+def test_what_happens_again_is_counted(functions: Functions, work: Workload, audit: Audit) -> None:
     """OSV-12: drained, then a pod comes late and goes: one Event SucceedMaintenance with count 2; begun only once."""
     node = work.node()
     item = succeeded(functions, work, node, next(iter(GROUPS.values())))
@@ -144,11 +145,14 @@ def test_what_happens_again_is_counted(functions: Functions, work: Workload) -> 
     functions.answer("status", said(events.PODS_EVICTED, item, data={"blocked": []}))
     work.delete(f"/api/v1/namespaces/{work.namespace}/pods/late")
     work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+    before = len(audit.writes_by())
 
     functions.answer("status", said(events.NODE_DRAINED, item))
 
     told = about(work, "Node", node)
     assert (told[SUCCEED]["count"], told[BEGIN]["count"]) == (2, 1)
+    patched = [what for what in written(audit.writes_by()[before:]) if what[:2] == ("patch", "events")]
+    assert len(patched) == 2  # at the maintenance and at its node, and none of somebody else's
 
 
 def test_a_maintenance_goes_on_where_no_event_may_be_written(work: Workload, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,9 +1,16 @@
-"""What becomes of a batch that was not done: tried again at once where others went, else after a pause (rule 9)."""
+"""What becomes of a batch that was not done, and what several batches answer together (rules 8 and 9)."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from typing import Any
 
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.data import data_of
+from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.evict import _more
 from kube.budgets import Blocked
 from kube.evictions import Batch
@@ -61,3 +68,68 @@ def test_what_is_under_way_is_neither_blocked_nor_a_reason_for_haste() -> None:
     """Its pod will be seen to go; those whose turn did not come are next."""
     assert not _more(Batch(under_way=[{"uid": "x"}]), NOBODY)
     assert _more(Batch(under_way=[{"uid": "x"}], unsent=[pod("a")]), NOBODY)
+
+
+OF = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
+HINT = events.event(events.BUDGET_OPENED, "test", OF, "node-1")
+
+
+def told(*evicted: str, blocked: Sequence[Object] = (), error: str = "", more: bool = False) -> BaseCloudEvent:
+    """What one batch answers."""
+    data: dict[str, Any] = {"evicted": [{"uid": uid} for uid in evicted], "blocked": list(blocked), "error": error}
+    flags = ("more",) if more else ()
+    return events.event(events.PODS_EVICTED, "evict", OF, "node-1", cause=HINT, data=data, flags=flags)
+
+
+def refused(uid: str, message: str, **more: str) -> Object:
+    return {"uid": uid, "message": message, **more}
+
+
+def merged(*replies: BaseCloudEvent, more: bool = False) -> BaseCloudEvent:
+    """The one answer to batches that each gave one of these."""
+    answer = LookingAtPods().merged(HINT, [[reply] for reply in replies], more=more)
+    assert answer is not None
+    (reply,) = answer
+    return reply
+
+
+def test_several_batches_answer_as_one() -> None:
+    """Rule 8: who was evicted by any; who is refused now, or rests since an earlier one; each error once."""
+    resting = refused("b", "too busy", retryAfter="2026-01-02T03:04:05Z")
+    first = told("a", blocked=[resting, refused("c", "earlier")], error="too busy")
+    last = told("d", blocked=[refused("e", "forbidden")], error="forbidden")
+
+    reply = merged(first, last)
+
+    data = data_of(reply)
+    assert [pod["uid"] for pod in data["evicted"]] == ["a", "d"]
+    assert data["blocked"] == [refused("e", "forbidden"), resting]
+    assert data["error"] == "forbidden; too busy"
+    assert (reply.get_source(), reply.get_extension("more")) == (events.SOURCE + "evict", None)
+
+
+def test_who_rested_and_was_asked_again_is_named_once() -> None:
+    """Rule 9: the later answer about a pod counts, be it evicted or refused."""
+    resting = [refused(uid, "too busy", retryAfter="2026-01-02T03:04:05Z") for uid in ("a", "b")]
+
+    data = data_of(merged(told(blocked=resting), told("a", blocked=[refused("b", "forbidden")], error="forbidden")))
+
+    assert (data["blocked"], data["error"]) == ([refused("b", "forbidden")], "forbidden")
+
+
+def test_that_there_is_more_to_see_is_not_lost() -> None:
+    """Rule 8: said by the last batch, or by a batch behind it that failed."""
+    failure = events.event(events.MAINTENANCE_FAILED, "evict", OF, "node-1", cause=HINT, data={"error": "x"})
+
+    flagged = [merged(told("a"), told("b", more=True)), merged(told("a"), told("b"), failure)]
+
+    assert [reply.get_extension("more") for reply in flagged] == ["true", "true"]
+    assert merged(told("a"), told("b")).get_extension("more") is None
+
+
+def test_batches_without_an_answer_answer_nothing() -> None:
+    """Rule 8: nothing to say, and nothing more to see; with more to see it is looked again."""
+    looking = LookingAtPods()
+
+    assert looking.merged(HINT, [[], []], more=False) == []
+    assert looking.merged(HINT, [[], []], more=True) is None

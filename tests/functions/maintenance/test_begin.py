@@ -16,6 +16,7 @@ from kube.nodes import node_path
 from kube.paths import PODS
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said
+from tests.functions.maintenance.test_status import drain
 from tests.functions.meanwhile import before, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
@@ -139,6 +140,14 @@ def test_an_odd_node_name_is_an_unknown_node(functions: Functions, work: Workloa
     functions.answer("status", reply)
     assert work.again(item)["status"]["lastError"] == f'nodes "{name}" not found'
     work.delete(m.path(item))
+
+
+def test_one_that_has_succeeded_is_not_begun_again(functions: Functions, work: Workload) -> None:
+    """X-2: its first event comes twice: nobody drains a node that is drained."""
+    item = drain(functions, work, work.maintenance(work.node()))
+    assert m.phase(item) == m.SUCCEEDED
+
+    assert functions.answer("begin", added(item)) is None
 
 
 @proves("NMO-22")

@@ -219,3 +219,16 @@ def test_a_stray_that_is_none_is_left_alone(functions: Functions, work: Workload
 
     assert functions.answer("restore", ended) is None
     assert len(audit.writes_by()) == writes
+
+
+def test_that_a_node_was_found_open_goes_with_the_chain(functions: Functions, work: Workload) -> None:
+    """Rule 9: `evict` learns that it was closed for that once already; of a node that was not, nobody says so."""
+    item = work.maintenance(work.node())
+    first = functions.prepare(item)
+
+    cordoned = functions.answer("cordon", said(events.NODE_DRIFTED, item, data={"again": True}))
+    assert cordoned is not None
+    tainted = functions.answer("taint", cordoned)
+
+    assert tainted is not None
+    assert [data_of(event).get("again") for event in (first, cordoned, tainted)] == [None, True, True]

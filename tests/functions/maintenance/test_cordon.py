@@ -10,7 +10,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.data import data_of
 from kube.maintenance import objects as m
-from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import BEFORE, EXCLUDED, LABEL, UNSET
 from kube.paths import Object
 from tests.functions.conftest import Functions
@@ -78,6 +78,19 @@ def test_a_label_that_names_another_is_ours_to_write(functions: Functions, work:
     functions.chain(item, "begin", "cordon")
 
     assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
+
+
+def test_the_drain_taint_of_a_group_that_left_goes(functions: Functions, work: Workload) -> None:
+    """NMO-4: a node that a maintenance of another group left closed keeps the taint of this one's group alone."""
+    node = work.node()
+    taints = [{"key": group.drain_taint, "effect": "NoSchedule"} for group in (MEDIK8S, KUBEVIRT)]
+    labelled = {"metadata": {"labels": {LABEL: "one-that-is-gone"}}, "spec": {"taints": taints, "unschedulable": True}}
+    work.admin.patch(f"/api/v1/nodes/{node}", labelled)
+
+    functions.chain(work.maintenance(node), "begin", "cordon")
+
+    keys = {taint["key"] for taint in work.read_node(node)["spec"]["taints"]}
+    assert (MEDIK8S.drain_taint in keys, KUBEVIRT.drain_taint in keys) == (True, False)
 
 
 def test_an_uncordoned_node_is_cordoned_again(functions: Functions, work: Workload) -> None:

@@ -18,11 +18,12 @@ from kube.budgets import plan
 from kube.door.evicting import evict_batch
 from kube.evictions import Batch, pod_path
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
-from kube.paths import Object
+from kube.paths import PODS, Object
 from kube.pods import key
 from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import said
+from tests.functions.meanwhile import requests_of
 from tests.kube import samples
 from tests.machine import is_below
 from tests.proofs import proves
@@ -421,3 +422,36 @@ def test_the_operators_lines_are_in_the_log(
         functions.answer("evict", tainted)
 
     assert [record.message for record in caplog.records] == ["Evict all Pods from Node", line.format(key=key(pod))]
+
+
+@pytest.mark.parametrize("name", ["podsVersion", "budgetsVersion"])
+def test_no_older_state_is_looked_at_than_the_hint_speaks_of(functions: Functions, work: Workload, name: str) -> None:
+    """Rule 1: where the server has not come so far, it is asked again later, and nobody is evicted by an old list."""
+    node = work.node()
+    pod = work.pods(node, "stays")[0]
+    item = work.maintenance(node)
+    functions.prepare(item)
+    later = str(int(pod["metadata"]["resourceVersion"]) + 10**6)
+
+    response = functions.post("evict", said(events.BUDGET_OPENED, item, data={name: later}))
+
+    assert response.status_code == 503
+    assert not work.admin.get(pod_path(pod))["metadata"].get("deletionTimestamp")
+
+
+def test_that_the_last_pod_was_seen_gone_spares_a_second_list(functions: Functions, work: Workload) -> None:
+    """Rule 8: PodSource's list shows it; without its version the newest state is asked for."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.prepare(item)
+    version = work.read_node(node)["metadata"]["resourceVersion"]
+    asked = []
+
+    for data in ({"podsVersion": version}, {}):
+        with requests_of(functions.clusters["evict"].api) as counted:
+            reply = functions.answer("evict", said(events.PODS_GONE, item, data=data))
+        assert reply is not None
+        assert reply.get_type() == events.NODE_DRAINED
+        asked.append(counted[f"GET {PODS}"])
+
+    assert asked == [1, 2]

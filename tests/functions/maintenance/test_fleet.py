@@ -11,7 +11,10 @@ from prometheus_client import REGISTRY
 
 from eventing import events, marks
 from functions.maintenance import fleet as metrics
+from functions.maintenance.evict import _count
 from functions.maintenance.fleet import FRESH_SECONDS, Fleet
+from kube.budgets import Blocked
+from kube.evictions import Batch
 from kube.maintenance.objects import timestamp
 from kube.paths import Object
 from tests.functions.conftest import Functions
@@ -131,3 +134,43 @@ def test_a_real_drain_is_in_the_figures_and_a_replay_of_it_is_not(functions: Fun
     functions.post("status", marks.marked(said(events.NODE_DRAINED, drained), "r", dry_run=False))
 
     assert figures() == after
+
+
+def test_one_that_is_deleted_is_ending_whatever_its_phase() -> None:
+    """docs/observability.md: its node is not given back yet, so it is counted, and once."""
+    item = with_status(phase="Succeeded")
+    ending = {**item, "metadata": {**item["metadata"], "deletionTimestamp": ago(1)}}
+    fleet = Fleet()
+
+    fleet.update([item, ending])
+
+    phases = {labels[1]: count for labels, count in shown(fleet).items() if labels[0] == "maintenances"}
+    assert (phases["Succeeded"], phases["Ending"]) == (1, 1)
+
+
+def test_evictions_are_counted_by_what_came_of_them() -> None:
+    """docs/observability.md: evicted, gone already, blocked."""
+    outcomes = ("evicted", "gone", "blocked")
+    before = [value("nodemaintenance_evictions_total", outcome=outcome) for outcome in outcomes]
+    pod, blocked = {"uid": "a"}, Blocked({"namespace": "ns", "name": "a", "uid": "a"}, "Forbidden", "why")
+
+    _count(Batch(evicted=[pod], gone=[pod] * 2, blocked=[blocked] * 3))
+
+    after = [value("nodemaintenance_evictions_total", outcome=outcome) for outcome in outcomes]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 3]
+
+
+def test_the_gauges_have_the_labels_that_alerts_ask_for() -> None:
+    """docs/observability.md: which phase; of whom is blocked, where, by which budget and why."""
+    fleet = Fleet()
+    fleet.update([with_status(phase="Running", blockedPods=[{**WEB, "since": ago(60)}])])
+
+    labels = {sample.name: set(sample.labels) for metric in fleet.collect() for sample in metric.samples}
+
+    who = {"node", "budget", "reason"}
+    assert labels == {
+        "nodemaintenance_resync_timestamp_seconds": set(),
+        "nodemaintenance_maintenances": {"phase"},
+        "nodemaintenance_blocked_pods": who,
+        "nodemaintenance_blocked_since_timestamp_seconds": who,
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from functions.data import data_of
@@ -260,3 +261,22 @@ def test_a_maintenance_that_never_began_outlives_the_node(functions: Functions, 
 
     assert not m.is_deleting(work.again(item))
     assert audit.writes_by() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"metadata": {}}, "metadata.name of the Node"),
+        ({"metadata": {"name": ""}}, "metadata.name of the Node"),
+        ({"spec": None}, "spec of the Node"),
+        ({"spec": {"taints": 1, "unschedulable": True}}, "the Node in data"),
+    ],
+)
+def test_a_node_that_is_none_is_refused_by_name(functions: Functions, change: Object, named: str) -> None:
+    """X-6: what is wrong about the Node in the event is told to whoever sent it."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {LABEL: "some-uid"}}, "spec": {}}
+    event = CloudEvent(dict(node_updated(node).get_attributes()), {**node, **change})
+
+    response = functions.post("guard", event)
+
+    assert (response.status_code, response.text.startswith(named)) == (400, True), response.text

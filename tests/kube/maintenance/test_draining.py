@@ -216,3 +216,11 @@ def test_a_selector_that_cannot_be_read_is_read_once() -> None:
 
     assert len(refused(found, options)) == 250
     assert parsed.cache_info().misses - before == 1
+
+
+@given(pods)
+def test_by_default_no_flag_refuses_anybody(leaving: list[Object]) -> None:
+    """DRN-1a: unset flags are those of the documents: nobody's emptyDir data and no DaemonSet stops a drain."""
+    everybody = [{**it, "spec": EMPTY_DIR} for it in leaving]
+
+    assert reasons(everybody, NODE_MAINTENANCE, {uid(it) for it in everybody}) == []

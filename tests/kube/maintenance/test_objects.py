@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -42,6 +43,12 @@ def test_the_snapshot(annotations: Object | None, counts: tuple[int, int] | None
 COUNTS = {"totalpods": 4, "evictionPods": 2}
 
 
+def no_finalizer() -> Object:
+    """One that has not begun, and came with a snapshot: a file that was saved from an earlier one."""
+    item = maintenance()
+    return {**item, "metadata": {**item["metadata"], "finalizers": []}}
+
+
 @pytest.mark.parametrize(
     ("item", "counts"),
     [
@@ -52,6 +59,7 @@ COUNTS = {"totalpods": 4, "evictionPods": 2}
         pytest.param(maintenance({"totalpods": "many", "evictionPods": 2}, counts=""), None, id="no number"),
         pytest.param(maintenance({"totalpods": 4}, counts=""), None, id="half"),
         pytest.param(maintenance(counts=""), None, id="new"),
+        pytest.param(no_finalizer(), None, id="somebody's snapshot"),
     ],
 )
 def test_the_counts_outlive_the_snapshot(item: Object, counts: Object | None) -> None:
@@ -197,6 +205,17 @@ def test_times_are_in_utc_with_seconds() -> None:
     east = timezone(timedelta(hours=5))
 
     assert m.timestamp(NOW.astimezone(east).replace(microsecond=7)) == "2026-01-02T03:04:05Z"
+
+
+def test_times_are_in_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NMO-12: the same where the clock on the wall shows another time."""
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "IST-5:30")
+        time.tzset()
+        shown = m.timestamp(NOW)
+    time.tzset()
+
+    assert shown == "2026-01-02T03:04:05Z"
 
 
 def test_a_trimmed_maintenance_says_the_same() -> None:

@@ -62,6 +62,27 @@ def test_a_pod_that_returned_is_left_alone_and_then_evicted(seconds: int, due: b
     assert [blocked.retry_after for blocked in resting] == ([] if due else ["2026-01-02T03:04:20Z"])
 
 
+def test_on_a_node_that_was_opened_a_pod_returns_since_the_beginning() -> None:
+    """The time at which the node was seen open says nothing: what came before it, after the object, has returned."""
+    begun = item(cordoned="False")
+    begun["metadata"]["creationTimestamp"] = timestamp(CORDONED - timedelta(seconds=10))
+
+    _, resting = parted([returned(-5)], begun, CORDONED)
+
+    assert [blocked.reason for blocked in resting] == ["Returns"]
+
+
+def test_what_was_refused_under_another_spec_is_tried_at_once() -> None:
+    """DRN-1a: a pause is no longer than the spec that was refused."""
+    refused = {"namespace": "ns", "name": "a", "reason": "Forbidden", "retryAfter": "2999-01-01T00:00:00Z"}
+    waits = {**item({**refused, "since": timestamp(CORDONED)})}
+    drained = {"type": "Drained", "status": "False", "observedGeneration": 1}
+    waits["status"]["conditions"].append(drained)
+    changed = {**waits, "metadata": {**waits["metadata"], "generation": 2}}
+
+    assert [bool(parted([pod("a")], it, CORDONED)[0]) for it in (waits, changed)] == [False, True]
+
+
 def test_it_says_why_and_what_to_do() -> None:
     _, (blocked,) = parted([returned()], item(), CORDONED)
 

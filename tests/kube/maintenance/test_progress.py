@@ -76,6 +76,7 @@ def test_the_status_of_a_running_drain() -> None:
     assert status["pendingPodsRefs"] == [{"namespace": "ns", "name": "a"}, {"namespace": "other", "name": "b"}]
     assert status["lastUpdate"] == STAMP
     assert "lastError" not in status
+    assert "blocked" not in m.condition({"status": status}, "Drained")["message"]
 
 
 def test_the_patch_holds_for_the_version_that_was_read() -> None:
@@ -167,6 +168,40 @@ def test_since_stays_while_the_reason_does() -> None:
     assert "uid" not in item["status"]["blockedPods"][0]
 
 
+def test_another_budget_is_another_time() -> None:
+    """NMO-12: what blocks it now has not blocked it before."""
+    first = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
+    item = after(maintenance(), pod("a"), findings=Findings(blocked=[first]))
+    other = after(item, pod("a"), findings=Findings(blocked=[{**first, "budget": "c"}]), now=LATER)
+
+    assert [it["since"] for it in other["status"]["blockedPods"]] == [m.timestamp(LATER)]
+
+
+def test_events_that_are_written_together_follow_each_other() -> None:
+    """X-6: each adds to what those before it have added: two renewals that failed in a row are two."""
+    findings = [Findings("x", lease_errors=1), Findings("y", lease_errors=2)]
+
+    patch = status_patch(maintenance({}), IN_MAINTENANCE, [pod("a")], findings, NOW)
+
+    assert patch is not None
+    assert m.lease_errors({"status": patch["status"]}) == 2
+
+
+def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
+    """NMO-12: each is blocked since its own time."""
+    first, second = (
+        {"namespace": name, "name": "a", "reason": "Forbidden", "message": "m"} for name in ("ns", "other")
+    )
+    pods = (pod("a"), pod("a", namespace="other"))
+    item = after(maintenance(), *pods, findings=Findings(blocked=[first]))
+    both = after(item, *pods, findings=Findings(blocked=[first, second]), now=LATER)
+
+    assert [(it["namespace"], it["since"]) for it in both["status"]["blockedPods"]] == [
+        ("ns", STAMP),
+        ("other", m.timestamp(LATER)),
+    ]
+
+
 def test_a_blocked_pod_that_is_gone_or_on_its_way_is_not_blocked() -> None:
     """NMO-12: what was blocked a moment ago is judged by the pods that are there now."""
     said = [
@@ -195,6 +230,7 @@ def test_a_pod_that_is_stuck_is_named(finalizers: list[str], ended: str, reason:
 
     assert [item["reason"] for item in status["blockedPods"]] == ([reason] if reason else [])
     assert all(name in status["blockedPods"][0]["message"] for name in finalizers if reason)
+    assert [item["budget"] for item in status["blockedPods"]] == ([""] if reason else [])
     assert status["pendingPods"] == ["a"]
 
 

@@ -1,0 +1,210 @@
+"""`python -m tests.mutation [MODULE...]`: change each line of the rules and steps; list what nothing notices.
+
+Two sessions side by side, each with a cluster of its own where tests need one. With `--again` those that no test
+noticed last time are judged anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tests.mutation import changes, types
+from tests.mutation.changes import FOLDER, ROOT, Change
+from tests.mutation.outcomes import Outcomes
+from tests.mutation.session import Work
+
+SESSIONS = 2
+TYPED = FOLDER / "types.json"
+STILL_SECONDS = 120.0
+"""Without a line for so long a session hangs where no timeout of a test gets it out."""
+LEFT_OUT = [f"--ignore=tests/functions/maintenance/test_{name}.py" for name in ("faults", "resync_many")]
+HANGS = "it hangs"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Modules that are judged by the same tests: `pure` by those without a cluster, faults and crowds by none."""
+
+    name: str
+    paths: Sequence[Path]
+    tests: Sequence[str]
+    pure: bool
+
+
+PARTS = (
+    Part("rules", changes.rules(), ("tests/kube", "tests/functions/maintenance"), pure=True),
+    Part(
+        "steps", changes.steps(), ("tests/functions/maintenance", "tests/functions/serving/test_looks.py"), pure=False
+    ),
+)
+
+
+def _shares(changed: Sequence[Change]) -> list[list[Change]]:
+    """These changes parted among the sessions, those of a function together."""
+    shares: list[list[Change]] = [[] for _ in range(SESSIONS)]
+    for _, group in groupby(changed, lambda change: change.function):
+        min(shares, key=len).extend(group)
+    return shares
+
+
+class Run:
+    """The sessions of one part."""
+
+    def __init__(self, part: Part, changed: Sequence[Change]) -> None:
+        self._part, self._changed = part, changed
+        self._tests = [Outcomes(FOLDER / f"{part.name}-tests-{number}.jsonl") for number in range(SESSIONS)]
+        self.outcomes = [Outcomes(FOLDER / f"{part.name}-{number}.jsonl") for number in range(SESSIONS)]
+
+    def run(self) -> None:
+        """Find out which tests reach what, then judge each change."""
+        if not self._changed:
+            return
+        print(f"{self._part.name}: {len(self._changed)} changes for tests; looking what these reach", flush=True)
+        with ThreadPoolExecutor(SESSIONS) as threads:
+            if self._is_stale():
+                list(threads.map(self._list, range(SESSIONS)))
+            failed = [line["failed"] for line in self._listed() if line["failed"]]
+            if failed or self._is_stale():
+                raise SystemExit("\n".join(["error: tests fail without any change; see the folder mutants", *failed]))
+            list(threads.map(self._judge, range(SESSIONS), _shares(self._changed)))
+
+    def reopen(self) -> None:
+        """Forget what was judged to survive, and all suspicion."""
+        for outcomes in self.outcomes:
+            kept = [line for line in outcomes.lines("judged") if line["by"]]
+            outcomes.file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+    def judged(self) -> dict[str, str]:
+        """Change → the test that noticed it, "" for none."""
+        return {name: by for outcomes in self.outcomes for name, by in outcomes.judged().items()}
+
+    def _is_stale(self) -> bool:
+        """Whether it is not known which lines the tests as they are now reach."""
+        files = [file for name in self._part.tests for file in (ROOT / name, *(ROOT / name).rglob("*.py"))]
+        newest = max(file.stat().st_mtime for file in files)
+        return any(not tests.file.exists() or tests.file.stat().st_mtime < newest for tests in self._tests)
+
+    def _listed(self) -> list[dict[str, Any]]:
+        return [line for tests in self._tests for line in tests.lines("listed")]
+
+    def _list(self, number: int) -> None:
+        """One session lists its share of the tests."""
+        self._tests[number].file.unlink(missing_ok=True)
+        self._session(number, Work(str(self._tests[number].file), [], {}, {}, self._part.pure, number, SESSIONS))
+
+    def _judge(self, number: int, changed: Sequence[Change]) -> None:
+        """One session after another until all of these are judged."""
+        outcomes, listed = self.outcomes[number], self._listed()
+        seconds = {line["listed"]: line["seconds"] for line in listed}
+        reached = {change.name: _reaching(change, listed) for change in changed}
+        while left := [change.name for change in changed if change.name not in outcomes.judged()]:
+            print(f"{self._part.name} {number}: {len(left)} left, {time.strftime('%H:%M:%S')}", flush=True)
+            if self._session(number, Work(str(outcomes.file), left, reached, seconds, self._part.pure, 0, 1)):
+                continue
+            name = outcomes.under_way()
+            outcomes.add(stalled=name)
+            if not name or outcomes.stalled()[name] > 2:
+                raise SystemExit(f"error: no session gets on; see mutants/{self._part.name}-{number}.log")
+            if outcomes.stalled()[name] == 2:
+                outcomes.add(judged=name, by=HANGS)
+
+    def _session(self, number: int, work: Work) -> bool:
+        """One process; whether it ended by itself and in good order."""
+        file = FOLDER / f"{self._part.name}-{number}-work.json"
+        work.write(file)
+        options = ["-q", "-p", "tests.mutation.session", f"--work={file}", f"--basetemp={FOLDER / f'tmp-{number}'}"]
+        command = [sys.executable, "-m", "pytest", *options, *LEFT_OUT, *self._part.tests]
+        with (FOLDER / f"{self._part.name}-{number}.log").open("w") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=ENVIRONMENT)
+            return _ended(process, Path(work.outcomes)) in (0, 5)
+
+
+def _reaching(change: Change, listed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The tests that reach its line; of a line that is none for Python, those that reach its function."""
+    lines = {line["listed"]: set(line["reached"].get(change.module, ())) for line in listed}
+    whole = set(range(change.first, change.last + 1))
+    there = [test for test, reached in lines.items() if change.line in reached]
+    return there or [test for test, reached in lines.items() if whole & reached]
+
+
+def _ended(process: subprocess.Popen[bytes], file: Path) -> int:
+    """The exit status; one that stands still is killed."""
+    size, since = -1, time.monotonic()
+    while True:
+        try:
+            return process.wait(5)
+        except subprocess.TimeoutExpired:
+            now = file.stat().st_size if file.exists() else 0
+            if now != size:
+                size, since = now, time.monotonic()
+            elif time.monotonic() - since > STILL_SECONDS:
+                process.kill()
+                return process.wait()
+
+
+def show(found: Sequence[Change], typed: Set[str], judged: Mapping[str, str]) -> None:
+    """Print which changes nothing noticed, and of each module how many were noticed by what."""
+    alive = [change for change in found if change.name not in typed and not judged[change.name]]
+    for change in alive:
+        print(f"{change.name}\n{change.said}\n")
+    total, survived = (Counter(change.module for change in some) for some in (found, alive))
+    types = Counter(change.module for change in found if change.name in typed)
+    print(f"{'module':36} changes   types   tests  nobody  noticed")
+    for module in [*total, "all"]:
+        many, by_types, left = (
+            count[module] if module != "all" else count.total() for count in (total, types, survived)
+        )
+        print(f"{module:36} {many:7} {by_types:7} {many - by_types - left:7} {left:7} {1 - left / many:8.1%}")
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="the beginnings of dotted names; default: all")
+    parser.add_argument("--again", action="store_true", help="judge those anew that no test noticed last time")
+    arguments = parser.parse_args()
+    found, typed = _known() if arguments.again else _made()
+    found = [change for change in found if change.module.startswith(tuple(arguments.modules) or ("",))]
+    judged: dict[str, str] = {}
+    for part in PARTS:
+        modules = {".".join(path.with_suffix("").parts) for path in part.paths}
+        run = Run(part, [change for change in found if change.module in modules and change.name not in typed])
+        if arguments.again:
+            run.reopen()
+        run.run()
+        judged |= run.judged()
+    show(found, typed, judged)
+
+
+def _made() -> tuple[list[Change], set[str]]:
+    """All changes, made anew, and the names of those that the types notice."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    found = changes.write([path for part in PARTS for path in part.paths])
+    print(f"{len(found)} changes; asking mypy", flush=True)
+    typed = types.noticed(found)
+    TYPED.write_text(json.dumps(sorted(typed)))
+    return found, typed
+
+
+def _known() -> tuple[list[Change], set[str]]:
+    """Those of the last time."""
+    return changes.listed(), set(json.loads(TYPED.read_text()))
+
+
+if __name__ == "__main__":
+    main()
