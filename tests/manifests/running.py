@@ -53,10 +53,14 @@ class Running(Startable):
 
 
 def _is_shared(item: Manifest) -> bool:
-    """Whether it is part of the one process and its chain: what renews certificates is beside them, and not run."""
-    function = (item["metadata"].get("labels") or {}).get("nodemaintenance.dev/function")
+    """Whether it is part of the one process and its chain: the webhook and what renews certificates are not run."""
+    labels = item["metadata"].get("labels") or {}
     account = (item.get("spec") or {}).get("serviceAccountName")
-    return function != "renew-certificates" and account != "certificate-sources"
+    return (
+        labels.get("app.kubernetes.io/component") != "admission"
+        and labels.get("nodemaintenance.dev/function") != "renew-certificates"
+        and account != "certificate-sources"
+    )
 
 
 def _delivery(cluster: LocalCluster, objects: list[Manifest], directory: Path, functions: str, delivery: str) -> Server:
