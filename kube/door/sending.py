@@ -92,7 +92,8 @@ class Sending:
         work = self._evict(pod, bool(budget), options)
         self._drop(uid(pod))
         expiry = asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._drop, uid(pod))
-        sent = self._sent[uid(pod)] = Sent(asyncio.create_task(work, name="eviction"), time.monotonic(), expiry)
+        task = asyncio.create_task(work, name=f"eviction of {uid(pod)}")
+        sent = self._sent[uid(pod)] = Sent(task, time.monotonic(), expiry)
         lane.put(sent.task)
         return sent
 

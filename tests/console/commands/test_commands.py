@@ -15,7 +15,7 @@ from localcluster.access import UNPRIVILEGED
 from tests.console.conftest import ROOT, Run
 from tests.proofs import proves
 
-NAMES = ["start", "stop", "status", "cordon", "drain", "uncordon", "must-gather", "replay", "redrive"]
+NAMES = ["certificates", "start", "stop", "status", "cordon", "drain", "uncordon", "must-gather", "replay", "redrive"]
 OF_THE_JOURNAL = ["events", "deadletters"]
 """These need no cluster."""
 SERVING = ["console"]

@@ -149,7 +149,7 @@ PING: dict[str, Change] = {
     "spec.dataBase64": lambda it: it["spec"].update(dataBase64="!"),
 }
 API: dict[str, Change] = {
-    "spec.mode": lambda it: it["spec"].update(mode="Reference"),
+    "spec.mode": lambda it: it["spec"].update(mode="Whole"),
     "spec.resources": lambda it: it["spec"].pop("resources"),
     "spec.resources[0]": lambda it: it["spec"].update(resources=[{"kind": "Node"}]),
     "spec.filters": lambda it: it["spec"].update(filters=[]),
