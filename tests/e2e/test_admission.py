@@ -35,9 +35,10 @@ STEPS = ("crds/nodemaintenance_crd", "namespace", "service_account", "role", "ro
 CLASS = "eventing.knative.dev/broker.class"
 LOOSE = ("journal", "postgresql", "console", "proxied", "impersonating", "deleting")
 """Components that are in no overlay; they go with `plain`."""
-ELSEWHERE = ("monitoring", "senders")
+ELSEWHERE = ("monitoring", "senders", "cert-manager")
 """The kinds of the Prometheus operator, whose CRDs tests/manifests/test_monitoring.py brings; an EventPolicy, which the
-webhook refuses where authentication-oidc is off: tests/e2e/test_senders.py applies it where that is on."""
+webhook refuses where authentication-oidc is off: tests/e2e/test_senders.py applies it where that is on; and the kinds
+of cert-manager, which nobody judges here."""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,8 @@ def test_what_no_overlay_has_is_accepted(cleared: LocalCluster, loose: Path) -> 
 def test_every_component_is_judged() -> None:
     """What no overlay has and nobody named above would be judged by nobody."""
     files = [file for room in ("overlays", "components") for file in (MANIFESTS / room).glob("*/kustomization.yaml")]
-    used = {Path(each).name for file in files for each in yaml.safe_load(file.read_text()).get("components", [])}
+    folders = [file.parent / each for file in files for each in yaml.safe_load(file.read_text()).get("components", [])]
+    used = {folder.resolve().relative_to(MANIFESTS / "components").parts[0] for folder in folders}
 
     there = {file.parent.name for file in (MANIFESTS / "components").glob("*/kustomization.yaml")}
     assert there == used | {*LOOSE, *ELSEWHERE}

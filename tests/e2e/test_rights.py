@@ -69,7 +69,7 @@ def test_a_restore_with_anothers_token_fails_in_the_status(stage: Stage) -> None
     with borrowed(stage, "restore", "begin"):
         drains.request_end(drains.maintenances[0])
         said = await_error(drains, "begin")
-        assert "cannot list resource nodemaintenances" in unquoted(said)
+        assert "cannot patch resource nodes" in unquoted(said)
         spec = drains.work.read_node(stage.nodes[0])["spec"]
         assert spec["unschedulable"]
         assert spec["taints"]
@@ -167,8 +167,8 @@ def listed(stage: Stage, account: str, namespace: str) -> set[Right]:
 
 
 def _rights(line: str, namespace: str) -> Iterator[Right]:
-    """A line: resource.group/subresource, two lists in brackets, verbs in brackets; without a resource, paths alone."""
-    found = re.match(r"(\S+)\s+\[\]\s+\[\]\s+\[([^]]*)\]", line)
+    """A line: resource.group/subresource, no paths, names, verbs, each in brackets; without a resource, paths alone."""
+    found = re.match(r"(\S+)\s+\[\]\s+\[[^]]*\]\s+\[([^]]*)\]", line)
     if not found:
         assert line.startswith(" "), f"a line that is not understood: {line!r}"
         return
