@@ -22,6 +22,7 @@ from kube.door.paging import pages
 from kube.door.together import together
 from kube.nodes import NODES
 from kube.paths import Object
+from kube.times import microtime
 
 MAPS_PATH = "/api/v1/namespaces/default/configmaps"
 MAPS = 10
@@ -95,7 +96,7 @@ KINDS: dict[str, Callable[[Api], Awaitable[Kind]]] = {CONFIGMAPS: _configmaps, H
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return microtime(datetime.now(timezone.utc))
 
 
 def _answered(task: asyncio.Task[object]) -> bool:

@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any
 
-from kube.maintenance.objects import timestamp
+from kube.times import timestamp
 
 ROOT = "must-gather"
 """The one folder in the archive."""

@@ -8,11 +8,12 @@ from http import HTTPStatus
 
 from console.operations.errors import Refusal
 from kube.certificates import holders
-from kube.certificates.components import COMPONENTS, LABEL, timestamp
+from kube.certificates.components import COMPONENTS, LABEL
 from kube.door.api import Api
 from kube.door.errors import NotFound
 from kube.door.paging import pages
 from kube.paths import Object
+from kube.times import timestamp
 
 MAPS = "/api/v1/configmaps"
 

@@ -18,9 +18,9 @@ from kube.door.cluster import Cluster
 from kube.door.errors import ApiError, Unavailable
 from kube.door.following import Change, Witness, follow, merged
 from kube.maintenance.groups import Group
-from kube.maintenance.objects import timestamp
 from kube.nodes import NODES
 from kube.paths import Object
+from kube.times import timestamp
 
 FIRST_SECONDS = 10.0
 """How long the first viewer waits for the first lists."""

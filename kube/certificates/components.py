@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from kube.times import SECONDS
+
 LABEL = "nodemaintenance.dev/certificates"
 """Its value names the component. What does not carry it is never touched (OSV-23)."""
 BACKDATED = timedelta(minutes=5)
@@ -62,11 +64,6 @@ def renewal(not_before: datetime, not_after: datetime, component: Component) -> 
     return min(issued(not_before) + component.period, not_before + (not_after - not_before) * 2 / 3)
 
 
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC with seconds, as Kubernetes writes times."""
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def rounded_up(moment: datetime) -> datetime:
     """The next whole second, which `timestamp` keeps: a pause that counts from it is never too short."""
     return moment + timedelta(microseconds=-moment.microsecond % 1_000_000)
@@ -75,6 +72,6 @@ def rounded_up(moment: datetime) -> datetime:
 def moment_or_none(text: object) -> datetime | None:
     """The moment that `timestamp` has written; None for what is none."""
     try:
-        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+        return datetime.strptime(str(text), SECONDS).replace(tzinfo=timezone.utc)
     except ValueError:
         return None

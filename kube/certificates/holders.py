@@ -14,9 +14,10 @@ from datetime import datetime
 from typing import Any
 
 from kube.certificates import issuing
-from kube.certificates.components import LABEL, Component, moment_or_none, renewal, timestamp
+from kube.certificates.components import LABEL, Component, moment_or_none, renewal
 from kube.certificates.issuing import Pair
 from kube.paths import Object, segment
+from kube.times import timestamp
 
 NAMES = "nodemaintenance.dev/dns-names"
 """Annotation of a server's Secret: the names it is reached by, with commas between. Without it those of the certificate

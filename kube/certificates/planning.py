@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from kube.certificates import holders, issuing
-from kube.certificates.components import LABEL, Component, renewal, rounded_up, timestamp
+from kube.certificates.components import LABEL, Component, renewal, rounded_up
 from kube.certificates.holders import CERTIFICATE, KEY, NEXT_CERTIFICATE, NEXT_KEY, TRUSTED, Held
 from kube.certificates.injection import carrier_path, carries, injected, trusts
 from kube.certificates.issuing import Pair
 from kube.paths import Object
+from kube.times import timestamp
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from kube.maintenance.objects import Maintenance, node_name, timestamp
+from kube.announcements import NORMAL, WARNING, event, event_name
+from kube.maintenance.objects import Maintenance, node_name
 from kube.paths import Object
-from kube.words import shortened
 
-LONGEST_NAME, LONGEST_MESSAGE = 236, 900
-"""Characters of the object's name in that of its Event, which has 253; and of the message, for which 1024 is usual."""
 NAMESPACE = "default"
 """Events of cluster-scoped objects live here."""
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
@@ -31,7 +28,7 @@ TEXTS = {
 
 
 def node_event(
-    node: str, reason: str, message: str, maintenance: Maintenance, now: datetime, *, kind: str = "Normal"
+    node: str, reason: str, message: str, maintenance: Maintenance, now: datetime, *, kind: str = NORMAL
 ) -> Object:
     """An Event about a node."""
     # kubectl describe looks Events of nodes up by name in place of the uid, as kubelets write them
@@ -46,7 +43,7 @@ def maintenance_events(reason: str, detail: str, maintenance: Maintenance, now: 
     """
     metadata = maintenance["metadata"]
     message = f"{TEXTS[reason]}: {detail}" if detail else TEXTS[reason]
-    kind = "Warning" if reason == FAIL else "Normal"
+    kind = WARNING if reason == FAIL else NORMAL
     itself = {"kind": "NodeMaintenance", **{key: metadata[key] for key in ("name", "uid")}}
     events = [_event({"apiVersion": maintenance["apiVersion"], **itself}, reason, message, maintenance, now, kind)]
     node = node_name(maintenance)
@@ -57,26 +54,11 @@ def _event(
     involved: Mapping[str, str], reason: str, message: str, maintenance: Maintenance, now: datetime, kind: str
 ) -> Object:
     """An Event named by maintenance, object and reason: announced again, it is counted, and there is one."""
-    moment = timestamp(now)
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": _name(involved, reason, maintenance), "namespace": NAMESPACE},
-        "involvedObject": dict(involved),
-        "type": kind,
-        "reason": reason,
-        "message": shortened(message, LONGEST_MESSAGE),
-        "source": {"component": "node-maintenance"},
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
-        "count": 1,
-    }
+    return event(_name(involved, reason, maintenance), NAMESPACE, involved, kind, reason, message, now)
 
 
 def _name(involved: Mapping[str, str], reason: str, maintenance: Maintenance) -> str:
-    identity = f"{maintenance['metadata']['uid']}|{involved['kind']}|{reason}"
-    name = involved["name"][:LONGEST_NAME].rstrip("-.")
-    return f"{name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    return event_name(involved["name"], maintenance["metadata"]["uid"], involved["kind"], reason)
 
 
 def this_one(node: str, reason: str, maintenance: Maintenance) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from kube.maintenance.objects import Maintenance
 from kube.paths import Object, segment
+from kube.times import MICROSECONDS, microtime
 
 Lease = Mapping[str, Any]
 HOLDER_IDENTITY = "node-maintenance"
@@ -91,13 +92,12 @@ def _renewed(lease: Lease) -> datetime:
     renewed = lease["spec"].get("renewTime")
     if not renewed:
         return datetime.fromtimestamp(0, timezone.utc)
-    return datetime.strptime(renewed, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+    return datetime.strptime(renewed, MICROSECONDS).replace(tzinfo=timezone.utc)
 
 
 def lease_of(node: str, maintenance: Maintenance, now: datetime) -> Object:
     """The lease of `node` with `maintenance` as its holder from `now`."""
     metadata = maintenance["metadata"]
-    moment = now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -106,13 +106,18 @@ def lease_of(node: str, maintenance: Maintenance, now: datetime) -> Object:
             "namespace": NAMESPACE,
             "annotations": {HOLDER_ANNOTATION: f"{maintenance['apiVersion']} {metadata['name']} {metadata['uid']}"},
         },
-        "spec": {
-            "holderIdentity": HOLDER_IDENTITY,
-            "leaseDurationSeconds": int(DURATION.total_seconds()),
-            "acquireTime": moment,
-            "renewTime": moment,
-            "leaseTransitions": 0,
-        },
+        "spec": {**acquired(HOLDER_IDENTITY, DURATION, now), "leaseTransitions": 0},
+    }
+
+
+def acquired(identity: str, duration: timedelta, now: datetime) -> Object:
+    """The part of a lease's spec that says who holds it, for how long, from `now`."""
+    moment = microtime(now)
+    return {
+        "holderIdentity": identity,
+        "leaseDurationSeconds": int(duration.total_seconds()),
+        "acquireTime": moment,
+        "renewTime": moment,
     }
 
 

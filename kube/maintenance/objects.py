@@ -203,11 +203,6 @@ def condition(maintenance: Maintenance, kind: str) -> Object:
     return next((dict(item) for item in conditions if item.get("type") == kind), {})
 
 
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC with seconds, as Kubernetes writes times."""
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def moment(timestamp: str) -> datetime:
     """The moment, to the second, that a time in RFC 3339 names. Raises `ValueError` for what is none.
 

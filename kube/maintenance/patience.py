@@ -20,10 +20,10 @@ from kube.maintenance.objects import (
     is_changed,
     moment,
     moment_or_none,
-    timestamp,
 )
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
 from kube.pods import Pod, controller, is_terminating, tolerates, tolerates_everything
+from kube.times import timestamp
 
 SHORTEST, LONGEST = timedelta(seconds=10), timedelta(seconds=60)
 """Five pods that return at once are evicted at most four times in the first minute, and once in each later one."""

@@ -25,11 +25,11 @@ from kube.maintenance.objects import (
     is_deleting,
     lease_errors,
     snapshot,
-    timestamp,
 )
 from kube.nodes import Node, is_closed
 from kube.paths import Object
 from kube.pods import Pod
+from kube.times import timestamp
 from kube.words import counted, shortened
 
 PENDING_BYTES, BLOCKED_BYTES = 400_000, 600_000

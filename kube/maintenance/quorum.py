@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 from kube.budgets import Budget, is_counted
 from kube.maintenance import objects as m
-from kube.maintenance.leases import LEASES, NAMESPACE, Lease, is_expired
+from kube.maintenance.leases import LEASES, NAMESPACE, Lease, acquired, is_expired
 from kube.nodes import Node
 from kube.paths import Object
 from kube.pods import Pod
@@ -134,13 +134,7 @@ def counts(item: m.Maintenance) -> bool:
 
 def lease_for(maintenance: m.Maintenance, now: datetime) -> Object:
     """The lease of the control plane with `maintenance` as its holder from `now`."""
-    moment = now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    spec = {
-        "holderIdentity": maintenance["metadata"]["uid"],
-        "leaseDurationSeconds": int(LEASE_DURATION.total_seconds()),
-        "acquireTime": moment,
-        "renewTime": moment,
-    }
+    spec = acquired(maintenance["metadata"]["uid"], LEASE_DURATION, now)
     metadata = {"name": LEASE, "namespace": NAMESPACE}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 

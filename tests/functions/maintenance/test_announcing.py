@@ -14,6 +14,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, EVENTS, FAIL, REMOVE, SUCCEED, UNCORDON
 from kube.maintenance.groups import GROUPS, Group
 from kube.paths import Object
+from kube.times import timestamp
 from localcluster.access import UNPRIVILEGED
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
@@ -34,7 +35,7 @@ def about(work: Workload, kind: str, name: str) -> dict[str, Object]:
 
 def kubelets_event(node: str, reason: str) -> Object:
     """What a kubelet writes, up to ten seconds after its node was cordoned."""
-    moment = m.timestamp(datetime.now(timezone.utc))
+    moment = timestamp(datetime.now(timezone.utc))
     return {
         "apiVersion": "v1",
         "kind": "Event",

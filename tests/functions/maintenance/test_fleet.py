@@ -15,8 +15,8 @@ from functions.maintenance.evict import _count
 from functions.maintenance.fleet import FRESH_SECONDS, Fleet
 from kube.budgets import Blocked
 from kube.evictions import Batch
-from kube.maintenance.objects import timestamp
 from kube.paths import Object
+from kube.times import timestamp
 from tests.functions.conftest import Functions
 from tests.functions.hints import said, tick
 from tests.functions.maintenance.test_status import drain

@@ -15,6 +15,7 @@ from kube.maintenance.announcements import EVENTS
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from kube.nodes import LABEL
 from kube.paths import Object
+from kube.times import timestamp
 from tests.functions.conftest import Functions
 from tests.functions.hints import node_deleted, node_updated, said, updated
 from tests.functions.meanwhile import requests_of
@@ -140,7 +141,7 @@ def aged(work: Workload, node: str, *, first: int, last: int) -> None:
     (event,) = work.admin.list(EVENTS, fields=f"involvedObject.name={node},reason={AGAIN}")["items"]
     now = datetime.now(timezone.utc)
     times = {"firstTimestamp": first, "lastTimestamp": last}
-    patch = {name: m.timestamp(now - timedelta(seconds=seconds)) for name, seconds in times.items()}
+    patch = {name: timestamp(now - timedelta(seconds=seconds)) for name, seconds in times.items()}
     work.admin.patch(f"{EVENTS}/{event['metadata']['name']}", patch)
 
 

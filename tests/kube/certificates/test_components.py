@@ -7,7 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from kube.certificates import issuing
-from kube.certificates.components import COMPONENTS, moment_or_none, rounded_up, timestamp
+from kube.certificates.components import COMPONENTS, moment_or_none, rounded_up
+from kube.times import timestamp
 from tests.kube.certificates.world import World
 from tests.proofs import proves
 

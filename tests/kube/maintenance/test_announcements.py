@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
+from kube.announcements import LONGEST_NAME
 from kube.maintenance.announcements import (
     CORDON,
     FAIL,
-    LONGEST_NAME,
     SUCCEED,
     TEXTS,
     counted_again,
@@ -16,8 +16,8 @@ from kube.maintenance.announcements import (
     node_event,
     this_one,
 )
-from kube.maintenance.objects import timestamp
 from kube.paths import Object
+from kube.times import timestamp
 from tests.kube.samples import maintenance
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)

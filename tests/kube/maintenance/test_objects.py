@@ -11,6 +11,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import snapshot
 from kube.paths import Object
+from kube.times import timestamp
 from tests.kube.samples import maintenance, node
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -204,7 +205,7 @@ def test_times_are_in_utc_with_seconds() -> None:
     """NMO-12: lastUpdate is RFC 3339 in UTC, whatever the clock's zone."""
     east = timezone(timedelta(hours=5))
 
-    assert m.timestamp(NOW.astimezone(east).replace(microsecond=7)) == "2026-01-02T03:04:05Z"
+    assert timestamp(NOW.astimezone(east).replace(microsecond=7)) == "2026-01-02T03:04:05Z"
 
 
 def test_times_are_in_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +213,7 @@ def test_times_are_in_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "IST-5:30")
         time.tzset()
-        shown = m.timestamp(NOW)
+        shown = timestamp(NOW)
     time.tzset()
 
     assert shown == "2026-01-02T03:04:05Z"

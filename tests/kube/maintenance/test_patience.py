@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube.budgets import Blocked
-from kube.maintenance.objects import timestamp
 from kube.maintenance.patience import LONGEST, SHORTEST, dated, is_resting, parted, pause
 from kube.paths import Object
 from kube.pods import tolerates, tolerates_everything
+from kube.times import timestamp
 from tests.kube.samples import maintenance, pod
 
 CORDONED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)

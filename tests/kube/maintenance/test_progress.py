@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kube.maintenance import objects as m
 from kube.maintenance.progress import Findings, progress, status_patch
 from kube.paths import Object
+from kube.times import timestamp
 from tests.kube.samples import IN_MAINTENANCE, maintenance, node, pod
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -164,7 +165,7 @@ def test_since_stays_while_the_reason_does() -> None:
 
     assert [it["since"] for it in item["status"]["blockedPods"]] == [STAMP]
     assert [it["since"] for it in same["status"]["blockedPods"]] == [STAMP]
-    assert [it["since"] for it in other["status"]["blockedPods"]] == [m.timestamp(LATER)]
+    assert [it["since"] for it in other["status"]["blockedPods"]] == [timestamp(LATER)]
     assert "uid" not in item["status"]["blockedPods"][0]
 
 
@@ -174,7 +175,7 @@ def test_another_budget_is_another_time() -> None:
     item = after(maintenance(), pod("a"), findings=Findings(blocked=[first]))
     other = after(item, pod("a"), findings=Findings(blocked=[{**first, "budget": "c"}]), now=LATER)
 
-    assert [it["since"] for it in other["status"]["blockedPods"]] == [m.timestamp(LATER)]
+    assert [it["since"] for it in other["status"]["blockedPods"]] == [timestamp(LATER)]
 
 
 def test_events_that_are_written_together_follow_each_other() -> None:
@@ -198,7 +199,7 @@ def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
 
     assert [(it["namespace"], it["since"]) for it in both["status"]["blockedPods"]] == [
         ("ns", STAMP),
-        ("other", m.timestamp(LATER)),
+        ("other", timestamp(LATER)),
     ]
 
 
@@ -243,7 +244,7 @@ def test_conditions_move_with_their_status_only() -> None:
 
     assert condition_of(first, "Drained") == ("False", "Draining", STAMP)
     assert condition_of(second, "Drained") == ("False", "Blocked", STAMP)
-    assert condition_of(third, "Drained") == ("True", "Drained", m.timestamp(LATER))
+    assert condition_of(third, "Drained") == ("True", "Drained", timestamp(LATER))
     assert condition_of(third, "Cordoned") == ("True", "Cordoned", STAMP)
 
 
