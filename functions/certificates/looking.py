@@ -15,7 +15,7 @@ from functions.certificates.settings import Settings
 from kube.certificates import holders, lookup
 from kube.certificates.announcements import FAILED, Notice
 from kube.certificates.components import issued
-from kube.certificates.planning import State
+from kube.certificates.state import State
 from kube.door.api import Api
 from kube.door.errors import ApiError, Conflict, NotFound, Unavailable
 from kube.paths import Object

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from functions.certificates.metrics import FAILURES, RENEWALS
 from kube.certificates import announcements, holders, lookup, planning
 from kube.certificates.announcements import FAILED, NAMELESS, RENEWED, Notice
-from kube.certificates.planning import ISSUED, MADE, TAKEN, State, Write
+from kube.certificates.planning import ISSUED, MADE, TAKEN, Write
+from kube.certificates.state import State, nameless, relies, without
 from kube.door.api import Api
 from kube.door.errors import ApiError, Conflict, Denied
 from kube.paths import Object
@@ -35,7 +36,7 @@ class Renewal:
 
     async def run(self) -> None:
         """Do all that is to be done now. Raises `Conflict` and `NotFound` when somebody else was there first."""
-        await announce(self._api, self.state.namespace, map(_nameless, planning.nameless(self.state)), self._now)
+        await announce(self._api, self.state.namespace, map(_nameless, nameless(self.state)), self._now)
         while write := planning.next_write(self.state, self._now, self._pause):
             await self._do(write)
             if self._api.is_dry_run:
@@ -52,10 +53,10 @@ class Renewal:
         try:
             answer = await self._write(write)
         except Denied as error:
-            if write.of[0] in ("Secret", "ConfigMap") or planning.relies(self.state, write.of):
+            if write.of[0] in ("Secret", "ConfigMap") or relies(self.state, write.of):
                 raise
             await self._failed(write.of, error)
-            self.state = planning.without(self.state, write.of)
+            self.state = without(self.state, write.of)
             return
         self.state = planning.after(self.state, write, answer)
         if not self._api.is_dry_run:

@@ -10,7 +10,7 @@ from kube.certificates.announcements import FOREIGN, UNKNOWN, Notice
 from kube.certificates.components import COMPONENTS, LABEL, Component
 from kube.certificates.holders import CERT_MANAGER, Held, name_of
 from kube.certificates.injection import CARRIERS, asked_from
-from kube.certificates.planning import State
+from kube.certificates.state import State
 from kube.door.api import Api, absent_ok
 from kube.door.errors import NotFound
 from kube.door.paging import pages
