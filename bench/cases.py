@@ -52,7 +52,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Observation:
-    """Something that is looked at for a time, once, of the product alone; `observations` has what is done.
+    """Something that is looked at for a time, once, of the product alone; `resting` has what is done.
 
     Attributes: as those of `Case`.
     """

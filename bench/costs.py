@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from bench.audit import AuditLog, counted
+from bench.api_requests import AuditLog, counted
 from bench.rig import Rig
 
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from bench.load import until
 from bench.rig import Rig
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from localcluster.access import NAMESPACE
-from localcluster.health import is_ready
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.programs.packages import find
+from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, ROOT
 
 NAME, TRIGGER = "evict", "evict-on-more"

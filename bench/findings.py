@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.audit import WATCH, Request
+from bench.api_requests import WATCH, Request
 from kube.maintenance import leases
 
 SLACK_SECONDS = 0.1

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from kube.door.api import Api
-from kube.door.errors import ApiError
-from kube.door.following import follow
+from kube.door.api_errors import ApiError
+from kube.door.list_watch import follow
 from kube.evictions import eviction_of, eviction_path
 from kube.paths import Object
 

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from bench.watching import ROOT
+from bench.stopwatch import ROOT
 from kube.door.api import Api
+from kube.door.concurrent_requests import together
 from kube.door.paging import pages
-from kube.door.together import together
 from kube.nodes import NODES
 from kube.paths import Object
 from kube.times import microtime

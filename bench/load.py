@@ -9,8 +9,8 @@ from contextlib import aclosing
 from typing import Any
 
 from bench.cases import Case
-from kube.door.cluster import Cluster
-from kube.door.following import follow
+from kube.door.list_watch import follow
+from kube.door.sync_client import Cluster
 from kube.paths import Object
 from kube.pods import is_ready
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from kube.door.api import Api
-from kube.door.following import Change, follow, merged
+from kube.door.list_watch import Change, follow, merged
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import phase
 from kube.nodes import NODES, is_cordoned

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.cases import Case
 from bench.rig import Rig
-from bench.watching import ROOT, Watching
+from bench.stopwatch import ROOT, Watching
 from bench.ways import Ours, Way
 from kube.maintenance import leases
 from kube.maintenance.groups import MEDIK8S
@@ -148,7 +148,7 @@ class Served(Ours):
         self._wanted, self._server = wanted, server
 
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
-        """See `Way`. Raises `LocalClusterError` when it takes longer than `bench.watching.PATIENCE`."""
+        """See `Way`. Raises `LocalClusterError` when it takes longer than `bench.stopwatch.PATIENCE`."""
         try:
             return super().drain(case, nodes, pods)
         except TimeoutError as error:

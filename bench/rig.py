@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.watching import ROOT, Watching
-from kube.door.cluster import Cluster
+from bench.stopwatch import ROOT, Watching
+from kube.door.sync_client import Cluster
 from localcluster.up import folder
 
 

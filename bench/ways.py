@@ -11,8 +11,8 @@ from typing import Protocol
 
 from bench import floor
 from bench.cases import Case
-from bench.watching import Watching
-from kube.door.cluster import Cluster
+from bench.stopwatch import Watching
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED
 from kube.paths import Object

@@ -16,12 +16,12 @@ import click
 
 from chaos import plan
 from chaos.ending import wrong
+from chaos.feed import Observer
 from chaos.mischief import Mischief
-from chaos.observer import Observer
 from chaos.report import Run, lines
 from chaos.stage import Stage, fill, stage
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError
+from kube.door.api_errors import ApiError
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.leases import LEASES
 from kube.nodes import NODES
@@ -45,7 +45,7 @@ def main(engines: str, seed: int, seconds: float, nodes: int, pods: int) -> None
         raise click.UsageError(f"no chaos on {', '.join(unknown)}; there is: {ALL}")
     for engine in wanted:
         deliveries.named(engine).check()
-    logging.getLogger("kube.door.following").setLevel(logging.ERROR)  # that watches break is the plan
+    logging.getLogger("kube.door.list_watch").setLevel(logging.ERROR)  # that watches break is the plan
     bad = 0
     for engine in wanted:
         deliveries.named(engine).build()

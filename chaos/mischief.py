@@ -13,7 +13,7 @@ from chaos.plan import NETWORK, RESTART, Action
 from chaos.stage import Stage
 from chaos.targets import Target
 from kube.door.api import JSON_PATCH
-from kube.door.errors import ApiError, Conflict, NotFound, Unavailable
+from kube.door.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.maintenance.groups import GROUPS
 from kube.nodes import node_path
 from kube.paths import Object

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from chaos.watcher import Tally
+from chaos.judge import Tally
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ import requests
 
 from chaos.plan import App
 from chaos.targets import Opened, Targets, targets
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.paths import Object
 from localcluster import deliveries
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.console import Console
 from localcluster.engine import EngineProduct
 from localcluster.processes import Server
 from localcluster.product import Product
 from localcluster.up.keeper import Keeper
+from localcluster.web_console import Console
 from tests.e2e.mischief import Mischief
 from tests.faults import Faults
 from tests.receiver import Answer, Received, Receiver

@@ -24,8 +24,8 @@ from functions.serving.function import Function
 from functions.serving.handler import handler
 from functions.serving.looks import Looks
 from functions.serving.tracing import Spans, wanted
-from kube.door.cluster import Cluster
-from kube.door.pacing import per_second
+from kube.door.eviction_pace import per_second
+from kube.door.sync_client import Cluster
 
 FUNCTIONS = {
     function.name: function

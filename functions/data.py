@@ -9,7 +9,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing.signatures import is_ours
 from eventing.wire import BadEvent
-from kube.versions import is_version
+from kube.resource_versions import is_version
 
 
 def data_of(event: BaseCloudEvent) -> Mapping[str, Any]:

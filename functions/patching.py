@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from functions.failures import Retry
 from kube.door.api import JSON_PATCH
-from kube.door.cluster import Cluster
-from kube.door.errors import Conflict
+from kube.door.api_errors import Conflict
+from kube.door.sync_client import Cluster
 from kube.nodes import node_path
 from kube.paths import Object
 

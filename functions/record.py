@@ -23,7 +23,7 @@ from eventing.journal.entries import attempts_in
 from eventing.journal.retention import Pruner, Retention
 from eventing.signatures import require_ours
 from functions.failures import Retry
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal

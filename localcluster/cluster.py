@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError
-from kube.door.following import Change, follow
+from kube.door.api_errors import ApiError
+from kube.door.list_watch import Change, follow
+from kube.door.sync_client import Cluster
 from localcluster import access, build
-from localcluster.health import answers
 from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
+from localcluster.readiness import answers
 from localcluster.servers import LOOPBACK, CommandLines
 from localcluster.trouble import LocalClusterError
 
@@ -100,7 +100,7 @@ class LocalCluster(Startable):
         return True
 
     def watch(self, path: str, *, fields: str = "", seconds: float = 60.0) -> Iterator[Change]:
-        """Follow a collection (`kube.door.following`), for code that does not await: what is there, then changes.
+        """Follow a collection (`kube.door.list_watch`), for code that does not await: what is there, then changes.
 
         Raises `LocalClusterError` after `seconds` of silence.
         """

@@ -11,9 +11,9 @@ from functions.app import FUNCTIONS
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.functionserver import Wiring, function_server
-from localcluster.health import is_ready
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server, await_ready, free_port
+from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
 
 SECONDS = 60

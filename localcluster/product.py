@@ -8,8 +8,8 @@ from pathlib import Path
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.functionserver import Wiring, function_server
-from localcluster.health import is_ready
 from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.readiness import is_ready
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
 
 INSTALLED = ROOT / "manifests" / "local"

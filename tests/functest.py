@@ -16,9 +16,9 @@ from contextlib import aclosing, closing
 
 from kube.backoff import pauses
 from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError, NotFound, Unavailable
-from kube.door.following import follow
+from kube.door.api_errors import ApiError, NotFound, Unavailable
+from kube.door.list_watch import follow
+from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.nodes import NODES, in_maintenance, is_cordoned, node_path

@@ -23,8 +23,8 @@ from functions.app import FUNCTIONS
 from kube.maintenance.groups import GROUPS
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.console import Console
 from localcluster.product import Product
+from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.hostile import TEXTS, Hostile
 

@@ -13,9 +13,9 @@ from contextlib import aclosing
 from typing import cast
 
 from kube.door.api import Api
-from kube.door.cluster import Cluster
-from kube.door.errors import NotFound, Unavailable
-from kube.door.following import Watch, follow
+from kube.door.api_errors import NotFound, Unavailable
+from kube.door.list_watch import Watch, follow
+from kube.door.sync_client import Cluster
 from kube.paths import Object
 
 SECONDS = 15.0

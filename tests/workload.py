@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S, Group
 from kube.maintenance.objects import path as maintenance_path
 from kube.paths import Object

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench import results
 from bench.page import plots, tables
 from bench.results import Results, grouped, ratio
-from bench.watching import ROOT
+from bench.stopwatch import ROOT
 
 MEASURED = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "performance.md"

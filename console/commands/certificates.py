@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from console.operations import renewing
+from console.operations import renewal_requests
 from console.terminal.connection import with_api
 from console.terminal.escaping import escaped
 from console.terminal.options import cluster_options, output_option
@@ -41,12 +41,12 @@ def certificates(name: str, output: str) -> None:
       kubectl maintenance certificates --renew validate
     """
     if name:
-        asked = with_api(lambda api: renewing.renew(api, name))
+        asked = with_api(lambda api: renewal_requests.renew(api, name))
         note(f"secret/{asked['secret']} in {asked['namespace']} is renewed at the next look, within seconds", output)
         if output == "json":
             show_json(asked)
         return
-    found = with_api(renewing.certificates)
+    found = with_api(renewal_requests.certificates)
     if output == "json":
         show_json({"certificates": found})
     else:

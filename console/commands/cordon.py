@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from console.operations import draining
+from console.operations import drain_without_maintenance
 from console.terminal.connection import with_api
 from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import note, show_json
@@ -21,7 +21,7 @@ def cordon(node: str, output: str) -> None:
     Example:
       kubectl maintenance cordon node-1
     """
-    changed = with_api(lambda api: draining.cordon(api, node))
+    changed = with_api(lambda api: drain_without_maintenance.cordon(api, node))
     note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", output)
     if output == "json":
         show_json({"node": node, "schedulable": False, "changed": changed})

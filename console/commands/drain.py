@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from console.operations.draining import Drain, cordon, look
+from console.operations.drain_without_maintenance import Drain, cordon, look
 from console.operations.errors import InvalidSelector
 from console.operations.maintaining import known_node
 from console.terminal.connection import with_api, within

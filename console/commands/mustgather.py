@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from console.operations.archive import Archive
-from console.operations.gathering import gather
+from console.operations.archive_contents import gather
 from console.terminal.connection import with_api
 from console.terminal.errors import goes_on
 from console.terminal.options import cluster_options, namespace_option, output_option

@@ -10,8 +10,8 @@ import click
 
 from console.operations.diff import DIFFERS, UNRECORDED, Replayed, as_json, summary
 from console.operations.errors import NoResult
+from console.operations.replay_targets import Target, Targets, Wanted
 from console.operations.replaying import compared
-from console.operations.targets import Target, Targets, Wanted
 from console.terminal.diff import lost_lines, replay_lines
 from console.terminal.errors import confirm, door
 from console.terminal.options import cluster_options, output_option, picked, target_options
@@ -22,7 +22,7 @@ from eventing.journal.entries import Entry
 from eventing.replay.again import Answer, new_replay_id
 from eventing.replay.again import replay as posted
 from eventing.replay.changes import Changes, objects_in, read_changes
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.words import counted
 
 Call = tuple[Entry, Target]

@@ -9,15 +9,15 @@ import click
 
 from console.operations.describing import full_name, phase_word, plain
 from console.operations.maintaining import create
-from console.operations.watching import watched
+from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, switch
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import live, note, show_json, warn
+from kube.door.access_reviews import whoami
 from kube.door.api import Api
-from kube.door.reading import hearing
-from kube.door.reviews import whoami
+from kube.door.decoding import hearing
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.objects import FAILED, condition, is_deleting, node_name
 from kube.paths import Object

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from console.operations.describing import GONE, node_report, plain
 from console.operations.maintaining import unknown
-from console.operations.watching import watched
+from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api
 from console.terminal.display import details, line, overview
 from console.terminal.escaping import escaped_all

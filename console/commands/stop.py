@@ -8,7 +8,7 @@ import click
 
 from console.operations.describing import full_name, node_report
 from console.operations.maintaining import end
-from console.operations.watching import watched
+from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option

@@ -12,7 +12,7 @@ from console.terminal.connection import with_api
 from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import note, show_json
 from kube.door.api import JSON_PATCH, Api
-from kube.door.errors import Conflict
+from kube.door.api_errors import Conflict
 from kube.maintenance.lookup import maintenances
 from kube.nodes import node_path, restore_patch
 

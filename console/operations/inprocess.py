@@ -21,8 +21,8 @@ from functions.app import FUNCTIONS
 from functions.serving.attempts import OngoingAttempt, Publisher
 from functions.serving.function import Function
 from functions.serving.handler import answer
-from kube.door.cluster import Cluster
 from kube.door.deadline import within
+from kube.door.sync_client import Cluster
 
 
 def run_here(entry: Entry, function: str, cluster: Cluster, *, run: str, dry_run: bool, debug: bool) -> Answer:

@@ -8,11 +8,11 @@ from http import HTTPStatus
 from console.operations.describing import full_name, phase_word
 from console.operations.errors import Refusal
 from kube.door.api import Api, absent_ok
-from kube.door.errors import Conflict, Denied, NotFound
-from kube.door.reading import hearing
-from kube.door.together import together
+from kube.door.api_errors import Conflict, Denied, NotFound
+from kube.door.concurrent_requests import together
+from kube.door.decoding import hearing
 from kube.evictions import is_by_admission
-from kube.maintenance.draining import spec_of
+from kube.maintenance.drain_flags import spec_of
 from kube.maintenance.groups import Group
 from kube.maintenance.lookup import maintenances
 from kube.maintenance.objects import REQUESTER, is_deleting, node_name, path

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from console.operations.diff import Replayed
-from console.operations.targets import Targets, Wanted
+from console.operations.replay_targets import Targets, Wanted
 from eventing.journal.entries import Entry
 from eventing.replay.again import Answer, new_replay_id, recorded, replay
 from eventing.replay.changes import Changes, objects_in, read_changes
 from eventing.replay.differences import compare
 from kube.door.api import Api
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import click
 
 from console.terminal.options import Access, access
 from kube.door.api import Api
-from kube.door.errors import ApiError, Denied, Unavailable
+from kube.door.api_errors import ApiError, Denied, Unavailable
 
 T = TypeVar("T")
 

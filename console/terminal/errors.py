@@ -11,10 +11,10 @@ import click
 from console.operations.errors import NoResult, OperationError
 from console.terminal.escaping import escaped
 from console.terminal.options import access
-from kube.door.errors import ApiError
+from kube.door.api_errors import ApiError
 
 if TYPE_CHECKING:
-    from kube.door.cluster import Cluster
+    from kube.door.sync_client import Cluster
 
 INTERRUPTED = 130
 """128 + SIGINT: what a shell expects of a program that Ctrl-C ended."""
@@ -52,7 +52,7 @@ def door() -> Iterator[Cluster]:
     """The cluster that the command line names. `ApiError` and `NoAnswer` inside become `NoResult`."""
     from console.terminal.connection import sentence
     from eventing.replay.again import NoAnswer
-    from kube.door.cluster import Cluster  # whoever opens no door waits for none of it
+    from kube.door.sync_client import Cluster  # whoever opens no door waits for none of it
 
     try:
         cluster = Cluster(*access())

@@ -183,7 +183,7 @@ def check_timeout(*, wait: bool, remedy: str) -> None:
 
 
 def target_options(command: Decorated) -> Decorated:
-    """Add the options of `console.operations.targets.Wanted`."""
+    """Add the options of `console.operations.replay_targets.Wanted`."""
     functions = click.option(
         "--function",
         "functions",

@@ -20,7 +20,7 @@ from console.web.context import Context
 from console.web.faults import status_of
 from console.web.live import State
 from console.web.rows import START, STOP, row
-from kube.door.errors import ApiError
+from kube.door.api_errors import ApiError
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.objects import node_name
 

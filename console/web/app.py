@@ -24,8 +24,8 @@ from console.web.pages import Pages
 from console.web.protection import protect
 from console.web.redriving import Redriving
 from eventing.journal.store import Journal
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError
+from kube.door.api_errors import ApiError
+from kube.door.sync_client import Cluster
 from kube.words import counted
 
 OLD_SECONDS = 60.0

@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException
 
 from console.web.context import Context
 from eventing.logs import JsonLines
-from kube.door.errors import ApiError
+from kube.door.api_errors import ApiError
 
 ACTIONS = {"start": "node", "stop": "node", "redrive": "letter"}
 """Those that need a confirmation: endpoint → field of the form that names what it is done to."""

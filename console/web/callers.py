@@ -19,10 +19,10 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from flask import Request
 
+from kube.door.access_reviews import Right, may, refusal, whoami
 from kube.door.api import Api
-from kube.door.errors import Denied
-from kube.door.reviews import Right, may, refusal, whoami
-from kube.door.together import together
+from kube.door.api_errors import Denied
+from kube.door.concurrent_requests import together
 from kube.maintenance.groups import Group
 
 NODES_LIST = Right("list", "nodes")

@@ -8,7 +8,7 @@ from werkzeug.exceptions import NotFound
 from console.web.callers import Caller, Identify, to_see
 from console.web.live import Live, State
 from eventing.journal.store import Journal
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 
 
 class Context:

@@ -12,7 +12,7 @@ from console.operations.errors import OperationError
 from console.web.audit import note_refusal
 from eventing.journal.store import JournalError
 from eventing.replay.again import NoAnswer
-from kube.door.errors import ApiError, Conflict, Denied, NotFound, Rejected
+from kube.door.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
 
 STATUSES = {NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT, Rejected: HTTPStatus.BAD_REQUEST}
 """What the API server refused, in our own words; what it could not do is 503."""

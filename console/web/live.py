@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from console.operations.errors import OperationError
-from console.operations.watching import served_groups
+from console.operations.maintenance_watch import served_groups
 from console.web.rows import NodeFacts
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError, Unavailable
-from kube.door.following import Change, Witness, follow, merged
+from kube.door.api_errors import ApiError, Unavailable
+from kube.door.list_watch import Change, Witness, follow, merged
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import Group
 from kube.nodes import NODES
 from kube.paths import Object

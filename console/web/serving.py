@@ -19,8 +19,8 @@ from console.web.callers import Identify, Proxy, as_owner, by_header, by_token
 from console.web.pages import STREAMS
 from eventing.journal.store import Journal, JournalError
 from eventing.urls import host_and_port
-from kube.door.cluster import Cluster
-from kube.door.errors import Unavailable
+from kube.door.api_errors import Unavailable
+from kube.door.sync_client import Cluster
 
 THREADS = STREAMS + 16
 """Each open page holds one for its stream; the others answer."""

@@ -14,8 +14,8 @@ from sqlalchemy import event as hooks
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, SQLAlchemyError
 
-from eventing.journal import versions
-from eventing.journal.versions import WrongVersion
+from eventing.journal import migrations
+from eventing.journal.migrations import WrongVersion
 from eventing.wire import BadEvent
 
 CHECK_SECONDS = 1.0
@@ -67,14 +67,14 @@ class Database:
 
     def _prepare(self, *, create: bool) -> None:
         with self.reading() as connection:
-            ready = versions.is_current(connection) if create else versions.check(connection)
+            ready = migrations.is_current(connection) if create else migrations.check(connection)
         if not ready and not create:
             raise JournalError(f"journal {_without_password(self.url)}: there are no tables of a journal in it")
         if not ready:
             with self.writing() as connection:
-                versions.upgrade(connection)
+                migrations.upgrade(connection)
         with self.reading() as connection:
-            self._versioned = versions.is_versioned(connection)
+            self._versioned = migrations.is_versioned(connection)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -92,7 +92,9 @@ class Database:
             yield connection
             if self._versioned and time.monotonic() >= self._check_due:
                 self._check_due = time.monotonic() + CHECK_SECONDS
-                versions.require_current(connection)  # a newer release may have migrated it since: nothing is kept then
+                migrations.require_current(
+                    connection
+                )  # a newer release may have migrated it since: nothing is kept then
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select,
 
 from eventing.events import MAINTENANCE_FAILED
 from eventing.journal.entries import Query
-from eventing.journal.tables import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
+from eventing.journal.schema import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
 
 LAST = 2**63 - 1
 """The largest number that a database's column holds."""

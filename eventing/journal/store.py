@@ -23,8 +23,8 @@ from eventing.deadletters import dead_letter_of
 from eventing.events import SOURCE
 from eventing.journal.database import Database, JournalError
 from eventing.journal.entries import Attempt, Entry, Query, maintenance_of, node_of
+from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.searching import oldest, selected
-from eventing.journal.tables import ATTEMPTS, BODIES, EVENTS
 from eventing.wire import BadEvent
 
 __all__ = ["Attempt", "Entry", "Journal", "JournalError", "Query"]

@@ -29,9 +29,9 @@ from kube import selectors
 from kube.backoff import pauses
 from kube.door import discovery
 from kube.door.api import Api
+from kube.door.api_errors import ApiError, NotFound
 from kube.door.discovery import Resource
-from kube.door.errors import ApiError, NotFound
-from kube.door.following import follow
+from kube.door.list_watch import follow
 from kube.paths import Object
 from kube.trimming import whole
 

@@ -32,7 +32,7 @@ from eventing.local.triggers import Trigger
 from eventing.logs import log
 from eventing.urls import host_and_port, is_url
 from kube.door.api import Api
-from kube.door.errors import Unavailable
+from kube.door.api_errors import Unavailable
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """PodSource as a program, run by a ContainerSource: `python -m eventing.podsource`, which emits to `$K_SINK`.
 
-With `$PORT` it serves its pages there (`eventing.podsource.server`).
+With `$PORT` it serves its pages there (`eventing.podsource.http_pages`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from contextlib import AsyncExitStack
 
 from eventing import logs
+from eventing.podsource.http_pages import serving
 from eventing.podsource.sender import Sender
-from eventing.podsource.server import serving
 from eventing.podsource.tasks import Tasks
 from eventing.podsource.watcher import PodSource
 from kube.door.api import Api

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge
 
-from kube.door.errors import ApiError
-from kube.door.following import Witness
+from kube.door.api_errors import ApiError
+from kube.door.list_watch import Witness
 
 HINTS = Counter("nodemaintenance_podsource_hints_total", "Hints that the sink accepted", ["type"])
 FAILURES = Counter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from eventing.podsource.draining import DrainingNode, lets_go, room, selects
+from eventing.podsource.draining_node import DrainingNode, lets_go, room, selects
 from eventing.podsource.turns import Told, Turns
 from kube.budgets import Budget, budget_key
 from kube.pods import Pod

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from eventing import events
-from eventing.podsource.draining import DrainingNode
+from eventing.podsource.draining_node import DrainingNode
 from eventing.podsource.metrics import NODES, Counted
 from eventing.podsource.openings import Openings
 from eventing.podsource.sender import Sender
@@ -25,8 +25,8 @@ from eventing.podsource.turns import Told
 from kube.backoff import pauses
 from kube.budgets import BUDGETS
 from kube.door.api import Api
-from kube.door.errors import NotFound
-from kube.door.following import follow
+from kube.door.api_errors import NotFound
+from kube.door.list_watch import follow
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, Group
 from kube.paths import Object, pods_on

@@ -12,7 +12,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing.journal.entries import Entry
 from kube.door.api import Api, absent_ok
-from kube.door.together import together
+from kube.door.concurrent_requests import together
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import SUCCEEDED, phase
 from kube.nodes import in_maintenance, node_path

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from eventing import logs
-from functions.admission.pages import pages
+from functions.admission.endpoints import pages
 from functions.admission.watched import Watched
 from functions.serving.secure import serving, until_told
 from kube.door.api import Api

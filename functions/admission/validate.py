@@ -17,8 +17,8 @@ from kube.admission import refusals
 from kube.admission.reviews import Question, answer
 from kube.admission.warnings import sole_control_plane, warnings
 from kube.door.api import Api, absent_ok
-from kube.door.errors import ApiError
-from kube.door.together import together
+from kube.door.api_errors import ApiError
+from kube.door.concurrent_requests import together
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
 from kube.maintenance.lookup import control_plane

@@ -14,8 +14,8 @@ from contextlib import aclosing
 from kube.backoff import pauses
 from kube.budgets import BUDGETS, Budget
 from kube.door.api import Api
-from kube.door.errors import ApiError, NotFound
-from kube.door.following import Witness, follow
+from kube.door.api_errors import ApiError, NotFound
+from kube.door.list_watch import Witness, follow
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.objects import node_name, trimmed
 from kube.paths import Object

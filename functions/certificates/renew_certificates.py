@@ -20,9 +20,9 @@ from eventing import events, marks
 from functions.certificates.metrics import PICTURES
 from functions.certificates.settings import Settings
 from functions.failures import Retry
-from functions.looking import LookingAtState
-from kube.door.cluster import Cluster
-from kube.door.errors import Conflict, NotFound, Unavailable
+from functions.hints import LookingAtState
+from kube.door.api_errors import Conflict, NotFound, Unavailable
+from kube.door.sync_client import Cluster
 
 CONSUMES = (events.TICK, events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 EMITS = ()
@@ -31,7 +31,7 @@ LOOKING = LookingAtState(lambda _hint: "all certificates")
 
 def renew_certificates(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Do what is due. What one component is refused stops no other; raises `Retry` when it may pass later."""
-    from functions.certificates.looking import dates, renewed
+    from functions.certificates.survey import dates, renewed
 
     now = datetime.now(timezone.utc)
     states, errors = cluster.run(renewed(cluster.api, Settings.of(os.environ), now))

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 
 from functions.maintenance.subject import log_about
 from kube.door.api import Api
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError, Conflict
+from kube.door.api_errors import ApiError, Conflict
+from kube.door.sync_client import Cluster
 from kube.maintenance import announcements
 from kube.maintenance.objects import Maintenance
 from kube.paths import Object

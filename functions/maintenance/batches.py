@@ -9,10 +9,10 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.signatures import signed
 from functions.data import data_of, version_of
-from functions.looking import Replies, Subject
+from functions.hints import Replies, Subject
 from functions.maintenance.subject import node_of, reference_of
 from kube.paths import Object
-from kube.versions import newest
+from kube.resource_versions import newest
 
 VERSIONS = ("podsVersion", "budgetsVersion")
 """The states that a hint speaks of: no look at it may see older ones."""

@@ -18,10 +18,10 @@ from functions.failures import Failed, Retry
 from functions.maintenance.disrupting import disrupting
 from functions.maintenance.subject import failed, log_about, read_maintenance
 from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import Conflict, NotFound
-from kube.door.evicting import orphans
-from kube.maintenance import draining, leases
+from kube.door.api_errors import Conflict, NotFound
+from kube.door.eviction_batch import orphans
+from kube.door.sync_client import Cluster
+from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.nodes import Node, node_path
@@ -91,9 +91,9 @@ def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Clu
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
     log_about(f"Applying Maintenance mode on Node: {name} with Reason: {reason}", maintenance)
-    options, gone = draining.options_of(maintenance), cluster.run(orphans(cluster.api, pods))
-    found = draining.sorted_for(pods, options, datetime.now(timezone.utc), gone)
-    if said := draining.warned(found, options):
+    options, gone = drain_flags.options_of(maintenance), cluster.run(orphans(cluster.api, pods))
+    found = drain_flags.sorted_for(pods, options, datetime.now(timezone.utc), gone)
+    if said := drain_flags.warned(found, options):
         log_about(f"WARNING: {said}", maintenance)
     return {"totalpods": len(pods), "evictionPods": len(found.leaving)}
 

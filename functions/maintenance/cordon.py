@@ -9,9 +9,9 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.maintenance.closing import again, close, given_up
+from functions.maintenance.cordon_and_taint import again, close, given_up
 from functions.maintenance.subject import log_about, reference_of
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import Maintenance, group
 from kube.nodes import Node, cordon_patch, is_cordoned

@@ -13,8 +13,8 @@ from datetime import datetime, timezone
 
 from functions.failures import Failed, Retry
 from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError, Conflict, NotFound
+from kube.door.api_errors import ApiError, Conflict, NotFound
+from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
 from kube.maintenance.leases import LEASES

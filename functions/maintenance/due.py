@@ -10,7 +10,7 @@ from functools import cached_property
 
 from eventing import events
 from functions.maintenance.subject import NAME
-from kube.maintenance import draining, leases
+from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.patience import parted
@@ -130,14 +130,14 @@ def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, n
 
 def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
     """What one waits for whose node is as it should be: the next look at its pods, or nothing."""
-    options, listed = draining.options_of(item), list(pods)
-    orphans = draining.known_orphans(listed, m.blocked_pods(item))
-    found = draining.sorted_for(listed, options, now, orphans)
+    options, listed = drain_flags.options_of(item), list(pods)
+    orphans = drain_flags.known_orphans(listed, m.blocked_pods(item))
+    found = drain_flags.sorted_for(listed, options, now, orphans)
     if not found.leaving:
         return "" if m.phase(item) == m.SUCCEEDED else events.NODE_TAINTED
-    if m.is_changed(item) or not draining.are_told(draining.refused(found, options), item):
+    if m.is_changed(item) or not drain_flags.are_told(drain_flags.refused(found, options), item):
         return events.NODE_TAINTED
-    to_evict, _ = parted(draining.going(found, options), item, now)
+    to_evict, _ = parted(drain_flags.going(found, options), item, now)
     if all(is_ending(pod, now) for pod in to_evict):
         return ""  # until one is gone, which PodSource emits, one has rested (rule 9), or a person acts (DRN-1a)
     return events.NODE_TAINTED

@@ -22,11 +22,11 @@ from functions.maintenance.fleet import EVICTIONS
 from functions.maintenance.subject import active, log_about, node_of, reference_of
 from kube.budgets import Blocked, budget_paths, identity, plan
 from kube.door.api import Api
-from kube.door.cluster import Cluster
-from kube.door.evicting import evict_batch, orphans
-from kube.door.together import together
+from kube.door.concurrent_requests import together
+from kube.door.eviction_batch import evict_batch, orphans
+from kube.door.sync_client import Cluster
 from kube.evictions import Batch, summary
-from kube.maintenance import draining, patience
+from kube.maintenance import drain_flags, patience
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import Node, is_closed
@@ -55,18 +55,18 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
             raise Failed(f"node {name} was cordoned and tainted twice, and is not: somebody undoes it at once")
         data = {"message": f"node {name} is not cordoned and tainted any more", "again": True}
         return [events.event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=data)]
-    options = draining.options_of(maintenance)
+    options = drain_flags.options_of(maintenance)
     pods, budgets, version = cluster.run(_waiting(cluster.api, name, event, listed, options))
     if not pods.leaving:
         if phase(maintenance) == SUCCEEDED:
             return []  # a hint that came late: the status has it already
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data={"podsVersion": version})]
     now = datetime.now(timezone.utc)
-    due, resting = patience.parted(draining.going(pods, options), maintenance, now)
+    due, resting = patience.parted(drain_flags.going(pods, options), maintenance, now)
     batch = cluster.run(evict_batch(cluster.api, plan(due, budgets, options)))
     more = _more(batch, maintenance)
     dated = patience.dated(batch.blocked, maintenance, now)
-    batch.blocked = [*dated, *resting, *draining.refused(pods, options)]
+    batch.blocked = [*dated, *resting, *drain_flags.refused(pods, options)]
     if not marks.is_replay(event):
         _count(batch)
     _log(maintenance, batch)
@@ -101,7 +101,7 @@ async def _waiting(
     """
     claimed = event.get_type() == events.PODS_GONE and bool(version_of(event, "podsVersion"))
     found, version = await told_apart(api, node, listed, options, claimed=claimed)
-    waiting = [pod for pod in draining.going(found, options) if not is_terminating(pod)]
+    waiting = [pod for pod in drain_flags.going(found, options) if not is_terminating(pod)]
     budgets = await _budgets(api, waiting, version_of(event, "budgetsVersion") or "0")
     return found, budgets, version
 
@@ -122,13 +122,13 @@ async def told_apart(
     also where pods are left that `spec.drain` refuses.
     """
     now = datetime.now(timezone.utc)
-    found = draining.sorted_for(listed["items"], options, now)
+    found = drain_flags.sorted_for(listed["items"], options, now)
     if not found.leaving and not claimed:
         path, fields = pods_on(node)
         listed = await api.list(path, fields=fields)
-        found = draining.sorted_for(listed["items"], options, now)
-    if found.daemons and not draining.going(found, options):
-        found = draining.sorted_for(listed["items"], options, now, await orphans(api, found.daemons))
+        found = drain_flags.sorted_for(listed["items"], options, now)
+    if found.daemons and not drain_flags.going(found, options):
+        found = drain_flags.sorted_for(listed["items"], options, now, await orphans(api, found.daemons))
     return found, listed["metadata"]["resourceVersion"]
 
 

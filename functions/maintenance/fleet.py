@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kube.maintenance import objects as m
-from kube.maintenance.blocking import why_blocked
+from kube.maintenance.blocked_pods import why_blocked
 
 LONG = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 """Seconds; a drain takes as long as its pods and budgets let it."""

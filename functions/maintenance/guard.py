@@ -18,12 +18,12 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.wire import BadEvent
 from functions.data import data_of, is_text, metadata_of
-from functions.looking import LookingAtState
+from functions.hints import LookingAtState
 from functions.maintenance.announcing import announce_on_node, announced
 from functions.maintenance.subject import is_active, log_about
 from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import Conflict, NotFound
+from kube.door.api_errors import Conflict, NotFound
+from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import of_holder, undeleted

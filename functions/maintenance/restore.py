@@ -19,8 +19,8 @@ from functions.maintenance.announcing import announce_on_node, announce_progress
 from functions.maintenance.subject import log_about, node_of, read_maintenance, reference_of
 from functions.patching import ATTEMPTS, patch_node
 from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import Conflict, NotFound, Rejected
+from kube.door.api_errors import Conflict, NotFound, Rejected
+from kube.door.sync_client import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import REMOVE, TEXTS, UNCORDON

@@ -17,16 +17,16 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from functions.looking import LookingAtState
+from functions.hints import LookingAtState
 from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, strays
 from functions.maintenance.fleet import FLEET, RESYNCED
 from functions.maintenance.subject import log_about
-from functions.turns import Turns
+from functions.rotation import Turns
 from kube.door.api import Api, absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError, Unavailable
+from kube.door.api_errors import ApiError, Unavailable
+from kube.door.concurrent_requests import together
 from kube.door.paging import Listed, pages
-from kube.door.together import together
+from kube.door.sync_client import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS

@@ -18,20 +18,20 @@ from eventing import events, marks
 from eventing.signatures import require_ours
 from functions.data import data_of, version_of
 from functions.failures import Retry
-from functions.gathering import Gathering
 from functions.maintenance import fleet
 from functions.maintenance.announcing import announce_on_node, announce_progress
-from functions.maintenance.refusals import blocked_of
+from functions.maintenance.reported_pods import blocked_of
 from functions.maintenance.subject import log_about, read_maintenance, reference_of
+from functions.shared_writes import Gathering
 from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import Conflict, NotFound
+from kube.door.api_errors import Conflict, NotFound
+from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, CORDON, FAIL, SUCCEED, TEXTS
 from kube.maintenance.progress import Findings, status_patch
 from kube.nodes import node_path
 from kube.paths import Object, pods_on
-from kube.versions import newest
+from kube.resource_versions import newest
 
 CONSUMES = events.FLAGS["progress"]
 EMITS = ()
@@ -53,7 +53,7 @@ GATHERING = Gathering[Told]()
 def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Bring `.status` to what the cluster shows and the event adds.
 
-    Events that come while the same status is being written are written together (`gathering`). Not so replays.
+    Events that come while the same status is being written are written together (`shared_writes`). Not so replays.
     What an event adds, nobody can look up: one that is not ours adds nothing, and writes nothing. Raises `Forged` then,
     and `Retry` when others keep writing. A dry replay writes nothing anyway, and may be of another installation's.
     """

@@ -13,8 +13,8 @@ from eventing.wire import BadEvent
 from functions.data import data_of, is_text
 from functions.failures import Failed, retry
 from kube.door.api import Api, absent_ok
-from kube.door.cluster import Cluster
-from kube.door.together import together
+from kube.door.concurrent_requests import together
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import Maintenance, began_on, has_begun, has_given_up, is_deleting, node_name
 from kube.maintenance.progress import LONGEST_ERROR

@@ -25,8 +25,8 @@ from eventing import marks
 from eventing.journal.entries import Attempt, attempts_event
 from eventing.signatures import signed
 from eventing.wire import binary, structured
+from functions.serving.bounded_queue import Waiting
 from functions.serving.metrics import ATTEMPTS_LOST
-from functions.serving.waiting import Waiting
 from kube.backoff import pauses
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import marks
 from functions.failures import Failed, Retry, retry
-from functions.serving.failing import Failing
+from functions.serving.lasting_failures import Failing
 from functions.serving.looks import Looks
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError, Conflict, Unavailable
+from kube.door.api_errors import ApiError, Conflict, Unavailable
+from kube.door.sync_client import Cluster
 
 log = logging.getLogger("functions")
 Step = Callable[[BaseCloudEvent, Cluster], list[BaseCloudEvent]]
@@ -55,8 +55,8 @@ class Function:
 def invoke(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """The events that the step answers with; what it cannot do becomes the wing's event of failure.
 
-    So does what it could not do for some time (`failing`). A replay is answered by a look of its own: neither absorbs
-    what happens, nor is absorbed by it. Raises `Retry` for what may work later, and `BadEvent`.
+    So does what it could not do for some time (`lasting_failures`). A replay is answered by a look of its own: neither
+    absorbs what happens, nor is absorbed by it. Raises `Retry` for what may work later, and `BadEvent`.
     """
     if not function.is_for(event):
         return []

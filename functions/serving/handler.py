@@ -20,8 +20,8 @@ from functions.serving.attempts import OngoingAttempt, Publisher
 from functions.serving.function import Function, invoke
 from functions.serving.metrics import RESULTS, SECONDS
 from functions.serving.tracing import Spans
-from kube.door.cluster import Cluster
 from kube.door.deadline import within
+from kube.door.sync_client import Cluster
 
 log = logging.getLogger("functions")
 SECONDS_TO_ANSWER = 1.6

@@ -6,8 +6,8 @@ from flask import Flask, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from functions.serving.answers import text
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError
+from kube.door.api_errors import ApiError
+from kube.door.sync_client import Cluster
 
 
 def add_pages(app: Flask, cluster: Cluster) -> None:

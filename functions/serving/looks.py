@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cloudevents.core.base import BaseCloudEvent
 
 from functions.failures import Retry
-from functions.looking import Looking, Replies, Subject
+from functions.hints import Looking, Replies, Subject
 from kube.door.deadline import has_time, seconds_left
 
 LOOKS = 2

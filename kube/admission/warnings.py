@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
 from kube.budgets import Blocked, Budget, budget_key, plan
-from kube.maintenance.draining import going, options_of, sorted_for
+from kube.maintenance.drain_flags import going, options_of, sorted_for
 from kube.maintenance.objects import Maintenance
 from kube.pods import Pod, controller, is_terminating, key, tolerates_everything, uid
 from kube.words import counted

@@ -12,9 +12,9 @@ from kube.certificates.holders import CERT_MANAGER, Held, name_of
 from kube.certificates.injection import CARRIERS, asked_from
 from kube.certificates.state import State
 from kube.door.api import Api, absent_ok
-from kube.door.errors import NotFound
+from kube.door.api_errors import NotFound
+from kube.door.concurrent_requests import together
 from kube.door.paging import pages
-from kube.door.together import together
 from kube.paths import Object
 
 

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 from multidict import CIMultiDict
 
+from kube.door.api_errors import NotFound, Unavailable, error_of
 from kube.door.config import (
     ConfigException,
     Configuration,
@@ -25,9 +26,8 @@ from kube.door.config import (
     proxy_of,
 )
 from kube.door.deadline import REQUEST_SECONDS, seconds_left
-from kube.door.errors import NotFound, Unavailable, error_of
-from kube.door.http import aiohttp
-from kube.door.reading import decoded, dropped, hear, lines
+from kube.door.decoding import decoded, dropped, hear, lines
+from kube.door.lean_aiohttp import aiohttp
 from kube.paths import Object
 
 JSON_PATCH = "application/json-patch+json"

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
 
-from kube.door.http import aiohttp  # before the library imports it
-from kube.door.postponing import postpone
+from kube.door.lazy_imports import postpone
+from kube.door.lean_aiohttp import aiohttp  # before the library imports it
 
 for package in ("kubernetes", "kubernetes.aio", "kubernetes.aio.config", "kubernetes.aio.utils"):
     postpone(package)

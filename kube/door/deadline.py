@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
 
-from kube.door.errors import Unavailable
+from kube.door.api_errors import Unavailable
 
 REQUEST_SECONDS = 10.0
 """No single request may take longer: functions answer in about a second, and a hung server is an error to retry."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kube.door.api import Api
-from kube.door.errors import NotFound
+from kube.door.api_errors import NotFound
 
 
 @dataclass(frozen=True)

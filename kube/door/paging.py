@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kube.door.api import Api
-from kube.door.errors import NotFound
+from kube.door.api_errors import NotFound
 from kube.paths import Object
 from kube.trimming import whole
 

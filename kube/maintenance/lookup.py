@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
 from kube.door.api import Api, absent_ok
-from kube.door.errors import ApiError, NotFound, Rejected, Unavailable
+from kube.door.api_errors import ApiError, NotFound, Rejected, Unavailable
+from kube.door.concurrent_requests import together
 from kube.door.paging import pages
-from kube.door.together import together
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.objects import Maintenance, is_deleting, node_name
 from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS, ControlPlane

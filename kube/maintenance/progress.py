@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from kube import pods as podrules
-from kube.maintenance import draining
-from kube.maintenance.blocking import still_blocked
+from kube.maintenance import drain_flags
+from kube.maintenance.blocked_pods import still_blocked
 from kube.maintenance.objects import (
     FAILED,
     MOST_LEASE_ERRORS,
@@ -162,8 +162,8 @@ def _status_begun(
 def _pending(
     maintenance: Maintenance, pods: Sequence[Pod], blocked: Iterable[Mapping[str, Any]], now: datetime
 ) -> list[Pod]:
-    orphans = draining.known_orphans(pods, blocked)
-    return draining.sorted_for(pods, draining.options_of(maintenance), now, orphans).leaving
+    orphans = drain_flags.known_orphans(pods, blocked)
+    return drain_flags.sorted_for(pods, drain_flags.options_of(maintenance), now, orphans).leaving
 
 
 def _reached(before: Mapping[str, Any]) -> int:

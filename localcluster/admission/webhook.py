@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
-from kube.door.errors import ApiError, Denied, Rejected
+from kube.door.api_errors import ApiError, Denied, Rejected
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.admission.authority import Authority
 from localcluster.cluster import LocalCluster
-from localcluster.health import READY, answers
 from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.readiness import READY, answers
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
 
 COMPONENT = ROOT / "manifests" / "components" / "admission"

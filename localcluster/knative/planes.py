@@ -7,12 +7,12 @@ from pathlib import Path
 
 from localcluster import build
 from localcluster.cluster import LocalCluster
-from localcluster.health import answers
 from localcluster.knative.control import SETTINGS, ControlPlane
 from localcluster.knative.install import EVENTING
 from localcluster.knative.kubelet import Kubelet
 from localcluster.knative.proxy import Proxy
 from localcluster.processes import Server, await_ready, free_port
+from localcluster.readiness import answers
 from localcluster.servers import LOOPBACK
 from localcluster.trouble import LocalClusterError
 

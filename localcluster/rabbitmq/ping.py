@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from eventing.local.manifests import Document
 from localcluster.cluster import LocalCluster
-from localcluster.rabbitmq import objects
+from localcluster.rabbitmq import knative_objects
 from localcluster.rabbitmq.environment import SYSTEM
-from localcluster.rabbitmq.objects import Object
+from localcluster.rabbitmq.knative_objects import Object
 
 ACCOUNT = "pingsource-mt-adapter"
 FILES = (
@@ -24,7 +24,7 @@ FILES = (
 def install(cluster: LocalCluster, source: Document, sink: str) -> None:
     """Apply Knative's own objects for PingSource and ours, which says in its status that it is ready."""
     cluster.kubectl("create", "namespace", SYSTEM)
-    objects.install(cluster, FILES, [(source.body, _status(sink))])
+    knative_objects.install(cluster, FILES, [(source.body, _status(sink))])
 
 
 def _status(sink: str) -> Object:

@@ -14,9 +14,9 @@ from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
 from localcluster.processes import free_port
-from localcluster.rabbitmq import objects
+from localcluster.rabbitmq import knative_objects
+from localcluster.rabbitmq.adapters import Sources
 from localcluster.rabbitmq.planes import Planes
-from localcluster.rabbitmq.sources import Sources
 from localcluster.servers import LOOPBACK, ROOT
 
 FLOW = (ROOT / "manifests" / "overlays" / "rabbitmq", ROOT / "manifests" / "v1alpha1")
@@ -36,7 +36,7 @@ class RabbitProduct(EngineProduct):
         found = self._documents(self.function_url)
         broker = next(document.name for document in found if document.kind == "Broker")
         self.planes = Planes(directory / "rabbitmq", broker, port, triggers.read(found, "").values())
-        objects.install_flow(cluster, found, self.broker_url)
+        knative_objects.install_flow(cluster, found, self.broker_url)
         self.adapters = Sources(cluster, build.servers(build.RABBITMQ), directory, self.broker_url).servers(found)
 
     def _bring_up(self) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 from localcluster import access, build, deliveries, processes
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
-from localcluster.console import Console
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.keeper import Keeper, Record
+from localcluster.web_console import Console
 
 
 def supervise(directory: Path, nodes: int, delivery: str, *, admission: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.audit import Request
+from bench.api_requests import Request
 from bench.findings import Finding, Quiet, Tick
 
 

@@ -11,9 +11,9 @@ import yaml
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.functionserver import Wiring, function_server
-from localcluster.health import is_ready
 from localcluster.processes import await_ready, free_port
 from localcluster.product import FLOW, Product
+from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from localcluster.access import service_account
 from localcluster.functionserver import Wiring, function_server
-from localcluster.health import is_ready
 from localcluster.processes import await_ready
+from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, ROOT
 from tests.chain.scene import Scene
 

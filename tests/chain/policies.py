@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kube.door.errors import Rejected
+from kube.door.api_errors import Rejected
 from kube.paths import Object
 from localcluster.processes import await_ready
 from tests.chain.scene import Scene

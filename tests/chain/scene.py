@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from eventing.events import TICK
 from eventing.replay.again import post
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.leases import lease_name

@@ -17,8 +17,8 @@ from bench.costs import tree
 from eventing import events
 from eventing.journal.store import Journal, Query
 from localcluster import access
-from localcluster.health import answers
 from localcluster.processes import Server, await_ready, free_port
+from localcluster.readiness import answers
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
 from tests.chain.scene import Scene
 from tests.proofs import proves

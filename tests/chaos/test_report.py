@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from chaos.judge import Tally
 from chaos.report import Run, lines
-from chaos.watcher import Tally
 
 
 def run(**more: Any) -> Run:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S, Group
 from kube.paths import Object

@@ -14,9 +14,9 @@ from eventing.journal.store import Journal, Query
 from eventing.replay.again import post
 from functions.app import FUNCTIONS
 from localcluster.access import NAMESPACE
-from localcluster.health import is_ready
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import await_ready, free_port
+from localcluster.readiness import is_ready
 from tests.e2e.stage import Stage
 from tests.e2e.ticks import tick
 

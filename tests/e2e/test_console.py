@@ -13,7 +13,7 @@ from console.web.rows import key
 from eventing import events
 from eventing.journal.store import Journal, Query
 from kube.maintenance.groups import MEDIK8S
-from localcluster.console import Console
+from localcluster.web_console import Console
 from tests.console.web.site import Browser, start_browser
 from tests.e2e.stage import Stage
 

@@ -11,10 +11,10 @@ from functools import partial
 import pytest
 
 from functions.app import FUNCTIONS
-from localcluster.health import answers, is_ready
 from localcluster.knative.planes import PROBE
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server, await_ready
+from localcluster.readiness import answers, is_ready
 from localcluster.up.keeper import Keeper
 from tests.e2e.stage import Stage
 from tests.machine import slowness

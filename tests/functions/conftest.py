@@ -18,7 +18,7 @@ from functions.data import data_of
 from functions.maintenance import due
 from functions.record import journal
 from kube.door.api import Api, absent_ok
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
 from kube.nodes import BEFORE, EXCLUDED, LABEL, NODES, node_path

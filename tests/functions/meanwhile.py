@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kube.door.api import Api
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.paths import Object
 
 

@@ -18,7 +18,7 @@ from eventing import events
 from eventing.logs import JsonLines
 from eventing.wire import BODY_LIMIT, binary
 from functions.app import FUNCTIONS, create_app
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED

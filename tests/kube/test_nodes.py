@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from kube.door.api import JSON_PATCH
-from kube.door.cluster import Cluster
-from kube.door.errors import Conflict, NotFound
+from kube.door.api_errors import Conflict, NotFound
+from kube.door.sync_client import Cluster
 from kube.nodes import (
     BEFORE,
     EXCLUDED,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kube.door.cluster import Cluster
-from kube.door.errors import Rejected
+from kube.door.api_errors import Rejected
+from kube.door.sync_client import Cluster
 from kube.paths import Object
 from kube.selectors import matches, parsed, text
 from localcluster.cluster import LocalCluster

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from localcluster.health import is_ready
 from localcluster.processes import Server, await_ready
 from localcluster.product import Product
+from localcluster.readiness import is_ready
 from localcluster.trouble import LocalClusterError
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from eventing.replay.again import post
 from localcluster import build
-from localcluster.health import is_ready
 from localcluster.processes import await_ready
+from localcluster.readiness import is_ready
 from localcluster.up import folder
 from localcluster.up.status import condition
 from tests.functions.hints import tick

@@ -11,9 +11,9 @@ import yaml
 
 from localcluster.cluster import LocalCluster
 from localcluster.functionserver import Wiring, function_server
-from localcluster.health import is_ready
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server, Startable, await_ready, free_port, kill_all
+from localcluster.readiness import is_ready
 from localcluster.servers import DIRECT, LOOPBACK
 from tests.manifests.rendering import ROOT, Manifest, of_kind
 from tests.workload import pod_on

@@ -7,7 +7,7 @@ import ast
 import pytest
 import yaml
 
-from functions.admission.pages import SECONDS_TO_ANSWER
+from functions.admission.endpoints import SECONDS_TO_ANSWER
 from kube.maintenance.groups import GROUPS
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import MANIFESTS, ROOT, of_kind, overlay, pod_specs

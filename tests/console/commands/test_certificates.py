@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from functions.certificates.looking import renewed
 from functions.certificates.settings import Settings
+from functions.certificates.survey import renewed
 from kube.certificates import holders
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import KEY
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster

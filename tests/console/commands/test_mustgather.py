@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from console.cli import commands
 from console.operations.archive import Archive
-from console.operations.gathering import without_values
+from console.operations.archive_contents import without_values
 from kube.maintenance.leases import lease_name
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster

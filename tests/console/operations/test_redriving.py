@@ -15,7 +15,7 @@ from eventing import events
 from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.entries import Entry
 from eventing.journal.store import Journal, Query
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from localcluster.cluster import LocalCluster
 from localcluster.processes import free_port
 from tests.receiver import Answer, Received, Receiver

@@ -9,8 +9,8 @@ from selenium.webdriver import Chrome
 
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.console import Console
 from localcluster.product import Product
+from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.console.web.site import Browser, Site, start_browser
 

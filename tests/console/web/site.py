@@ -15,8 +15,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from console.web.rows import key
-from localcluster.console import Console
 from localcluster.programs.packages import find
+from localcluster.web_console import Console
 from tests.chain.scene import Scene
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from console.cli import commands
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
-from localcluster.console import Console
+from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.console.web.callers import VIEWER, Form, act, bearer, look
 from tests.console.web.site import Site

@@ -9,7 +9,7 @@ import requests
 
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
-from localcluster.console import Console
+from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.console.web.callers import VIEWER, Form, act, audited, bearer
 from tests.console.web.site import Site

@@ -23,11 +23,11 @@ from console.web.callers import as_owner
 from console.web.live import STALE_SECONDS, Live
 from eventing import events
 from eventing.journal.store import Journal
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from localcluster.access import write_kubeconfig
-from localcluster.console import Console
 from localcluster.processes import await_ready
+from localcluster.web_console import Console
 from tests.console.web.callers import look
 from tests.console.web.site import Browser, Site
 from tests.relay import Relay

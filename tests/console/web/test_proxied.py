@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from console.cli import commands
 from console.operations import maintaining
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
-from localcluster.console import Console
 from localcluster.processes import await_ready
+from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.console.web.callers import LOOKS, VIEWER, act, allow, look, run_as
 from tests.console.web.site import Site

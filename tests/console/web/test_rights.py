@@ -17,7 +17,7 @@ from eventing.journal.store import Journal
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
-from localcluster.console import Console
+from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.console.web.callers import LOOKS, VIEWER, Form, account, audited, bearer, look, run_as
 from tests.console.web.site import Site

@@ -14,8 +14,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex
 
 from eventing import events
+from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS, METADATA
 from eventing.journal.store import Journal
-from eventing.journal.tables import ATTEMPTS, BODIES, EVENTS, METADATA
 
 COUNT, DRAINS, NODES = 1_000_000, 2000, 200
 TYPES = [events.RESOURCE_UPDATED] * 4 + [events.PODS_GONE] * 3 + [events.PODS_EVICTED] * 2 + [events.TICK]

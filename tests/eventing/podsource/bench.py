@@ -10,7 +10,7 @@ from pathlib import Path
 
 import requests
 
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.evictions import eviction_of, eviction_path
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S

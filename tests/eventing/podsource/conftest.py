@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from tests.eventing.podsource.bench import Bench

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from eventing.podsource.draining import DrainingNode
+from eventing.podsource.draining_node import DrainingNode
 from eventing.podsource.openings import Openings
 from kube.paths import Object
 from tests.kube import samples

@@ -11,7 +11,7 @@ from eventing import events
 from eventing.journal.entries import Attempt, Entry
 from eventing.replay.changes import Change, objects_in, read_changes
 from functions.patching import patch_node
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance.objects import path
 from kube.nodes import cordon_patch, taint_patch
 from localcluster.cluster import LocalCluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import GROUPS, MEDIK8S, Group
 from kube.paths import Object
 

@@ -9,9 +9,9 @@ import pytest
 import requests
 
 from kube.door.api import JSON_PATCH
-from kube.door.cluster import Cluster
-from kube.door.errors import Denied, Rejected
-from kube.door.reading import hearing
+from kube.door.api_errors import Denied, Rejected
+from kube.door.decoding import hearing
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from localcluster.admission.authority import Authority
 from localcluster.admission.webhook import CONFIGURATIONS, Webhook

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import Denied
-from kube.door.reading import hearing
+from kube.door.api_errors import Denied
+from kube.door.decoding import hearing
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import GROUPS, KUBEVIRT
 from kube.maintenance.objects import path
 from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS

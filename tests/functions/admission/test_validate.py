@@ -6,8 +6,8 @@ import pytest
 import requests
 
 from kube.door.api import JSON_PATCH, absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import Conflict, Denied, Rejected
+from kube.door.api_errors import Conflict, Denied, Rejected
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, Group
 from kube.maintenance.objects import path
 from localcluster.admission.webhook import Webhook

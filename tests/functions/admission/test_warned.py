@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from kube.door.cluster import Cluster
-from kube.door.reading import hearing
+from kube.door.decoding import hearing
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from localcluster.cluster import LocalCluster

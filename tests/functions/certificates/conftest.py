@@ -7,14 +7,14 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from functions.certificates.looking import TAKES, renewed
 from functions.certificates.settings import Settings
+from functions.certificates.survey import TAKES, renewed
 from kube.certificates import holders, issuing
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.injection import CARRIERS, INJECT
 from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError
+from kube.door.api_errors import ApiError
+from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
 
 SECRETS, MAPS = holders.secrets_path(NAMESPACE), holders.publications_path(NAMESPACE)

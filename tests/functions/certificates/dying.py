@@ -12,8 +12,8 @@ import sys
 from datetime import datetime, timedelta
 from typing import Any
 
-from functions.certificates.looking import renewed
 from functions.certificates.settings import Settings
+from functions.certificates.survey import renewed
 from kube.door.api import Api
 from kube.paths import Object
 

@@ -19,7 +19,7 @@ from functions.serving.secure import serving, until_told
 from kube.certificates import holders
 from kube.certificates.holders import CERTIFICATE, KEY
 from kube.door.api import Api
-from kube.door.following import follow
+from kube.door.list_watch import follow
 from kube.paths import Object
 from tests.sources import ROOT
 

@@ -12,13 +12,13 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from functions.certificates.looking import renewed
 from functions.certificates.settings import Settings
+from functions.certificates.survey import renewed
 from kube.certificates import holders, issuing
 from kube.certificates.announcements import FAILED, FOREIGN, NAMELESS, RENEWED, UNKNOWN
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE
 from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, SETTINGS, WEBHOOKS, Certificates
 from tests.functions.conftest import Functions

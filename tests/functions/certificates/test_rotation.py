@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from functions.certificates.looking import renewed
 from functions.certificates.settings import Settings
+from functions.certificates.survey import renewed
 from kube.certificates.components import COMPONENTS
-from kube.door.cluster import Cluster
-from kube.door.errors import ApiError
+from kube.door.api_errors import ApiError
+from kube.door.sync_client import Cluster
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.functions.certificates.conftest import PAUSE, SECRETS, SETTINGS, Certificates

@@ -9,7 +9,7 @@ import pytest
 from eventing import events
 from functions.maintenance import subject
 from functions.maintenance.announcing import announce_on_node
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, EVENTS, FAIL, REMOVE, SUCCEED, UNCORDON
 from kube.maintenance.groups import GROUPS, Group

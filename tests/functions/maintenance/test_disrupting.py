@@ -11,7 +11,7 @@ import pytest
 from eventing import events
 from functions.data import data_of
 from kube.door.api import absent_ok
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
 from kube.maintenance.groups import KUBEVIRT

@@ -15,7 +15,7 @@ from eventing import events
 from functions.data import data_of
 from functions.maintenance import evict, subject
 from kube.budgets import plan
-from kube.door.evicting import evict_batch
+from kube.door.eviction_batch import evict_batch
 from kube.evictions import Batch, pod_path
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
 from kube.paths import PODS, Object

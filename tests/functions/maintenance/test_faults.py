@@ -15,8 +15,8 @@ from werkzeug.test import TestResponse
 from eventing import events
 from eventing.wire import received
 from functions.data import data_of
-from functions.serving import failing, handler
-from kube.door.cluster import Cluster
+from functions.serving import handler, lasting_failures
+from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.nodes import node_path
 from kube.paths import Object
@@ -315,7 +315,7 @@ def test_what_fails_for_long_is_told_and_ends_when_it_is_cured(
     faults.spoil(lambda request: FAULTS[kind] if request.rpartition(" ")[0] == request_of_it else None)
 
     first = spoiled.post(step, event)
-    monkeypatch.setattr(failing, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(lasting_failures, "TOLD_SECONDS", 0.0)
     told = reply_of(spoiled.post(step, event))
     assert told is not None
     functions.answer("status", told)

@@ -13,9 +13,9 @@ import pytest
 from eventing import events
 from functions.maintenance.resync import LOOKS, resync
 from kube.door.api import Api
-from kube.door.cluster import Cluster
+from kube.door.api_errors import Unavailable
 from kube.door.deadline import seconds_left, within
-from kube.door.errors import Unavailable
+from kube.door.sync_client import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S

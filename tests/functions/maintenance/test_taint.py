@@ -9,7 +9,7 @@ import pytest
 
 from eventing import events
 from functions.maintenance import subject
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import GROUPS, KUBEVIRT, Group
 from kube.nodes import UNSCHEDULABLE
 from localcluster.cluster import LocalCluster

@@ -15,13 +15,13 @@ from eventing.events import Reference
 from functions.app import FUNCTIONS
 from functions.data import data_of
 from functions.failures import Failed, Retry
-from functions.looking import Replies
+from functions.hints import Replies
 from functions.maintenance import guard, resync
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.subject import failed
 from functions.serving.function import Function, invoke
 from functions.serving.looks import Looks
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from tests.functions.hints import node_updated, tick
 
 PATIENCE = 30.0

@@ -12,8 +12,8 @@ import yaml
 
 from kube.door import api as door
 from kube.door.api import Api
+from kube.door.api_errors import Unavailable
 from kube.door.config import Configuration, proxy_of
-from kube.door.errors import Unavailable
 from kube.nodes import NODES
 from localcluster.cluster import LocalCluster
 

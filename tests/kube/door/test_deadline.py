@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from kube.budgets import plan
-from kube.door.cluster import Cluster
+from kube.door.api_errors import Unavailable
 from kube.door.deadline import within
-from kube.door.errors import Unavailable
-from kube.door.evicting import evict_batch
+from kube.door.eviction_batch import evict_batch
+from kube.door.sync_client import Cluster
 from tests.kube.samples import pod
 
 

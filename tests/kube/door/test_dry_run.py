@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kube.door.api import JSON_PATCH
-from kube.door.cluster import Cluster
+from kube.door.sync_client import Cluster
 from kube.evictions import eviction_of, eviction_path, pod_path
 from kube.maintenance import announcements, leases
 from kube.maintenance import objects as m

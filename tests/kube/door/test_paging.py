@@ -6,9 +6,9 @@ import pytest
 
 from kube.door import paging
 from kube.door.api import Api
-from kube.door.cluster import Cluster
-from kube.door.errors import NotFound
+from kube.door.api_errors import NotFound
 from kube.door.paging import pages
+from kube.door.sync_client import Cluster
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.workload import Workload

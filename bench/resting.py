@@ -1,0 +1,181 @@
+"""The product alone for a while: with nothing to do, with many maintenances that rest, with pods that return."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from bench import costs
+from bench.api_requests import AuditLog, Request
+from bench.cases import REST, RESTING, RETURNING, Case, Observation
+from bench.findings import Finding, Quiet, Tick
+from bench.foreign import HEARTBEATS, writing
+from bench.load import Load, side_by_side
+from bench.rig import Rig
+from bench.ways import maintenances
+from eventing import events
+from functions.app import FUNCTIONS
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.objects import SUCCEEDED
+from kube.nodes import node_path
+
+Figure = tuple[str, float, float | None]
+"""What, value, limit."""
+MINUTE = 60.0
+TICK_SECONDS = 15.0
+SETTLING = 3 * TICK_SECONDS
+"""Seconds in which what was begun before comes to its end."""
+RESTS, TOGETHER, RESTING_MINUTES = 500, 25, 2
+TOLERANT, RETURN, OTHERS, RETURNS = "tolerant", 5, 10, "returning"
+LOOKS, LOOK_SECONDS = 5, 0.5
+EVICTIONS, CORES = (20, 10, 10), 0.05
+"""Limits: of each minute, and of API server and functions above rest."""
+HEARTBEAT_SECONDS = 10
+KWOK = "node-heartbeat.stage.kwok.x-k8s.io"
+STATUS = {f"{KWOK}/delay": "10s", f"{KWOK}/jitter-delay": "590s"}
+"""What a kubelet writes beside its heartbeats, the leases: a status, about every five minutes, when nothing changed."""
+TICKS = """
+    SELECT min(attempts.at), max(attempts.at + attempts.seconds) - min(attempts.at) FROM attempts
+    JOIN events ON events.id = attempts.event AND events.source = attempts.source
+    WHERE events.type = ? AND attempts.at >= ? AND attempts.at < ? GROUP BY attempts.event ORDER BY 1
+"""
+EVENTS = """
+    SELECT coalesce(sum(type NOT LIKE 'dev.knative.%'), 0), coalesce(sum(type LIKE 'dev.knative.%'), 0)
+    FROM events WHERE type != ? AND arrived >= ? AND arrived < ?
+"""
+"""Ours, and those of sources that tell of objects."""
+ATTEMPTS = """
+    SELECT count(*) FROM attempts LEFT JOIN events ON events.id = attempts.event AND events.source = attempts.source
+    WHERE coalesce(events.type, '') NOT LIKE 'dev.knative.%' AND attempts.at >= ? AND attempts.at < ?
+"""
+
+
+def observe(rig: Rig, case: Observation) -> list[Finding]:
+    """Do what the observation is, and give its figures. Raises what the cluster raises, and `TimeoutError`."""
+    return [Finding(rig.engine, case.name, *figure) for figure in MEASURES[case](rig)]
+
+
+def _rest(rig: Rig) -> list[Figure]:
+    """Nothing at all, for a minute, in which no start is under way any more."""
+    time.sleep(TICK_SECONDS)
+    return _quiet(rig, MINUTE)
+
+
+def _quiet(rig: Rig, seconds: float) -> list[Figure]:
+    """The figures of a product that nobody wants anything of, for so long."""
+    log, before, since = AuditLog(costs.audit_log(rig)), costs.cpu(rig), time.time()
+    time.sleep(seconds)
+    spent, till = _cores(rig, before, time.time() - since), time.time()
+    time.sleep(costs.LATE)
+    asked = [request for request in log.read() if since <= request.at < till]
+    return [*seen(rig.journal, asked, since, till).figures(), *spent]
+
+
+def seen(journal: Path, asked: Sequence[Request], since: float, till: float) -> Quiet:
+    """What the journal has of that time, beside the requests."""
+    window = (events.TICK, since, till)
+    with closing(costs.opened(journal)) as database:
+        ticks = [Tick(*row) for row in database.execute(TICKS, window)]
+        ours, updates = database.execute(EVENTS, window).fetchone()
+        [attempts] = database.execute(ATTEMPTS, window[1:]).fetchone()
+    return Quiet(ticks, asked, ours, ours + attempts, updates)
+
+
+def _cores(rig: Rig, before: dict[str, float], seconds: float) -> list[Figure]:
+    now = costs.cpu(rig)
+    spent = {name: now[name] - before.get(name, 0) for name in now}
+    return [
+        ("cores of the API server", round(spent["kube-apiserver"] / seconds, 3), None),
+        ("cores of the functions", round(sum(_of_functions(spent)) / seconds, 3), None),
+    ]
+
+
+def _of_functions(cpu: dict[str, float]) -> Iterable[float]:
+    return (spent for name, spent in cpu.items() if name in (*FUNCTIONS, "functions"))
+
+
+def _resting(rig: Rig) -> list[Figure]:
+    """Many maintenances that have drained nodes without pods, amid what the kubelets of all nodes write."""
+    door = rig.cluster
+    nodes = [node["metadata"]["name"] for node in door.list("/api/v1/nodes")["items"]]
+    bodies = maintenances([f"resting-{number}" for number in range(RESTS)], nodes, "rests")
+    started = time.monotonic()
+    for first in range(0, RESTS, TOGETHER):
+        some = bodies[first : first + TOGETHER]
+        side_by_side(door, (door.api.create(MEDIK8S.path, body) for body in some))
+        rig.watching.last("phase", [body["metadata"]["name"] for body in some], SUCCEEDED)
+    took = time.monotonic() - started
+    side_by_side(door, (door.api.patch(node_path(name), {"metadata": {"annotations": STATUS}}) for name in nodes))
+    with writing(rig.kubeconfig, len(nodes) // HEARTBEAT_SECONDS, HEARTBEATS):
+        time.sleep(SETTLING)
+        figures = _quiet(rig, RESTING_MINUTES * MINUTE)
+    for first in range(0, RESTS, TOGETHER):
+        names = [body["metadata"]["name"] for body in bodies[first : first + TOGETHER]]
+        side_by_side(door, (door.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
+        rig.watching.last("maintenance gone", names)
+    return [(f"seconds until {RESTS} have Succeeded, {TOGETHER} at a time", round(took, 1), None), *figures]
+
+
+class _Returning:
+    """Five pods that tolerate every taint, and ten that do not, on one node; at last the tolerations are taken off."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig, self._door, self._watching = rig, rig.cluster, rig.watching
+        self._load = Load(rig.cluster, Case(RETURNING.name, pods=OTHERS), ["node-1"], "node-2")
+
+    def measure(self) -> list[Figure]:
+        """All of it: a minute of rest, three minutes of the drain, and its end."""
+        self._watching.forget()
+        others = {pod["metadata"]["name"] for pod in self._load.fill()}
+        self._load.deploy_tolerant(TOLERANT, "node-1", RETURN)
+        time.sleep(costs.LATE)
+        _, rest = self._minute(time.monotonic() + MINUTE)
+        [body] = maintenances([RETURNS], ["node-1"], "some pods return")
+        started = time.monotonic()
+        self._door.create(MEDIK8S.path, body)
+        minutes = [self._minute(started + number * MINUTE) for number in (1, 2, 3)]
+        left = self._watching.last_gone(others) - started
+        figures: list[Figure] = [(f"seconds until the {OTHERS} others have left", round(left, 2), None)]
+        for number, ((evictions, _), limit) in enumerate(zip(minutes, EVICTIONS, strict=True), 1):
+            figures.append((f"evictions of those that return, minute {number}", evictions, limit))
+        figures.append(
+            ("cores of API server and functions above rest, minute 3", round(minutes[2][1] - rest, 3), CORES)
+        )
+        return [*figures, ("pods of which the status does not say why", self._unexplained(), 0), self._end()]
+
+    def _minute(self, till: float) -> tuple[int, float]:
+        """Evictions of the pods that return, and the cores of API server and functions, until that moment."""
+        log, before, since = AuditLog(costs.audit_log(self._rig)), costs.cpu(self._rig), time.monotonic()
+        time.sleep(max(0.0, till - since))
+        cores = sum(value for _, value, _ in _cores(self._rig, before, time.monotonic() - since))
+        evictions = [request for request in log.read() if request.what == "create pods/eviction"]
+        return sum(request.name.startswith(TOLERANT) for request in evictions), cores
+
+    def _unexplained(self) -> int:
+        """The fewest of some looks: for a moment after each eviction they are on their way, and not blocked."""
+        found = RETURN
+        for _ in range(LOOKS):
+            status = self._door.get(f"{MEDIK8S.path}/{RETURNS}")["status"]
+            said = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == "Returns"]
+            found = min(found, RETURN - len(said))
+            time.sleep(LOOK_SECONDS)
+        return found
+
+    def _end(self) -> Figure:
+        """The drain ends when its pods tolerate nothing any more; all is given back."""
+        started = time.monotonic()
+        self._load.heed_taints(TOLERANT, "node-2")
+        ended = self._watching.first("phase", RETURNS, SUCCEEDED) - started
+        self._door.run(self._door.api.request("DELETE", f"{MEDIK8S.path}/{RETURNS}"))
+        self._watching.first("maintenance gone", RETURNS, "")
+        self._load.clear()
+        return ("seconds from the end of the tolerations to Succeeded", round(ended, 1), None)
+
+
+MEASURES: dict[Observation, Callable[[Rig], list[Figure]]] = {
+    REST: _rest,
+    RESTING: _resting,
+    RETURNING: lambda rig: _Returning(rig).measure(),
+}

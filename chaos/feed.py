@@ -1,0 +1,136 @@
+"""Watches a cluster from threads of its own, and the audit log, and hands what it sees to the watcher all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import closing
+from pathlib import Path
+
+from chaos.judge import Watcher
+from chaos.sightings import MAINTENANCES, NODES, PODS, Blind, Observation, Sighting, evictions
+from kube.door.list_watch import Change, Witness, follow, merged
+from kube.door.sync_client import Cluster
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S
+from kube.nodes import NODES as NODES_PATH
+from kube.paths import Object
+
+WATCHED = ((NODES, NODES_PATH), (PODS, "/api/v1/pods"), (MAINTENANCES, MEDIK8S.path), (MAINTENANCES, KUBEVIRT.path))
+LOOK_SECONDS = 0.5
+SETTLED = 20.0
+"""Seconds after which all that belongs to a moment has come, also from behind an API server that was away."""
+
+
+class Observer:
+    """At work while the block runs; `violations` are those found so far, each said at once, too."""
+
+    def __init__(self, kubeconfig: Path, log: Path, say: Callable[[str], None]) -> None:
+        self.watcher, self.violations = Watcher(), list[str]()
+        self._kubeconfig, self._log, self._say = kubeconfig, log, say
+        self._position, self._rest = log.stat().st_size, b""
+        self._lock, self._ending, self._synced = threading.Lock(), threading.Event(), threading.Semaphore(0)
+        threads = (("watches", self._watch), ("audit log", self._read))
+        self._threads = [threading.Thread(target=work, name=name, daemon=True) for name, work in threads]
+
+    def __enter__(self) -> Observer:
+        for thread in self._threads:
+            thread.start()
+        for _ in WATCHED:
+            if not self._synced.acquire(timeout=30):
+                raise TimeoutError("the watches do not stand")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+        with self._lock:
+            self._judge(time.time() + SETTLED)
+            self._note(self.watcher.end())
+
+    def take(self, seen: Observation) -> None:
+        """Hand it to the watcher."""
+        with self._lock:
+            self.watcher.take(seen)
+
+    def _judge(self, now: float) -> None:
+        self._note(self.watcher.settle(now - SETTLED))
+
+    def _note(self, found: list[str]) -> None:
+        self.violations += found
+        for violation in found:
+            self._say(f"VIOLATION: {violation}")
+
+    def _watch(self) -> None:
+        with closing(Cluster(str(self._kubeconfig))) as cluster:
+            cluster.run(self._follow(cluster))
+
+    async def _follow(self, cluster: Cluster) -> None:
+        sights = [_Sight(room, self.take) for room, _ in WATCHED]
+        streams = [self._stream(cluster, path, sight) for (_, path), sight in zip(WATCHED, sights, strict=True)]
+        following = asyncio.ensure_future(self._take_all(streams, sights))
+        while not self._ending.is_set() and not following.done():
+            await asyncio.wait([following], timeout=LOOK_SECONDS)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=not following.done())
+
+    def _stream(self, cluster: Cluster, path: str, sight: _Sight) -> AsyncGenerator[Change, None]:
+        return follow(cluster.api, path, keep=_kept, witness=sight)
+
+    async def _take_all(self, streams: list[AsyncGenerator[Change, None]], sights: list[_Sight]) -> None:
+        async for number, change in merged(*streams):
+            if change.kind == "SYNCED":
+                self._synced.release()
+            else:
+                sights[number].see(Sighting(time.time(), WATCHED[number][0], change.object, change.kind == "DELETED"))
+
+    def _read(self) -> None:
+        while not self._ending.wait(LOOK_SECONDS):
+            self._read_on()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        with self._log.open("rb") as log:
+            log.seek(self._position)
+            whole, end, _ = log.read().rpartition(b"\n")
+        self._position += len(whole) + len(end)
+        found = list(evictions(whole.decode(errors="replace")))
+        with self._lock:
+            for eviction in found:
+                self.watcher.take(eviction)
+            self._judge(time.time())
+
+
+class _Sight(Witness):
+    """Knows up to which version a stream has seen everything, and tells of the gap when it was read anew."""
+
+    def __init__(self, room: str, take: Callable[[Observation], None]) -> None:
+        self._room, self._take = room, take
+        self._last = self._before = 0
+
+    def see(self, sighting: Sighting) -> None:
+        """Take what came."""
+        self._last = max(self._last, sighting.version)
+        self._take(sighting)
+
+    def closed(self) -> None:
+        """What comes next comes from the next watch, or from a list."""
+        self._before = self._last
+
+    def listed(self) -> None:
+        """What came between was not seen."""
+        self._take(Blind(self._room, self._before, self._last))
+
+
+def _kept(item: Object) -> Object:
+    """What is judged, and no more."""
+    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "ownerReferences")
+    metadata = {name: item["metadata"][name] for name in names if name in item["metadata"]}
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    return {
+        "metadata": metadata,
+        "spec": {name: spec[name] for name in ("nodeName", "unschedulable", "taints") if name in spec},
+        "status": {"phase": status.get("phase", "")},
+    }

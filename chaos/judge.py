@@ -1,0 +1,172 @@
+"""Judges what is observed, in the order of resourceVersions: who was evicted when it must not, who was told too early.
+
+Pure: it takes observations as they come, which is not their order, and decides once what belongs together has come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from chaos.sightings import MAINTENANCES, NODES, PODS, Blind, Eviction, Observation, Sighting
+from kube.maintenance.groups import DRAIN_TAINTS
+from kube.maintenance.objects import SUCCEEDED, is_deleting, moment, node_name, phase
+from kube.nodes import is_closed
+from kube.pods import is_terminating, key, stays
+
+GRACE = 2.0
+"""Seconds: what was decided before the object went, the node was opened or the pod was told to go, arrives by then."""
+TWICE = 0.01
+"""The part of the evicted pods that may be granted twice within the grace."""
+
+
+class Moment(NamedTuple):
+    """A version, and when it was seen."""
+
+    version: int
+    at: float
+
+
+@dataclass
+class Pod:
+    """The life of a pod."""
+
+    name: str
+    leaves: bool = True
+    node: str = ""
+    bound: Moment | None = None
+    terminating: Moment | None = None
+    gone: int | None = None
+
+
+@dataclass
+class Maintenance:
+    """The life of a NodeMaintenance; `ending` is when its deletion was seen to be requested."""
+
+    name: str
+    node: str
+    created: float
+    phase: str = ""
+    ending: float | None = None
+
+
+@dataclass
+class Tally:
+    """What was judged, and what could not be, since a watch was blind at that moment."""
+
+    judged: Counter[str] = field(default_factory=Counter)
+    blind: Counter[str] = field(default_factory=Counter)
+    granted: Counter[str] = field(default_factory=Counter)
+
+
+class Watcher:
+    """Takes what is observed; `settle` gives the violations."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self._pods: dict[str, Pod] = {}
+        self._nodes: dict[str, list[tuple[Moment, bool]]] = defaultdict(list)
+        self._maintenances: dict[str, Maintenance] = {}
+        self._blind: list[Blind] = []
+        self._pending: list[tuple[float, Callable[[], Iterator[str]]]] = []
+
+    def take(self, seen: Observation) -> None:
+        """Note it."""
+        if isinstance(seen, Blind):
+            self._blind.append(seen)
+        elif isinstance(seen, Eviction):
+            self._pending.append((seen.at, lambda: self._judge_eviction(seen)))
+        else:
+            {NODES: self._take_node, PODS: self._take_pod, MAINTENANCES: self._take_maintenance}[seen.room](seen)
+
+    def settle(self, until: float) -> list[str]:
+        """The violations among what happened before that moment, and was not judged yet."""
+        due = [judge for at, judge in self._pending if at < until]
+        self._pending = [(at, judge) for at, judge in self._pending if at >= until]
+        return [violation for judge in due for violation in judge()]
+
+    def end(self) -> list[str]:
+        """The violations that only the whole shows, after all else is settled."""
+        twice, pods = sum(count > 1 for count in self.tally.granted.values()), len(self.tally.granted)
+        if twice > TWICE * pods:
+            return [f"{twice} of {pods} evicted pods were granted twice: more than {TWICE:.0%}"]
+        return []
+
+    def _take_node(self, seen: Sighting) -> None:
+        history = self._nodes[seen.item["metadata"]["name"]]
+        closed = not seen.gone and any(is_closed(seen.item, taint) for taint in DRAIN_TAINTS)
+        if closed != (history[-1][1] if history else False):
+            history.append((Moment(seen.version, seen.at), closed))
+
+    def _take_pod(self, seen: Sighting) -> None:
+        pod = self._pods.setdefault(seen.item["metadata"]["uid"], Pod(key(seen.item)))
+        now = Moment(seen.version, seen.at)
+        pod.leaves = not stays(seen.item)
+        pod.node = seen.item["spec"].get("nodeName") or pod.node
+        pod.bound = pod.bound or (now if pod.node else None)
+        pod.terminating = pod.terminating or (now if is_terminating(seen.item) else None)
+        pod.gone = pod.gone or (seen.version if seen.gone else None)
+
+    def _take_maintenance(self, seen: Sighting) -> None:
+        item = seen.item
+        created = moment(item["metadata"]["creationTimestamp"]).timestamp()
+        fresh = Maintenance(item["metadata"]["name"], node_name(item), created)
+        known = self._maintenances.setdefault(item["metadata"]["uid"], fresh)
+        if known.ending is None and (seen.gone or is_deleting(item)):
+            known.ending = seen.at
+        if not seen.gone and phase(item) == SUCCEEDED != known.phase:
+            now = Moment(seen.version, seen.at)
+            self._pending.append((seen.at, lambda: self._judge_success(known, now)))
+        known.phase = phase(item)
+
+    def _judge_eviction(self, asked: Eviction) -> Iterator[str]:
+        pod = self._pods.get(asked.uid)
+        if pod is None or pod.terminating is None:
+            self.tally.blind["evictions"] += asked.granted
+            return
+        if asked.at > pod.terminating.at + GRACE:
+            late = asked.at - pod.terminating.at
+            yield f"{pod.name} was evicted again {late:.1f} s after it was seen terminating"
+        elif asked.granted:
+            self.tally.granted[asked.uid] += 1
+            if self.tally.granted[asked.uid] == 1:
+                yield from self._judge_grant(asked, pod, pod.terminating)
+
+    def _judge_grant(self, asked: Eviction, pod: Pod, done: Moment) -> Iterator[str]:
+        if not any(self._lives(maintenance, pod.node, asked.at) for maintenance in self._maintenances.values()):
+            yield f"{pod.name} was evicted from {pod.node} {GRACE:.0f} s after its maintenance was gone, or without one"
+        if self._is_blind(done.version, NODES, PODS):
+            self.tally.blind["evictions"] += 1
+            return
+        self.tally.judged["evictions"] += 1
+        before = [(when, closed) for when, closed in self._nodes[pod.node] if when.version < done.version]
+        if not before:
+            yield f"{pod.name} was evicted from {pod.node} before it was cordoned and tainted"
+        elif not before[-1][1] and asked.at > before[-1][0].at + GRACE:
+            late = asked.at - before[-1][0].at
+            yield f"{pod.name} was evicted {late:.1f} s after {pod.node} was opened"
+
+    @staticmethod
+    def _lives(maintenance: Maintenance, node: str, at: float) -> bool:
+        ended = maintenance.ending is not None and at > maintenance.ending + GRACE
+        return maintenance.node == node and maintenance.created <= at and not ended
+
+    def _judge_success(self, maintenance: Maintenance, said: Moment) -> Iterator[str]:
+        if self._is_blind(said.version, PODS, MAINTENANCES):
+            self.tally.blind["successes"] += 1
+            return
+        self.tally.judged["successes"] += 1
+        for pod in self._pods.values():
+            if pod.node == maintenance.node and pod.leaves and self._is_left(pod, said):
+                yield f"{maintenance.name} is Succeeded with {pod.name} left on {maintenance.node}"
+
+    @staticmethod
+    def _is_left(pod: Pod, said: Moment) -> bool:
+        """It was there, and was so when the drain was looked at last."""
+        there = pod.bound is not None and pod.bound.version < said.version and pod.bound.at < said.at - GRACE
+        return there and (pod.gone is None or pod.gone > said.version)
+
+    def _is_blind(self, version: int, *rooms: str) -> bool:
+        return any(blind.room in rooms and blind.after < version <= blind.until for blind in self._blind)

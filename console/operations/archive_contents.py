@@ -1,0 +1,162 @@
+"""Read what a must-gather holds of the cluster: lists of objects, and logs, each with the permission that it takes.
+
+Secrets are not read, and of every other object the values of environment variables are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from console.operations.archive import Archive, Missing
+from kube.certificates.components import LABEL
+from kube.door.api import Api
+from kube.door.api_errors import ApiError, Denied, NotFound
+from kube.maintenance import leases
+from kube.maintenance.groups import GROUPS
+from kube.maintenance.objects import node_name
+from kube.paths import Object, pods_on
+
+PART_OF = "app.kubernetes.io/part-of=node-maintenance"
+"""Label of the product's own pods."""
+LOG_LINES = "100000"
+"""The newest lines of a container's log: days of an ordinary cluster."""
+HIDDEN = "(left out)"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One kind to list, and the file it goes to.
+
+    Attributes:
+        file: name in the archive, without `.json`.
+        api_version, resource: of the kind, e.g. `apps/v1` and `deployments`.
+        namespace: "" for all, or for a kind without namespaces.
+        labels, fields: selectors.
+    """
+
+    file: str
+    api_version: str
+    resource: str
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+    @property
+    def path(self) -> str:
+        """Path of the collection."""
+        where = f"/namespaces/{self.namespace}" if self.namespace else ""
+        root = "apis" if "/" in self.api_version else "api"
+        return f"/{root}/{self.api_version}{where}/{self.resource}"
+
+    @property
+    def right(self) -> str:
+        """The permission that it takes, in the words of `kubectl auth can-i`."""
+        return right("list", self.resource, self.api_version, self.namespace)
+
+
+MAINTENANCES = [Listing(f"maintenances/{version.partition('/')[0]}", version, "nodemaintenances") for version in GROUPS]
+CLUSTER = [
+    Listing("nodes", "v1", "nodes"),
+    Listing("poddisruptionbudgets", "policy/v1", "poddisruptionbudgets"),
+    Listing("events", "v1", "events"),
+    Listing("certificates", "v1", "configmaps", labels=LABEL),
+    Listing("leases", "coordination.k8s.io/v1", "leases", leases.NAMESPACE),
+]
+PRODUCT = [
+    Listing("product/pods", "v1", "pods", labels=PART_OF),
+    Listing("product/deployments", "apps/v1", "deployments"),
+    Listing("product/services", "serving.knative.dev/v1", "services"),
+    *(Listing(f"product/{kind}", "eventing.knative.dev/v1", kind) for kind in ("brokers", "triggers")),
+    *(
+        Listing(f"product/{kind}", "sources.knative.dev/v1", kind)
+        for kind in ("apiserversources", "pingsources", "containersources", "sinkbindings")
+    ),
+]
+"""Of the namespace that the product is installed in."""
+
+
+def right(verb: str, resource: str, api_version: str, namespace: str = "") -> str:
+    """A permission as `kubectl auth can-i` takes it: `list leases.coordination.k8s.io in medik8s-leases`."""
+    group = api_version.rpartition("/")[0]
+    what = f"{verb} {resource}.{group}" if group else f"{verb} {resource}"
+    return f"{what} in {namespace}" if namespace else what
+
+
+async def gather(api: Api, archive: Archive, namespace: str) -> None:
+    """Put all that can be read into the archive; what cannot is noted there. `namespace` is the product's."""
+    found = [item for listing in MAINTENANCES for item in await _list(api, archive, listing)]
+    for listing in CLUSTER:
+        await _list(api, archive, listing)
+    for node in sorted({node_name(item) for item in found} - {""}):
+        listing = Listing(f"pods/{node}", "v1", "pods", fields=pods_on(node)[1])
+        await _list(api, archive, listing)
+    for listing in PRODUCT:
+        items = await _list(api, archive, replace(listing, namespace=namespace))
+        if listing.resource == "pods":
+            await _logs(api, archive, items)
+
+
+async def _list(api: Api, archive: Archive, listing: Listing) -> list[Object]:
+    """Put one list into the archive; returns its items, none when it cannot be read or the kind is not installed."""
+    try:
+        answer = await api.list(listing.path, fields=listing.fields, labels=listing.labels)
+    except NotFound:
+        archive.absent(listing.right)
+        return []
+    except ApiError as error:
+        archive.missing(_missing(listing.right, error))
+        return []
+    items = [without_values(item) for item in answer["items"]]
+    archive.add_json(f"{listing.file}.json", {**answer, "items": items}, listing.right, len(items))
+    return items
+
+
+async def _logs(api: Api, archive: Archive, pods: Iterable[Object]) -> None:
+    """Put the logs of these pods into the archive, one file for each container, and one for its run before."""
+    for pod in pods:
+        restarted = {
+            item["name"]
+            for item in (pod.get("status") or {}).get("containerStatuses") or []
+            if item.get("restartCount")
+        }
+        for container in pod["spec"]["containers"]:
+            await _log(api, archive, pod, container["name"], {})
+            if container["name"] in restarted:
+                await _log(api, archive, pod, container["name"], {"previous": "true"})
+
+
+async def _log(api: Api, archive: Archive, pod: Object, container: str, more: dict[str, str]) -> None:
+    metadata = pod["metadata"]
+    needed = right("get", "pods/log", "v1", metadata["namespace"])
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/log"
+    file = f"logs/{metadata['name']}/{container}{'.previous' if more else ''}.log"
+    try:
+        lines = await api.text(path, {"container": container, "tailLines": LOG_LINES, "timestamps": "false", **more})
+    except ApiError as error:
+        archive.missing(_missing(needed if isinstance(error, Denied) else f"{needed}, of {file}", error))
+        return
+    archive.add(file, lines, needed)
+
+
+def _missing(needed: str, error: ApiError) -> Missing:
+    return Missing(needed, error.message, denied=isinstance(error, Denied))
+
+
+def without_values(value: Any) -> Any:
+    """The same without the values of environment variables, where passwords stand, and without managedFields.
+
+    The annotation of `kubectl apply` holds the whole object once more, so it goes, too.
+    """
+    if isinstance(value, list):
+        return [without_values(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    left = {key: without_values(child) for key, child in value.items() if key not in NOISE}
+    if isinstance(left.get("env"), list):
+        left["env"] = [{**item, "value": HIDDEN} if "value" in item else item for item in left["env"]]
+    return left
+
+
+NOISE = ("managedFields", "kubectl.kubernetes.io/last-applied-configuration")

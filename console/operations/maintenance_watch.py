@@ -1,0 +1,45 @@
+"""NodeMaintenances as they change: the watches of all served API groups as one stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from console.operations.errors import OperationError
+from kube.door.api import Api, absent_ok
+from kube.door.concurrent_requests import together
+from kube.door.list_watch import follow, merged
+from kube.maintenance.groups import GROUPS, Group
+from kube.paths import Object, pods_on
+
+
+async def served_groups(api: Api) -> list[Group]:
+    """The groups whose CRD is installed. Raises `OperationError` when none is."""
+    answers = await together(*(absent_ok(api.get(f"/apis/{version}")) for version in GROUPS))
+    served = [group for group, answer in zip(GROUPS.values(), answers, strict=True) if _serves(answer)]
+    if not served:
+        raise OperationError("this cluster has no NodeMaintenance kind", "install the CRDs first")
+    return served
+
+
+def _serves(answer: Object | None) -> bool:
+    return any(resource["name"] == "nodemaintenances" for resource in (answer or {}).get("resources", []))
+
+
+async def watched(api: Api, node: str = "") -> AsyncGenerator[list[Object], None]:
+    """All NodeMaintenance objects (of `node`), oldest first: once when all are known, then after every change."""
+    groups = await served_groups(api)
+    fields = pods_on(node)[1] if node else ""  # both kinds name their node in spec.nodeName
+    unread = set(range(len(groups)))
+    known: dict[str, Object] = {}
+    streams = [follow(api, group.path, fields=fields) for group in groups]
+    async with aclosing(merged(*streams)) as changes:
+        async for number, change in changes:
+            if change.kind == "SYNCED":
+                unread.discard(number)
+            elif change.kind == "DELETED":
+                known.pop(change.object["metadata"]["uid"], None)
+            else:
+                known[change.object["metadata"]["uid"]] = change.object
+            if not unread:
+                yield sorted(known.values(), key=lambda item: item["metadata"]["creationTimestamp"])

@@ -1,0 +1,55 @@
+"""What is known of certificates, and asking for one to be renewed: by the ConfigMaps that the renewal writes. No key is
+read, and who may see ConfigMaps needs no right to Secrets."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from http import HTTPStatus
+
+from console.operations.errors import Refusal
+from kube.certificates import holders
+from kube.certificates.components import COMPONENTS, LABEL
+from kube.door.api import Api
+from kube.door.api_errors import NotFound
+from kube.door.paging import pages
+from kube.paths import Object
+from kube.times import timestamp
+
+MAPS = "/api/v1/configmaps"
+
+
+async def certificates(api: Api) -> list[Object]:
+    """One entry for each Secret: component, namespace, secret, names, serial, begins, ends, renewal. In order."""
+    maps = (await pages(api, MAPS, labels=LABEL)).items
+    entries = [entry for item in maps for entry in _entries(item)]
+    return sorted(entries, key=lambda entry: (entry["component"], entry["namespace"], entry["secret"]))
+
+
+def _entries(publication: Object) -> list[Object]:
+    component = COMPONENTS.get(holders.component_of(publication) or "")
+    if component is None or holders.name_of(publication) != component.publication:
+        return []
+    where = {"component": component.name, "namespace": publication["metadata"]["namespace"]}
+    return [{**where, **held.as_data()} for held in holders.remembered(publication).values()]
+
+
+async def renew(api: Api, name: str) -> Object:
+    """Ask for a Secret, `NAME` or `NAMESPACE/NAME`, to be renewed now; its entry. Raises `Refusal`."""
+    found = [entry for entry in await certificates(api) if name in (entry["secret"], _full(entry))]
+    if not found:
+        raise Refusal(HTTPStatus.NOT_FOUND, f"there is no certificate {name}", "see kubectl maintenance certificates")
+    if len(found) > 1:
+        places = ", ".join(map(_full, found))
+        raise Refusal(HTTPStatus.CONFLICT, f"there are several certificates {name}", f"name one of {places}")
+    (entry,) = found
+    asked = {"metadata": {"annotations": {holders.RENEW: timestamp(datetime.now(timezone.utc))}}}
+    try:
+        await api.patch(holders.secrets_path(entry["namespace"], entry["secret"]), asked)
+    except NotFound:
+        message, remedy = f"the Secret {_full(entry)} is gone", "it is made again by itself"
+        raise Refusal(HTTPStatus.NOT_FOUND, message, remedy) from None
+    return entry
+
+
+def _full(entry: Object) -> str:
+    return f"{entry['namespace']}/{entry['secret']}"

@@ -1,0 +1,77 @@
+"""The journal's tables, alike on SQLite and PostgreSQL. Every change of them is a new version: see `migrations`.
+
+What is searched is apart from the events themselves: even a search that no index helps reads few bytes an event.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    literal_column,
+)
+
+METADATA = MetaData()
+NUMBER = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite numbers rows by itself only in a column that is called INTEGER."""
+
+EVENTS = Table(
+    "events",
+    METADATA,
+    Column("seq", NUMBER, primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column(
+        "destination",
+        Text,
+        nullable=False,
+        comment="the subscriber, of a dead letter; else empty",
+    ),
+    Column("type", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("maintenance", Text, nullable=False, comment="uid"),
+    Column("name", Text, nullable=False, comment="of the maintenance"),
+    Column("arrived", Double, nullable=False, comment="seconds since 1970"),
+    Column("size", Integer, nullable=False, comment="bytes of the event"),
+    UniqueConstraint("id", "source", "destination"),
+)
+"""One row per event, and one more for each destination that it became a dead letter of."""
+Index("events_by_type", EVENTS.c.type)
+Index("events_by_node", EVENTS.c.node)
+Index("events_by_maintenance", EVENTS.c.maintenance)
+Index("events_by_name", EVENTS.c.name)
+Index("events_by_arrival", EVENTS.c.arrived)
+DEAD = EVENTS.c.destination != literal_column("''")
+Index("dead_events", EVENTS.c.seq, sqlite_where=DEAD, postgresql_where=DEAD)
+
+BODIES = Table(
+    "bodies",
+    METADATA,
+    Column("seq", NUMBER, primary_key=True, autoincrement=False),
+    Column("event", Text, nullable=False, comment="the whole event in the JSON format"),
+)
+
+ATTEMPTS = Table(
+    "attempts",
+    METADATA,
+    Column("event", Text, primary_key=True),
+    Column("source", Text, primary_key=True),
+    Column("function", Text, primary_key=True),
+    Column("at", Double, primary_key=True, comment="seconds since 1970"),
+    Column("replay", Text, primary_key=True),
+    Column("seconds", Double, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("replies", Text, nullable=False, comment="a JSON list of events"),
+    Column("error", Text, nullable=False),
+    Column("size", Integer, nullable=False, comment="bytes of replies and error"),
+)
+Index("attempts_by_time", ATTEMPTS.c.at)
+FAILED = (ATTEMPTS.c.status >= literal_column("400")) & (ATTEMPTS.c.replay == literal_column("''"))
+Index("failed_attempts", ATTEMPTS.c.event, ATTEMPTS.c.source, sqlite_where=FAILED, postgresql_where=FAILED)

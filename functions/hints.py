@@ -1,0 +1,64 @@
+"""What a function that looks must say, so that hints are taken together: one look at a time (design rule 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from cloudevents.core.base import BaseCloudEvent
+
+from functions.data import metadata_of
+from kube.resource_versions import newest
+
+Replies = list[BaseCloudEvent]
+"""What one look answers."""
+
+
+class Subject(NamedTuple):
+    """What a look is at: looks at one place follow each other, and hints about one subject are absorbed by its look."""
+
+    place: str
+    subject: str
+
+
+class Looking(Protocol):
+    """What the functions that look differ in."""
+
+    def subject(self, event: BaseCloudEvent) -> Subject:
+        """What the event is a hint about. Raises `BadEvent` when it does not say."""
+
+    def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
+        """One hint that is as new as all of these."""
+
+    def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
+        """The answer to `event` after these looks, each with its replies.
+
+        With `more` something has happened since the last one; None when the answer cannot say so.
+        """
+
+
+def _object_version(hint: BaseCloudEvent) -> str:
+    return str(metadata_of(hint).get("resourceVersion") or "")
+
+
+class LookingAtState:
+    """Looks that answer with all that is to be done now, so that the last one's answer stands for all.
+
+    `place` names what an event is a hint about.
+    """
+
+    def __init__(self, place: Callable[[BaseCloudEvent], str]) -> None:
+        self._place = place
+
+    def subject(self, event: BaseCloudEvent) -> Subject:
+        """The place itself."""
+        return Subject(self._place(event), "")
+
+    def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
+        """The one with the newest object; of hints that carry none, the last that came."""
+        latest = newest(_object_version(hint) for hint in hints)
+        return next((hint for hint in hints if latest and _object_version(hint) == latest), hints[-1])
+
+    def merged(self, _event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
+        """The last answer. It cannot say that there is more to see: then it is looked again."""
+        return None if more else looks[-1]

@@ -1,0 +1,121 @@
+"""Sends evictions: one batch, free pods and budgets side by side, never waiting for pods to go (NMO-6).
+
+An eviction that was sent is not given up when the batch ends: the server may have counted it against its budget
+already, and a pod that then stays keeps its slot for two minutes. It goes on, and the next batch takes its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+
+from kube.budgets import Blocked, Plan, identity, refused_by
+from kube.door.api import Api, absent_ok
+from kube.door.api_errors import Unavailable
+from kube.door.concurrent_requests import together
+from kube.door.deadline import seconds_left
+from kube.door.inflight_evictions import Sending, Sent
+from kube.evictions import Batch
+from kube.pods import Pod, controller, is_daemon, uid
+
+BATCH_SECONDS = 1.0
+"""A batch starts no eviction later than this; what is left goes with the next batch."""
+MARGIN_SECONDS = 0.1
+"""For the rest of the look, behind its evictions."""
+OVERSLEPT_SECONDS = 0.6
+"""A batch awaits its last answers for one sleep of the server, not for two: they are not lost."""
+SLOW_SECONDS = 5.0
+"""An eviction that has no answer for so long is said to be blocked; until then it is on its way."""
+NO_ANSWER = "no answer to its eviction yet: an admission webhook may be slow"
+BUDGET_REFUSES = "DisruptionBudget"
+"""It will refuse those behind it, too."""
+
+
+async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> Batch:
+    """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget.
+
+    Raises `Unavailable` when the look has no time for that any more: the API server is slow.
+    """
+    left, started = seconds_left() - MARGIN_SECONDS, time.monotonic()
+    if left <= 0:
+        raise Unavailable(0, "no time was left for evictions: the API server is slow")
+    until, last = started + min(seconds, left), started + left
+    batch = Batch(blocked=list(plan.blocked))
+    sending = Sending.of(api)
+    free = (_evict_queue(sending, [pod], plan, batch, (until, last)) for pod in plan.free)
+    behind = (_evict_queue(sending, pods, plan, batch, (until, last), budget) for budget, pods in plan.queues.items())
+    await together(*free, *behind)
+    return batch
+
+
+async def _evict_queue(
+    sending: Sending, queue: list[Pod], plan: Plan, batch: Batch, times: tuple[float, float], budget: str = ""
+) -> None:
+    """Send one eviction after another, until time is up or the budget refuses one; then await what was overtaken.
+
+    Those sent before come first, the others in any order: two processes that begin at the same pod would be at the same
+    one again and again. Where none is sent since those before have no answer, the rest is left to the next hint.
+
+    `times`: when no eviction is sent any more, and when no answer is awaited any more, by `time.monotonic()`.
+    """
+    until, last = times
+    began = time.monotonic()
+    sent: list[tuple[Pod, Sent]] = []
+    batch.under_way.extend(identity(pod) for pod in queue if sending.was_granted(pod))
+    left = [pod for pod in queue if not sending.was_granted(pod)]
+    rest = sorted(random.sample(left, len(left)), key=sending.has_sent)
+    while rest and not any(one.is_refused(BUDGET_REFUSES) for _, one in sent):
+        one = await sending.send(rest[-1], until, budget, plan.options)
+        if one is None:
+            break
+        sent.append((rest.pop(), one))
+    if sent:
+        seconds = min(OVERSLEPT_SECONDS, last - time.monotonic())
+        await asyncio.wait({one.task for _, one in sent}, timeout=max(0.0, seconds))
+    refusals = [refusal for pod, one in sent if (refusal := _booked(pod, one, sending, batch))]
+    batch.blocked.extend(refusals)
+    closing = next((refusal for refusal in refusals if refusal.reason == BUDGET_REFUSES), None)
+    if closing:
+        batch.blocked.extend(_same_budget(closing, plan, rest))
+    elif not sending.is_held(budget) or any(one.at >= began for _, one in sent):
+        batch.unsent.extend(rest)
+
+
+def _booked(pod: Pod, sent: Sent, sending: Sending, batch: Batch) -> Blocked | None:
+    """Book an eviction that worked; the reason of one that did not, or has no answer yet."""
+    if not sent.task.done():
+        if time.monotonic() - sent.at >= SLOW_SECONDS:
+            return Blocked(identity(pod), "NoAnswer", NO_ANSWER)
+        batch.under_way.append(identity(pod))
+        return None
+    sending.forget(pod)
+    outcome = sent.task.result()
+    if isinstance(outcome, Blocked):
+        return outcome
+    (batch.evicted if outcome == "evicted" else batch.gone).append(identity(pod))
+    return None
+
+
+def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Blocked]:
+    """Who waits behind a refused pod waits for the same budget."""
+    budget = plan.budgets.get(f"{refusal.pod['namespace']}/{refusal.budget}")
+    for pod in rest:
+        yield refused_by(budget, pod) if budget else Blocked(identity(pod), refusal.reason, refusal.message)
+
+
+async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
+    """Uids of DaemonSet pods whose DaemonSet is gone: nobody looks after them any more (NMO-7)."""
+    daemons = [pod for pod in pods if is_daemon(pod)]
+    owners = {(pod["metadata"]["namespace"], (controller(pod) or {})["name"]) for pod in daemons}
+    missing = set()
+    for owner, exists in zip(owners, await together(*(_exists(api, *owner) for owner in owners)), strict=True):
+        if not exists:
+            missing.add(owner)
+    return {uid(pod) for pod in daemons if (pod["metadata"]["namespace"], (controller(pod) or {})["name"]) in missing}
+
+
+async def _exists(api: Api, namespace: str, name: str) -> bool:
+    found = await absent_ok(api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"))
+    return found is not None

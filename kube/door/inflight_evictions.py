@@ -1,0 +1,179 @@
+"""The evictions of this process that are under way: each goes on until it is answered, whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Literal, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from kube.budgets import Blocked, identity
+from kube.door.api import Api, absent_ok
+from kube.door.api_errors import ApiError, Conflict, NotFound
+from kube.door.deadline import within
+from kube.door.eviction_pace import Lane, Usual, Window, pace
+from kube.evictions import (
+    eviction_of,
+    eviction_path,
+    grace_of,
+    is_by_admission,
+    pod_path,
+    refusal_of,
+    refusal_of_deletion,
+)
+from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, is_terminating, uid
+
+Outcome = Blocked | Literal["evicted", "gone"]
+ANSWERED_SECONDS = 30.0
+"""An admission webhook may take this long (ten seconds, unless it says otherwise), three attempts included."""
+KEPT_SECONDS = 60.0
+"""An outcome that no batch has asked for in this time is forgotten: the next look sees the pod as it is."""
+GRANTED_SECONDS = 2.0
+"""A list from the API server's cache may be so old that it shows a pod as it was before its eviction was granted."""
+ATTEMPTS = 3
+"""How often a pod that keeps changing is tried before it is left to the next batch."""
+OUTDATED = ("DisruptionBudget", "MultipleBudgets", "Busy", "Changing")
+"""Refusals that say nothing of another attempt: the budget may have opened, the server come to rest. What a webhook or
+a policy refused stands, and is told; asked anew at each look, a slow one would never be heard."""
+LONGEST_REST = 10.0
+"""Seconds that a busy server may ask for; the next batch asks it again."""
+
+
+class Sent(NamedTuple):
+    """An eviction that was sent: `at` by `time.monotonic()`, and known until `expiry`."""
+
+    task: asyncio.Task[Outcome]
+    at: float
+    expiry: asyncio.TimerHandle
+
+    def is_refused(self, *reasons: str) -> bool:
+        """Whether it was answered, and refused for one of these reasons."""
+        outcome = self.task.result() if self.task.done() else None
+        return isinstance(outcome, Blocked) and outcome.reason in reasons
+
+
+class Sending:
+    """Evictions through one client. `Sending.of` gives the one of the client and the running loop."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._sent: dict[str, Sent] = {}
+        self._granted: set[str] = set()
+        self._usual = Usual()
+        self._lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()
+        self._window = Window()
+
+    @classmethod
+    def of(cls, api: Api) -> Sending:
+        """The one that this client has; a client for dry runs has one of its own, for one batch."""
+        if api.is_dry_run:
+            return cls(api)
+        if api not in _sendings:
+            _sendings[api] = cls(api)
+        return _sendings[api]
+
+    async def send(
+        self, pod: Pod, until: float, budget: str = "", options: DrainOptions = NODE_MAINTENANCE
+    ) -> Sent | None:
+        """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time.
+
+        Behind a `budget` (namespace/name) it has a turn there, else among those that no budget holds. The options may
+        make a deletion of it (DRN-1a).
+        """
+        if self.has_sent(pod):
+            return self._sent[uid(pod)]
+        left = until - time.monotonic()
+        node = str((pod.get("spec") or {}).get("nodeName") or "")
+        if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
+            return None
+        lane = self.lane(budget) if budget else self._window
+        if not await lane.turn(until):
+            return None
+        work = self._evict(pod, bool(budget), options)
+        self._drop(uid(pod))
+        expiry = asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._drop, uid(pod))
+        task = asyncio.create_task(work, name=f"eviction of {uid(pod)}")
+        sent = self._sent[uid(pod)] = Sent(task, time.monotonic(), expiry)
+        lane.put(sent.task)
+        return sent
+
+    def has_sent(self, pod: Pod) -> bool:
+        """Whether its eviction is under way, or was answered in a way that stands."""
+        known = self._sent.get(uid(pod))
+        return known is not None and not known.is_refused(*OUTDATED)
+
+    def is_held(self, budget: str) -> bool:
+        """Whether evictions under this budget have no answer yet."""
+        lane = self._lanes.get(budget)
+        return lane is not None and lane.is_held
+
+    def lane(self, budget: str) -> Lane:
+        """The budget's; it lasts as long as somebody waits in it, or for an answer."""
+        lane = self._lanes.get(budget)
+        if lane is None:
+            lane = self._lanes[budget] = Lane(self._usual)
+        return lane
+
+    def was_granted(self, pod: Pod) -> bool:
+        """Whether its eviction was granted a moment ago, whatever an older list shows."""
+        return uid(pod) in self._granted
+
+    def forget(self, pod: Pod) -> None:
+        """Its outcome was taken."""
+        sent = self._drop(uid(pod))
+        if sent and sent.task.done() and sent.task.result() == "evicted":
+            self._granted.add(uid(pod))
+            asyncio.get_running_loop().call_later(GRANTED_SECONDS, self._granted.discard, uid(pod))
+
+    def _drop(self, of: str) -> Sent | None:
+        """Its timer knows the uid alone and goes with it: thousands would keep their outcomes in memory."""
+        sent = self._sent.pop(of, None)
+        if sent:
+            sent.expiry.cancel()
+        return sent
+
+    async def _evict(self, pod: Pod, budgeted: bool, options: DrainOptions) -> Outcome:
+        with within(ANSWERED_SECONDS):
+            try:
+                return await self._attempts(pod, budgeted, options)
+            except ApiError as error:
+                return _refusal(pod, error, options)
+
+    async def _attempts(self, pod: Pod, budgeted: bool, options: DrainOptions) -> Outcome:
+        for _ in range(ATTEMPTS):
+            try:
+                await self._request(pod, budgeted, options)
+            except (NotFound, Conflict) as error:
+                if is_by_admission(error.message):
+                    raise
+                if isinstance(error, NotFound):
+                    return "gone"
+                fresh = await absent_ok(self._api.get(pod_path(pod)))
+                if fresh is None or uid(fresh) != uid(pod) or is_terminating(fresh):
+                    return "gone"
+                pod = fresh  # something else about it changed: it is still to go
+            else:
+                return "evicted"
+        return Blocked(identity(pod), "Changing", f"the pod changed {ATTEMPTS} times while its eviction was sent")
+
+    async def _request(self, pod: Pod, budgeted: bool, options: DrainOptions) -> None:
+        if options.disable_eviction:
+            version = pod["metadata"]["resourceVersion"]
+            await self._api.delete(pod_path(pod), uid=uid(pod), version=version, options=grace_of(options))
+        else:
+            await self._api.create(eviction_path(pod), eviction_of(pod, budgeted=budgeted, options=options))
+
+
+_sendings: WeakKeyDictionary[Api, Sending] = WeakKeyDictionary()
+
+
+def _refusal(pod: Pod, error: ApiError, options: DrainOptions) -> Blocked:
+    """Why it was not done. A server that is busy by its own account is left in peace by all."""
+    if not error.status:
+        return Blocked(identity(pod), "NoAnswer", "no answer to its eviction: the API server or a webhook is away")
+    reading = refusal_of_deletion if options.disable_eviction else refusal_of
+    refusal = reading(pod, error.status, error.message, error.body)
+    if refusal.reason == "Busy":
+        asked = (error.body.get("details") or {}).get("retryAfterSeconds") or 1
+        pace().rest(min(float(asked), LONGEST_REST))
+    return refusal

@@ -1,0 +1,233 @@
+"""Follows a collection: lists it, then watches it for ever, reconnecting by itself. Used by the sources and the CLI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from kube.backoff import pauses
+from kube.door.api import Api
+from kube.door.api_errors import ApiError, NotFound, Rejected, Unavailable
+from kube.door.paging import Listed, pages
+from kube.paths import Object
+from kube.trimming import whole
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between attempts to connect, doubling."""
+LONGEST_REFUSED = 30.0
+"""The same where a server that answers and refuses is borne with: asking more often helps neither side."""
+log = logging.getLogger(__name__)
+
+Kind = Literal["ADDED", "MODIFIED", "DELETED", "SYNCED"]
+Watch = AsyncGenerator[tuple[str, Object], None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happened to an object.
+
+    A DELETED object is as it was last, with the version of its deletion. SYNCED comes once, after the objects that
+    were there already; its object has only `metadata.resourceVersion`, the version of the list.
+    """
+
+    kind: Kind
+    object: Object
+
+
+class Witness:
+    """Is told how a stream fares. Whoever wants to know overrides what it wants to know."""
+
+    def listed(self) -> None:
+        """A list was answered, and all its changes were taken: the first one, or one read anew."""
+
+    def opened(self) -> None:
+        """A watch was asked for."""
+
+    def closed(self) -> None:
+        """It ended."""
+
+    def failed(self, error: ApiError) -> None:
+        """A list or a watch was refused, or got no answer; it is tried again."""
+
+
+async def follow(
+    api: Api,
+    path: str,
+    *,
+    fields: str = "",
+    labels: str = "",
+    initial: bool = True,
+    keep: Callable[[Object], Object] = whole,
+    witness: Witness | None = None,
+) -> AsyncGenerator[Change, None]:
+    """Changes of the collection at `path`, narrowed by field and label selectors.
+
+    First what is there, as ADDED (not with `initial=False`), then SYNCED, then changes without end: a broken watch is
+    resumed where it broke; where the server has forgotten that version (410), the list is read anew and compared.
+    Of each object only what `keep` returns is stored and given: at least uid and version.
+    Raises `NotFound` when the collection is not, or no longer, there, and what a list raises but `Unavailable`; with a
+    `witness` `NotFound` alone: it is told of every other refusal, which is tried again.
+    Close it (`contextlib.aclosing`), else its watch stays open.
+    """
+    known, attempts = _Known(keep), _Attempts(path, witness)
+    listed = await _list(api, path, fields, labels, keep, attempts)
+    for change in known.compare(listed):
+        if initial:
+            yield change
+    version = listed.version
+    attempts.witness.listed()
+    yield Change("SYNCED", {"metadata": {"resourceVersion": version}})
+    while True:
+        try:
+            watch = api.watch(path, version=version, fields=fields, labels=labels)
+            async with attempts.watching(), aclosing(cast("Watch", watch)) as changes:
+                async for kind, changed in changes:
+                    attempts.succeed()
+                    version = _version(changed)
+                    for change in known.take(kind, changed):
+                        yield change
+        except (NotFound, Rejected) as error:  # no such version, or none that the server understands
+            if not isinstance(error, NotFound):
+                attempts.fail(error)
+            listed = await _list(api, path, fields, labels, keep, attempts)
+            for change in known.compare(listed):
+                yield change
+            version = listed.version
+            attempts.witness.listed()
+        except ApiError as error:
+            attempts.fail(error)
+        await attempts.pause()
+
+
+async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
+    """The changes of all streams as they come, each with the number of its stream; raises what a stream raises.
+
+    The streams end with it.
+    """
+    coming = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
+    try:
+        while coming:
+            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                number = coming.pop(task)
+                change = task.result()
+                coming[asyncio.ensure_future(anext(streams[number]))] = number
+                yield number, change
+    finally:
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        for stream in streams:
+            await stream.aclose()  # one that has a change at hand was not reached by any cancelling
+
+
+async def _list(
+    api: Api, path: str, fields: str, labels: str, keep: Callable[[Object], Object], attempts: _Attempts
+) -> Listed:
+    """The newest list, however long the server is away; with a witness, however long it refuses."""
+    while True:
+        try:
+            return await pages(api, path, fields=fields, labels=labels, keep=keep)
+        except NotFound:
+            raise
+        except ApiError as error:
+            if not attempts.is_witnessed and not isinstance(error, Unavailable):
+                raise
+            attempts.fail(error)
+        await attempts.pause()
+
+
+class _Attempts:
+    """The pauses of one stream, and what is said of its failures: each once, until it is another one."""
+
+    def __init__(self, path: str, witness: Witness | None) -> None:
+        self.is_witnessed, self.witness = witness is not None, witness or Witness()
+        self._path = path
+        self._said = ""
+        self.succeed()
+
+    def succeed(self) -> None:
+        """Something came."""
+        self._failure: int | None = None
+        self._pauses, self._said = pauses(FIRST_PAUSE, LONGEST_PAUSE), ""
+
+    def fail(self, error: ApiError) -> None:
+        """Count it, say it, and begin with short pauses when it is another failure than the last one."""
+        self.witness.failed(error)
+        if error.status != self._failure:
+            self._failure = error.status
+            patient = self.is_witnessed and error.status
+            self._pauses = pauses(FIRST_PAUSE, LONGEST_REFUSED if patient else LONGEST_PAUSE)
+        if error.message != self._said:
+            self._said = error.message
+            log.warning("%s; asking again for %s", error.message, self._path)
+
+    async def pause(self) -> None:
+        """Wait before the next attempt."""
+        await asyncio.sleep(next(self._pauses))
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Tell the witness of a watch from its beginning to its end."""
+        self.witness.opened()
+        try:
+            yield
+        finally:
+            self.witness.closed()
+
+
+class _Known:
+    """What the follower has yielded: uid → version and the packed object, which a deletion that went unseen needs."""
+
+    def __init__(self, keep: Callable[[Object], Object]) -> None:
+        self._keep = keep
+        self._objects: dict[str, tuple[str, bytes]] = {}
+
+    def take(self, kind: str, changed: Object) -> Iterator[Change]:
+        """The change that a watch event stands for; none for a bookmark."""
+        if kind == "DELETED":
+            self._objects.pop(_uid(changed), None)
+            yield Change("DELETED", self._keep(changed))
+        elif kind in ("ADDED", "MODIFIED"):
+            yield self._put(self._keep(changed))
+
+    def compare(self, listed: Listed) -> Iterator[Change]:
+        """The changes from what was yielded to a fresh list; deletions first: a name is free before it comes again."""
+        there = {_uid(item) for item in listed.items}
+        for uid in [uid for uid in self._objects if uid not in there]:
+            gone = _unpacked(self._objects.pop(uid)[1])
+            gone["metadata"]["resourceVersion"] = listed.version
+            yield Change("DELETED", gone)
+        for item in listed.items:
+            known = self._objects.get(_uid(item))
+            if known is None or known[0] != _version(item):
+                yield self._put(item)
+
+    def _put(self, item: Object) -> Change:
+        kind: Kind = "MODIFIED" if _uid(item) in self._objects else "ADDED"
+        self._objects[_uid(item)] = (_version(item), _packed(item))
+        return Change(kind, item)
+
+
+def _uid(item: Object) -> str:
+    return str(item["metadata"]["uid"])
+
+
+def _version(item: Object) -> str:
+    return str(item["metadata"]["resourceVersion"])
+
+
+def _packed(item: Object) -> bytes:
+    """A tenth of what the dict takes: thousands of pods may be followed."""
+    return zlib.compress(json.dumps(item).encode(), level=1)
+
+
+def _unpacked(packed: bytes) -> Object:
+    item: Object = json.loads(zlib.decompress(packed))
+    return item

@@ -1,0 +1,200 @@
+"""Journals of other versions of the tables: an older one is migrated, a newer one refused, on each database."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timezone
+
+import pytest
+from click.testing import CliRunner
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from sqlalchemy import text
+
+from console.cli import commands
+from eventing import events
+from eventing.journal.database import engine_of
+from eventing.journal.migrations import VERSION
+from eventing.journal.store import Attempt, Journal, JournalError, Query
+from tests.postgresql import PostgreSQL
+
+EVENTS = [
+    CloudEvent({"id": str(number), "source": "/x", "type": events.NODE_CORDONED, "datacontenttype": "application/json"})
+    for number in range(3)
+]
+NOW = datetime.now(timezone.utc)
+REPLIES = '[{"id": "r"}]'
+MIGRATE_AND_WAIT = """
+import signal, sys
+from eventing.journal.database import engine_of
+from eventing.journal.migrations import upgrade
+with engine_of(sys.argv[1]).begin() as connection:
+    upgrade(connection)
+    print("migrated, not committed", flush=True)
+    signal.pause()
+"""
+VERSION_0 = """
+CREATE TABLE events (seq {number} PRIMARY KEY, source TEXT NOT NULL, id TEXT NOT NULL, destination TEXT NOT NULL,
+    type TEXT NOT NULL, node TEXT NOT NULL, maintenance TEXT NOT NULL, name TEXT NOT NULL,
+    arrived DOUBLE PRECISION NOT NULL, size INTEGER NOT NULL, UNIQUE (id, source, destination));
+CREATE TABLE bodies (seq BIGINT PRIMARY KEY, event TEXT NOT NULL);
+CREATE TABLE attempts (event TEXT, source TEXT, function TEXT, at DOUBLE PRECISION, replay TEXT,
+    seconds DOUBLE PRECISION NOT NULL, status INTEGER NOT NULL, replies TEXT NOT NULL, error TEXT NOT NULL,
+    PRIMARY KEY (event, source, function, at, replay))
+"""
+"""The tables as they were before an attempt had a size, and before they had a version."""
+
+
+@pytest.fixture
+def older(journal_url: str) -> Iterator[str]:
+    """A journal of version 0 with three events, and an attempt on the first."""
+    engine = engine_of(journal_url)
+    number = "INTEGER" if engine.dialect.name == "sqlite" else "BIGSERIAL"
+    with engine.begin() as connection:
+        for statement in VERSION_0.format(number=number).split(";"):
+            connection.execute(text(statement))
+        for seq, event in enumerate(EVENTS, start=1):
+            row = {"seq": seq, "id": event.get_id(), "type": event.get_type(), "arrived": NOW.timestamp() + seq}
+            connection.execute(
+                text("INSERT INTO events VALUES (:seq, '/x', :id, '', :type, '', '', '', :arrived, 100)"), row
+            )
+            body = {"seq": seq, "event": JSONFormat().write(event).decode()}
+            connection.execute(text("INSERT INTO bodies VALUES (:seq, :event)"), body)
+        attempt = {"at": NOW.timestamp(), "replies": REPLIES}
+        connection.execute(
+            text("INSERT INTO attempts VALUES ('0', '/x', 'taint', :at, '', 0.5, 503, :replies, 'busy')"), attempt
+        )
+    yield journal_url
+    engine.dispose()
+
+
+def ids(journal: Journal) -> list[str]:
+    return [str(entry.event.get_id()) for entry in journal.select()]
+
+
+def version(url: str) -> object:
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        found = connection.scalar(text("SELECT version FROM journal_version"))
+    engine.dispose()
+    return found
+
+
+def declare(url: str, number: int) -> None:
+    """Make the tables of another version, as far as they say."""
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE journal_version SET version = :number"), {"number": number})
+    engine.dispose()
+
+
+def test_an_older_journal_is_migrated_and_loses_nothing(older: str) -> None:
+    """X-2: events and attempts are there, more can be recorded, and retention by size knows what an attempt takes."""
+    with closing(Journal(older)) as journal:
+        assert ids(journal) == ["0", "1", "2"]
+        assert journal.select()[0].attempts == (Attempt("/x", "0", "taint", NOW, 0.5, 503, ({"id": "r"},), "busy"),)
+        assert journal.size() == 3 * 100 + len(REPLIES) + len("busy")
+        journal.write_attempts([Attempt("/x", "1", "taint", NOW, 0.5, 204)])
+        assert [len(entry.attempts) for entry in journal.select(Query(failed=True))] == [1]
+
+    with closing(Journal(older)) as again:
+        assert ids(again) == ["0", "1", "2"]
+    assert version(older) == VERSION
+
+
+def test_a_writer_notices_that_a_newer_release_has_migrated_the_journal(journal_url: str) -> None:
+    """While one release replaces another both are there: the older one records nothing beneath the newer."""
+    with closing(Journal(journal_url)) as journal:
+        declare(journal_url, VERSION + 1)
+
+        with pytest.raises(JournalError, match=f"version {VERSION + 1}.*none after {VERSION}"):
+            journal.write_attempts([Attempt("/x", "1", "taint", NOW, 0.5, 204)])
+
+        declare(journal_url, VERSION)
+        journal.write_attempts([Attempt("/x", "2", "taint", NOW, 0.5, 204)])
+        assert journal.size() == len("[]")
+
+
+def test_a_new_journal_has_a_version(journal_url: str) -> None:
+    """It is that of this program."""
+    Journal(journal_url).close()
+
+    assert version(journal_url) == VERSION
+
+
+def test_tables_of_today_without_a_version_are_of_version_1(journal_url: str) -> None:
+    """Journals were made like that before there were versions."""
+    with closing(Journal(journal_url)) as journal:
+        journal.write(EVENTS[0])
+    engine = engine_of(journal_url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE journal_version"))
+    engine.dispose()
+
+    for create in (False, True):
+        with closing(Journal(journal_url, create=create)) as journal:
+            assert ids(journal) == ["0"]
+
+
+@pytest.mark.parametrize("create", [False, True], ids=["read", "write"])
+def test_a_newer_journal_is_refused(journal_url: str, create: bool) -> None:
+    """The message names the journal, both versions and the remedy; nothing is changed."""
+    Journal(journal_url).close()
+    declare(journal_url, VERSION + 1)
+
+    with pytest.raises(JournalError, match=f"version {VERSION + 1}, .* after {VERSION}: use the release") as error:
+        Journal(journal_url, create=create)
+    assert journal_url.rpartition("/")[2] in str(error.value)
+    assert version(journal_url) == VERSION + 1
+
+
+def test_a_reader_of_an_older_journal_is_told_who_migrates_it(older: str, postgresql: PostgreSQL) -> None:
+    """Who may not write gets both versions and the remedy, and changes nothing."""
+    reader = postgresql.reader_of(older) if "://" in older else older
+
+    with pytest.raises(JournalError, match=f"version 0, .* version {VERSION}: the function record migrates it"):
+        Journal(reader, create=False)
+    if reader != older:
+        with pytest.raises(JournalError, match=r"must be owner of table attempts|permission denied"):
+            Journal(reader)
+    with closing(Journal(older)) as journal:
+        assert ids(journal) == ["0", "1", "2"]
+
+
+def test_a_migration_killed_half_way_is_done_again(older: str) -> None:
+    """X-2: all its statements are executed, none is committed; whoever opens the journal next migrates it."""
+    child = subprocess.Popen([sys.executable, "-c", MIGRATE_AND_WAIT, older], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == "migrated, not committed\n"
+        with pytest.raises(JournalError, match="version 0"):
+            Journal(older, create=False)
+    finally:
+        child.kill()
+        child.communicate(timeout=10)
+
+    with closing(Journal(older)) as journal:
+        assert ids(journal) == ["0", "1", "2"]
+        assert journal.size() == 3 * 100 + len(REPLIES) + len("busy")
+    assert version(older) == VERSION
+
+
+def test_several_that_open_an_older_journal_at_once_migrate_it_once(older: str) -> None:
+    """Processes wait for each other: the second finds it migrated."""
+    open_it = "import sys; from eventing.journal.store import Journal; print(len(Journal(sys.argv[1]).select()))"
+    children = [
+        subprocess.Popen([sys.executable, "-c", open_it, older], stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+
+    assert [child.communicate(timeout=60)[0] for child in children] == ["3\n"] * 3
+
+
+def test_the_command_that_the_message_names_migrates(older: str) -> None:
+    """For a copy of a journal, which no function records in."""
+    result = CliRunner().invoke(commands, ["events", "--journal", older, "--import", "/dev/null"])
+
+    assert result.exit_code == 0, result.output
+    assert version(older) == VERSION

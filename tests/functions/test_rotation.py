@@ -1,0 +1,38 @@
+"""Turns: everybody's comes, whoever joins or leaves."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.rotation import Turns
+from kube.paths import Object
+
+
+def items(*uids: str) -> list[Object]:
+    return [{"metadata": {"uid": uid}} for uid in uids]
+
+
+@given(st.sets(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=30), st.integers(1, 7), st.text("af"))
+def test_once_round_takes_each_once(uids: set[str], count: int, start: str) -> None:
+    turns, taken = Turns(after=start), []
+    for _ in range(-(-len(uids) // count)):
+        taken += [item["metadata"]["uid"] for item in turns.take(items(*uids), min(count, len(uids)))]
+
+    assert set(taken[: len(uids)]) == uids
+
+
+def test_it_goes_on_after_the_last_one_though_that_is_gone() -> None:
+    turns = Turns(after="a")
+    first = turns.take(items("b", "c", "d", "e"), 2)
+    second = turns.take(items("b", "bb", "d", "e"), 2)
+
+    assert (first, second) == (items("b", "c"), items("d", "e"))
+    assert turns.take(items("b", "bb", "d", "e"), 2) == items("b", "bb")
+
+
+def test_nobody_and_no_turn_change_nothing() -> None:
+    turns = Turns(after="b")
+
+    assert (turns.take([], 5), turns.take(items("a", "c"), 0)) == ([], [])
+    assert turns.take(items("a", "c"), 1) == items("c")

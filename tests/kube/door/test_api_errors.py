@@ -1,0 +1,40 @@
+"""What an answer of the API server means."""
+
+from __future__ import annotations
+
+import pytest
+
+from kube.door.api_errors import ApiError, Conflict, Denied, NotFound, Rejected, Unavailable, error_of
+from kube.paths import Object
+
+CAUSES = {"details": {"causes": [{"reason": "FieldValueInvalid"}]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "patch", "kind"),
+    [
+        pytest.param(404, {}, False, NotFound, id="404"),
+        pytest.param(410, {}, False, NotFound, id="410"),
+        pytest.param(409, {}, False, Conflict, id="409"),
+        pytest.param(422, {}, True, Conflict, id="failed test of a JSON patch"),
+        pytest.param(422, CAUSES, True, Rejected, id="JSON patch to an invalid value"),
+        pytest.param(422, {}, False, Rejected, id="422 of anything else"),
+        pytest.param(400, {}, True, Rejected, id="400"),
+        pytest.param(401, {}, False, Denied, id="401"),
+        pytest.param(403, {}, False, Denied, id="403"),
+        pytest.param(429, {}, False, Unavailable, id="429"),
+        pytest.param(500, {}, False, Unavailable, id="500"),
+        pytest.param(503, {}, False, Unavailable, id="503"),
+    ],
+)
+def test_an_answer_is_one_of_five_errors(status: int, body: Object, patch: bool, kind: type[ApiError]) -> None:
+    """X-6, NMO-4: each status is the error that tells what to do next."""
+    error = error_of(status, {**body, "message": "its own words"}, patch=patch)
+
+    assert type(error) is kind
+    assert (error.status, error.message, str(error)) == (status, "its own words", "its own words")
+
+
+def test_an_answer_without_words_gets_some() -> None:
+    """X-6: a proxy's answer has no Status object."""
+    assert error_of(502, {}).message == "the API server answered 502"

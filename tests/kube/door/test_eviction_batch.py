@@ -1,0 +1,175 @@
+"""A batch of evictions against a real API server, sent although the budgets say no: its refusals are data."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kube.budgets import Plan
+from kube.door.eviction_batch import evict_batch, orphans
+from kube.door.eviction_pace import CROWD
+from kube.door.inflight_evictions import Sending
+from kube.door.sync_client import Cluster
+from kube.evictions import Batch
+from kube.paths import Object
+from localcluster.cluster import LocalCluster
+from tests.kube import samples
+from tests.workload import Audit, Workload
+
+
+@pytest.fixture
+def work(installed: LocalCluster, admin: Cluster) -> Workload:
+    """Give a namespace of the test's own; its pods are on node-1."""
+    return Workload(installed, admin)
+
+
+def batch(admin: Cluster, *pods: Object, seconds: float = 1.0) -> Batch:
+    return admin.run(evict_batch(admin.api, Plan(free=list(pods)), seconds))
+
+
+def test_the_servers_no_is_data(work: Workload, admin: Cluster) -> None:
+    """NMO-6, X-6: a 429 by a closed budget is a blocked pod with that budget's name and the server's sentence."""
+    (pod,) = work.pods("node-1", "a", labels={"app": "db"})
+    work.budget("keep-all", {"app": "db"}, 1, counted=1)
+
+    (blocked,) = batch(admin, pod).blocked
+
+    assert (blocked.reason, blocked.budget) == ("DisruptionBudget", "keep-all")
+    assert blocked.message == "The disruption budget keep-all needs 1 healthy pods and has 1 currently"
+
+
+def test_two_budgets_are_a_500_that_is_data_too(work: Workload, admin: Cluster) -> None:
+    """NMO-6: the server answers 500 to a pod behind two budgets: blocked with that reason, the other pod goes."""
+    twice, free = work.pods("node-1", "twice", labels={"app": "db"})[0], work.pods("node-1", "free")[0]
+    for name in ("one", "two"):
+        work.budget(name, {"app": "db"}, 0, counted=1)
+
+    done = batch(admin, twice, free)
+
+    assert [item.reason for item in done.blocked] == ["MultipleBudgets"]
+    assert [item["name"] for item in done.evicted] == ["free"]
+
+
+def test_a_pod_that_is_refused_by_itself_does_not_hold_the_queue(work: Workload, admin: Cluster) -> None:
+    """NMO-6: under one budget the first pod is refused for a reason of its own; those behind it are sent."""
+    (refused,) = work.pods("node-1", "refused", labels={"app": "db", "also": "yes"})
+    others = work.pods("node-1", "b", "c", labels={"app": "db"})
+    budget = work.budget("one", {"app": "db"}, 0, counted=3)
+    work.budget("two", {"also": "yes"}, 0, counted=1)
+    queue = Plan(queues={f"{work.namespace}/one": [refused, *others]}, budgets={f"{work.namespace}/one": budget})
+
+    done = admin.run(evict_batch(admin.api, queue))
+
+    assert [(item.pod["name"], item.reason) for item in done.blocked] == [("refused", "MultipleBudgets")]
+    assert {item["name"] for item in [*done.evicted, *done.under_way]} == {"b", "c"}
+
+
+def test_behind_a_pod_that_its_budget_refuses_none_is_sent(work: Workload, admin: Cluster) -> None:
+    """NMO-6, X-6: the server counts otherwise than the plan; it is asked a few times, and not for each of ten pods."""
+    audit = Audit(work.local.audit_log)
+    pods: list[Mapping[str, Any]] = [*work.pods("node-1", *"abcdefghij", labels={"app": "db"})]
+    budget = work.budget("keep-all", {"app": "db"}, 10, counted=10)
+    queue = Plan(queues={f"{work.namespace}/keep-all": pods}, budgets={f"{work.namespace}/keep-all": budget})
+
+    done = admin.run(evict_batch(admin.api, queue))
+
+    assert {item.pod["name"] for item in done.blocked} == set("abcdefghij")
+    assert {item.reason for item in done.blocked} == {"DisruptionBudget"}
+    assert len(audit.evictions()) < 10
+
+
+def test_behind_evictions_without_an_answer_the_rest_is_left_to_the_next_hint(work: Workload, admin: Cluster) -> None:
+    """Design rule 9: a look that can send nothing asks for no other one at once."""
+    audit = Audit(work.local.audit_log)
+    pods: list[Mapping[str, Any]] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
+    budget, name = work.budget("some", {"app": "db"}, 0, counted=3), f"{work.namespace}/some"
+    queue = Plan(queues={name: pods}, budgets={name: budget})
+
+    async def behind_sleepers() -> Batch:
+        lane = Sending.of(admin.api).lane(name)
+        sleepers = [asyncio.create_task(asyncio.sleep(60)) for _ in range(CROWD + 2)]
+        for sleeper in sleepers:
+            lane.put(sleeper)
+        batch = await evict_batch(admin.api, queue)
+        for sleeper in sleepers:
+            sleeper.cancel()
+        return batch
+
+    held = admin.run(behind_sleepers())
+    sent = audit.evictions()
+    free = admin.run(evict_batch(admin.api, queue))
+
+    assert (held, sent) == (Batch(), [])
+    assert free.evicted
+
+
+@pytest.mark.parametrize("what", ["never-there", "another-of-its-name"])
+def test_a_pod_that_is_gone_counts_as_gone(work: Workload, admin: Cluster, what: str) -> None:
+    """NMO-6: a 404 is done; another pod of the same name is left alone by the uid precondition."""
+    pod = samples.pod(what, namespace=work.namespace)
+    if what == "another-of-its-name":
+        work.pods("node-1", what)
+
+    done = batch(admin, pod)
+
+    assert [item["name"] for item in done.gone] == [what]
+    assert done.blocked == []
+    if what == "another-of-its-name":
+        now = admin.get(f"/api/v1/namespaces/{work.namespace}/pods/{what}")
+        assert "deletionTimestamp" not in now["metadata"]
+
+
+def test_a_batch_ends_in_time(work: Workload, admin: Cluster) -> None:
+    """NMO-6: when its time is up no further eviction is sent; the rest is told as unsent."""
+    pods = work.pods("node-1", "a", "b")
+
+    done = batch(admin, *pods, seconds=-1)
+
+    assert (done.evicted, done.unsent) == ([], pods)
+
+
+def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(work: Workload, admin: Cluster) -> None:
+    """X-2: the cache from which the next look lists may be older than the evictions of the one before."""
+    audit = Audit(work.local.audit_log)
+    bare = work.pods("node-1", "bare")
+    behind: list[Mapping[str, Any]] = [*work.pods("node-1", "a", "b", labels={"app": "db"})]
+    budget, name = work.budget("some", {"app": "db"}, 0, counted=2), f"{work.namespace}/some"
+    asked = Plan(free=[*bare], queues={name: behind}, budgets={name: budget})
+
+    first, second = (admin.run(evict_batch(admin.api, asked)) for _ in range(2))
+
+    assert {item["name"] for item in first.evicted} == {"bare", "a", "b"}
+    assert (second.evicted, second.unsent) == ([], [])
+    assert {item["name"] for item in second.under_way} == {"bare", "a", "b"}
+    assert len(audit.evictions()) == 3
+
+
+class Weak(dict[str, Any]):
+    """A pod of which a test can see whether anybody has it still."""
+
+
+def test_a_pod_is_forgotten_when_its_eviction_is_booked(work: Workload, admin: Cluster) -> None:
+    """NMO-6: of thousands of pods that went none stays in memory for as long as an outcome is kept."""
+    pod = Weak(work.pods("node-1", "a")[0])
+    seen, name = weakref.ref(pod), f"eviction of {pod['metadata']['uid']}"
+
+    done = batch(admin, pod)
+    del pod
+    gc.collect()
+
+    assert [item["name"] for item in done.evicted] == ["a"]
+    assert seen() is None
+    assert not [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and each.get_name() == name]
+
+
+def test_an_orphan_is_a_daemon_whose_daemonset_is_gone(work: Workload, admin: Cluster) -> None:
+    """NMO-7: of two DaemonSet pods the one without its DaemonSet is the orphan; other pods are never."""
+    living = work.daemonset("agent", "node-1")
+    orphan = samples.pod("orphan", namespace=work.namespace, owner="DaemonSet")
+
+    assert admin.run(orphans(admin.api, [living, orphan, samples.pod("bare")])) == {orphan["metadata"]["uid"]}

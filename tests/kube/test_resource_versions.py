@@ -1,0 +1,28 @@
+"""Which of several resource versions is the newest."""
+
+from __future__ import annotations
+
+import pytest
+
+from kube.resource_versions import is_version, newest
+
+
+@pytest.mark.parametrize(
+    ("versions", "found"),
+    [
+        pytest.param(["9", "12", "11"], "12", id="by number, not by text"),
+        pytest.param(["", "x", "7"], "7", id="what is none is none"),
+        pytest.param(["x", ""], "", id="none"),
+        pytest.param(["٣", "²", "-1", "1.5"], "", id="digits of other kinds"),
+        pytest.param(["9" * 5000, "8"], "8", id="no number of any server"),
+    ],
+)
+def test_the_newest(versions: list[str], found: str) -> None:
+    """Whatever an event brings, it raises nothing."""
+    assert newest(versions) == found
+
+
+@pytest.mark.parametrize("value", [None, 7, {}, "", "0", "01", "1\n"])
+def test_what_is_no_version(value: object) -> None:
+    """X-1: an event may bring it."""
+    assert not is_version(value)
