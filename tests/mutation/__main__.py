@@ -35,6 +35,13 @@ HANGS = "it hangs"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
+STEPS = (
+    "tests/functions/maintenance",
+    "tests/functions/serving/test_looks.py",
+    "tests/functions/admission/test_quorum.py",
+)
+
+
 @dataclass(frozen=True)
 class Part:
     """Modules that are judged by the same tests: `pure` by those without a cluster, faults and crowds by none."""
@@ -47,9 +54,7 @@ class Part:
 
 PARTS = (
     Part("rules", changes.rules(), ("tests/kube", "tests/functions/maintenance"), pure=True),
-    Part(
-        "steps", changes.steps(), ("tests/functions/maintenance", "tests/functions/serving/test_looks.py"), pure=False
-    ),
+    Part("steps", changes.steps(), STEPS, pure=False),
 )
 
 

@@ -180,3 +180,12 @@ def test_the_lease_is_taken_by_one_at_a_time_and_by_the_next_when_it_is_over() -
     assert not quorum.may_take(lease, second, NOW + quorum.LEASE_DURATION)
     assert quorum.may_take(lease, second, NOW + quorum.LEASE_DURATION + timedelta(seconds=1))
     assert quorum.may_take({**lease, "spec": {**lease["spec"], "holderIdentity": None}}, second, NOW)
+
+
+def test_the_lease_is_one_for_the_whole_control_plane_and_names_who_begins() -> None:
+    lease = quorum.lease_for(maintenance(), NOW)
+
+    assert (lease["apiVersion"], lease["kind"]) == ("coordination.k8s.io/v1", "Lease")
+    namespace, name = lease["metadata"]["namespace"], lease["metadata"]["name"]
+    assert quorum.LEASE_PATH.endswith(f"/namespaces/{namespace}/leases/{name}")
+    assert lease["spec"]["holderIdentity"] == maintenance()["metadata"]["uid"]
