@@ -25,6 +25,13 @@ def trimmed_pod(pod: Mapping[str, Any]) -> Object:
     return {"metadata": {**_identity(metadata), **_owned(pod)}, "spec": spec, "status": _status(pod)}
 
 
+def drained_pod(pod: Mapping[str, Any]) -> Object:
+    """As `trimmed_pod`, and whether it would come back: for those who decide about a drain, who are many at a time."""
+    trimmed = trimmed_pod(pod)
+    metadata = {**trimmed["metadata"], **_only(pod["metadata"], ("creationTimestamp",))}
+    return {**trimmed, "metadata": metadata, "spec": {**trimmed["spec"], **_only(pod["spec"], ("tolerations",))}}
+
+
 def trimmed_node(node: Object) -> Object:
     """A node without its status, annotations and managed fields: images alone are kilobytes."""
     return {"metadata": _only(node["metadata"], ("name", "uid", "resourceVersion", "labels")), "spec": node["spec"]}

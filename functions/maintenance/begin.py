@@ -24,8 +24,9 @@ from kube.door.sync_client import Cluster
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
+from kube.maintenance.lookup import pods_on_node
 from kube.nodes import Node, node_path
-from kube.paths import Object, pods_on, segment
+from kube.paths import Object, segment
 from kube.pods import Pod
 
 CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
@@ -78,11 +79,10 @@ def _without_lease(event: BaseCloudEvent, maintenance: m.Maintenance, reason: st
 
 def _read(name: str, cluster: Cluster, *, count: bool) -> tuple[Node | None, Object | None, list[Pod]]:
     """The node, its lease, and with `count` its pods, side by side: in a quiet cluster a list waits up to 0.1 s."""
-    path, fields = pods_on(name)
-    lists = [cluster.api.list(path, fields=fields)] if count else []
+    lists = [pods_on_node(cluster.api, name)] if count else []
     found = (absent_ok(cluster.api.get(where)) for where in (node_path(name), leases.lease_path(name)))
     node, lease, *pods = cluster.together(*found, *lists)
-    return node, lease, pods[0]["items"] if pods else []
+    return node, lease, pods[0].items if pods else []
 
 
 def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> Object:

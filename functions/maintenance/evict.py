@@ -24,13 +24,15 @@ from kube.budgets import Blocked, budget_paths, identity, plan
 from kube.door.api import Api
 from kube.door.concurrent_requests import together
 from kube.door.eviction_batch import evict_batch, orphans
+from kube.door.paging import Listed
 from kube.door.sync_client import Cluster
 from kube.evictions import Batch, summary
 from kube.maintenance import drain_flags, patience
 from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.lookup import pods_on_node
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
 from kube.nodes import Node, is_closed
-from kube.paths import Object, pods_on
+from kube.paths import Object
 from kube.pods import DrainOptions, Pod, Sorted, is_terminating
 from kube.words import counted
 
@@ -75,13 +77,12 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=data, flags=flags)]
 
 
-async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Object] | None:
+async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Listed] | None:
     """The maintenance, its node and the list of its pods, side by side; None when the maintenance is not active.
 
     The list is no older than the state that the event speaks of; it does not matter where nothing is to be done.
     """
-    path, fields = pods_on(node_of(event))
-    listing = api.list(path, fields=fields, version=version_of(event, "podsVersion") or "0")
+    listing = pods_on_node(api, node_of(event), version_of(event, "podsVersion") or "0")
     found, listed = await asyncio.gather(active(event, api), listing, return_exceptions=True)
     if isinstance(found, BaseException):
         raise found
@@ -93,7 +94,7 @@ async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Obj
 
 
 async def _waiting(
-    api: Api, node: str, event: BaseCloudEvent, listed: Object, options: DrainOptions
+    api: Api, node: str, event: BaseCloudEvent, listed: Listed, options: DrainOptions
 ) -> tuple[Sorted, list[Object], str]:
     """The pods of the node told apart, the budgets, and the version of the list that shows the pods.
 
@@ -113,7 +114,7 @@ async def _budgets(api: Api, pods: list[Pod], version: str) -> list[Object]:
 
 
 async def told_apart(
-    api: Api, node: str, listed: Object, options: DrainOptions, *, claimed: bool
+    api: Api, node: str, listed: Listed, options: DrainOptions, *, claimed: bool
 ) -> tuple[Sorted, str]:
     """The pods of the node, those still to leave among them, and the version of the list that shows them.
 
@@ -122,14 +123,13 @@ async def told_apart(
     also where pods are left that `spec.drain` refuses.
     """
     now = datetime.now(timezone.utc)
-    found = drain_flags.sorted_for(listed["items"], options, now)
+    found = drain_flags.sorted_for(listed.items, options, now)
     if not found.leaving and not claimed:
-        path, fields = pods_on(node)
-        listed = await api.list(path, fields=fields)
-        found = drain_flags.sorted_for(listed["items"], options, now)
+        listed = await pods_on_node(api, node)
+        found = drain_flags.sorted_for(listed.items, options, now)
     if found.daemons and not drain_flags.going(found, options):
-        found = drain_flags.sorted_for(listed["items"], options, now, await orphans(api, found.daemons))
-    return found, listed["metadata"]["resourceVersion"]
+        found = drain_flags.sorted_for(listed.items, options, now, await orphans(api, found.daemons))
+    return found, listed.version
 
 
 def _more(batch: Batch, maintenance: Maintenance) -> bool:

@@ -30,9 +30,9 @@ from kube.door.sync_client import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import answered, by_age, of_group
+from kube.maintenance.lookup import answered, by_age, of_group, pods_on_node
 from kube.nodes import LABEL, NODES, node_path
-from kube.paths import Object, pods_on
+from kube.paths import Object
 from kube.trimming import trimmed_node
 
 CONSUMES = (events.TICK,)
@@ -137,8 +137,7 @@ async def _due_of_node(api: Api, item: Object, known: Known, now: datetime) -> D
 
 
 async def _due_of_pods(api: Api, item: Object, now: datetime) -> Due:
-    path, fields = pods_on(m.node_name(item))
-    return due_by(item, (await api.list(path, fields=fields, version="0"))["items"], now)
+    return due_by(item, (await pods_on_node(api, m.node_name(item), "0")).items, now)
 
 
 async def _looked(item: Object, look: Awaitable[Due]) -> tuple[Object, Due]:

@@ -28,9 +28,10 @@ from kube.door.api_errors import Conflict, NotFound
 from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, CORDON, FAIL, SUCCEED, TEXTS
+from kube.maintenance.lookup import pods_on_node
 from kube.maintenance.progress import Findings, status_patch
 from kube.nodes import node_path
-from kube.paths import Object, pods_on
+from kube.paths import Object
 from kube.resource_versions import newest
 
 CONSUMES = events.FLAGS["progress"]
@@ -114,13 +115,10 @@ def _lease_errors(event: BaseCloudEvent) -> int | None:
 def _patch(maintenance: m.Maintenance, findings: Sequence[Findings], version: str, cluster: Cluster) -> Object | None:
     """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
     name, now = m.node_name(maintenance), datetime.now(timezone.utc)
-    path, fields = pods_on(name)
-    node, pods = cluster.together(
-        absent_ok(cluster.api.get(node_path(name))), cluster.api.list(path, fields=fields, version=version)
-    )
-    patch = status_patch(maintenance, node, pods["items"], findings, now)
+    node, pods = cluster.together(absent_ok(cluster.api.get(node_path(name))), pods_on_node(cluster.api, name, version))
+    patch = status_patch(maintenance, node, pods.items, findings, now)
     if patch and m.phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
-        patch = status_patch(maintenance, node, cluster.list(path, fields=fields)["items"], findings, now)
+        patch = status_patch(maintenance, node, cluster.run(pods_on_node(cluster.api, name)).items, findings, now)
     return patch
 
 

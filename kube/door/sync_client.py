@@ -60,7 +60,7 @@ class Cluster:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     def together(self, *calls: Awaitable[Any]) -> list[Any]:
-        """See `together.together`."""
+        """See `concurrent_requests.together`."""
         return self.run(together(*calls))
 
     def get(self, path: str) -> Object:

@@ -10,12 +10,13 @@ from http import HTTPStatus
 from kube.door.api import Api, absent_ok
 from kube.door.api_errors import ApiError, NotFound, Rejected, Unavailable
 from kube.door.concurrent_requests import together
-from kube.door.paging import pages
+from kube.door.paging import Listed, pages
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.objects import Maintenance, is_deleting, node_name
 from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS, ControlPlane
 from kube.nodes import NODES
-from kube.paths import Object, on_node
+from kube.paths import Object, on_node, pods_on
+from kube.trimming import drained_pod
 
 log = logging.getLogger("functions")
 
@@ -90,6 +91,16 @@ async def of_group(api: Api, group: Group, node: str = "", version: str | None =
         listed = await pages(api, group.path, version=version)
         items = [item for item in listed.items if node_name(item) == node]
     return [{**item, "apiVersion": group.api_version, "kind": "NodeMaintenance"} for item in items]
+
+
+async def pods_on_node(api: Api, node: str, version: str | None = None) -> Listed:
+    """The pods of a node, each cut down to what the rules of a drain read: many looks keep such a list at a time.
+
+    `version` as in `Api.list`. Not read by pages: they would come from etcd, which reads the pods of all nodes for it.
+    """
+    path, fields = pods_on(node)
+    answer = await api.list(path, fields=fields, version=version)
+    return Listed([drained_pod(pod) for pod in answer["items"]], str(answer["metadata"]["resourceVersion"]))
 
 
 def by_age(items: Iterable[Object]) -> list[Object]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,15 +16,20 @@ from kube import pods as rules
 from kube.budgets import Plan, admitted, allows_none, covers, goes_beside, identity, plan
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import began_on
-from kube.nodes import in_maintenance, is_closed
+from kube.maintenance.patience import parted
+from kube.nodes import UNSCHEDULABLE, in_maintenance, is_closed
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, Sorted, sort, uid
-from kube.trimming import trimmed_budget, trimmed_node, trimmed_pod
+from kube.trimming import drained_pod, trimmed_budget, trimmed_node, trimmed_pod
 from tests.kube import samples
 from tests.kube.samples import budget, pod
 
 STRICT = DrainOptions(force=False, ignore_daemonsets=False, delete_emptydir_data=False)
 VOLUMES: list[Object] = [{"name": "config", "configMap": {}}, {"name": "scratch", "emptyDir": {}}]
+DRAIN_TOLERATIONS: list[Object] = [{"key": key, "operator": "Exists"} for key in (MEDIK8S.drain_taint, UNSCHEDULABLE)]
+CORDONED: Object = {
+    "conditions": [{"type": "Cordoned", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}]
+}
 PREDICATES = (
     rules.is_mirror,
     rules.is_daemon,
@@ -108,6 +115,33 @@ def test_a_trimmed_pod_tells_its_controller() -> None:
 
     assert rules.controller(trimmed_pod(owned)) == rules.controller(owned)
     assert "ownerReferences" not in trimmed_pod(pod())["metadata"]
+
+
+@given(drawn)
+def test_what_decides_about_a_drain_reads_no_more_of_a_pod(pods: list[Object]) -> None:
+    """NMO-6 to NMO-9: a drained pod answers as a trimmed one does."""
+    assert told(sort([drained_pod(item) for item in pods], STRICT)) == told(sort(pods, STRICT))
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "created", "rests"),
+    [
+        ([{"operator": "Exists"}], "2026-01-01T00:00:20Z", True),
+        (DRAIN_TOLERATIONS, "2026-01-01T00:00:20Z", True),
+        (DRAIN_TOLERATIONS, "2026-01-01T00:00:05Z", False),
+        (DRAIN_TOLERATIONS[:1], "2026-01-01T00:00:20Z", False),
+        ([], "2026-01-01T00:00:20Z", False),
+    ],
+)
+def test_a_drained_pod_returns_as_the_whole_one_does(tolerations: list[Object], created: str, rests: bool) -> None:
+    """Rule 9: what it tolerates, and since when it is there, say whether evicting it would change anything."""
+    now, asked = datetime(2026, 1, 1, 0, 0, 21, tzinfo=timezone.utc), samples.maintenance(CORDONED)
+    whole = {**pod(owner="ReplicaSet", creationTimestamp=created), "spec": {"tolerations": tolerations}}
+
+    due, resting = parted([drained_pod(whole)], asked, now)
+
+    assert bool(resting) == rests
+    assert (names(due), resting) == (names(parted([whole], asked, now)[0]), parted([whole], asked, now)[1])
 
 
 def test_a_trimmed_node_is_in_maintenance_like_the_whole_one() -> None:
