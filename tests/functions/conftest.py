@@ -164,7 +164,9 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def work(quiet: LocalCluster, admin: Cluster) -> Iterator[Workload]:
     """Give a namespace of the test's own; what it leaves of maintenances goes after it, since a tick looks at all."""
-    yield Workload(quiet, admin)
+    one = Workload(quiet, admin)
+    yield one
+    one.end()
     forget(admin)
 
 
