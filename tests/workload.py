@@ -209,19 +209,23 @@ def _pods_of(app: str, node: str) -> Object:
 
 
 class Audit:
-    """The writes that the API server has seen since this object was made, refused ones too."""
+    """The writes that the API server has seen since this object was made, refused ones too. Threads may share it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._start = file.read_bytes().rfind(b"\n") + 1  # a line may be half written
+        self._end = file.read_bytes().rfind(b"\n") + 1  # a line may be half written
+        self._known: list[Object] = []
+        self._reading = threading.Lock()
 
     def entries(self) -> list[Object]:
-        """All of them, in the order of their end."""
-        with self._file.open("rb") as log:
-            log.seek(self._start)
-            whole, _, _ = log.read().rpartition(b"\n")
-        found = [json.loads(line) for line in whole.split(b"\n") if line]
-        return [entry for entry in found if entry["verb"] not in READS]
+        """All of them, in the order of their end. Each line is read once, since a log of a whole file is long."""
+        with self._reading, self._file.open("rb") as log:
+            log.seek(self._end)
+            whole, newline, _ = log.read().rpartition(b"\n")
+            self._end += len(whole) + len(newline)
+            found = [json.loads(line) for line in whole.split(b"\n") if line]
+            self._known += [entry for entry in found if entry["verb"] not in READS]
+            return list(self._known)
 
     def writes_by(self, prefix: str = OURS) -> list[Object]:
         """Those by users whose name begins with `prefix`."""
