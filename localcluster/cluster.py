@@ -6,9 +6,12 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from kube.door.api_errors import ApiError
 from kube.door.list_watch import Change, follow
@@ -20,7 +23,8 @@ from localcluster.servers import LOOPBACK, CommandLines
 from localcluster.trouble import LocalClusterError
 
 PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-NODE_SIZE = {"cpu": "32", "memory": "256Gi", "pods": "250"}
+NODE = Path(__file__).with_name("node.yaml").read_text()
+NOT_READY = "node.kubernetes.io/not-ready"
 
 
 class LocalCluster(Startable):
@@ -181,22 +185,18 @@ class LocalCluster(Startable):
 
 
 def _node(name: str) -> dict[str, Any]:
-    """Give a Node as a kubelet would register it; the annotation tells kwok to play that kubelet."""
-    labels = {
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": "amd64",
-        "node.kubernetes.io/instance-type": "fake",
-    }
-    metadata = {"name": name, "labels": labels, "annotations": {"kwok.x-k8s.io/node": "fake"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": metadata,
-        "status": {"capacity": NODE_SIZE, "allocatable": NODE_SIZE},
-    }
+    """Give a Node as a kubelet would register it."""
+    node: dict[str, Any] = yaml.safe_load(NODE)
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    node["metadata"]["name"] = node["metadata"]["labels"]["kubernetes.io/hostname"] = name
+    node["status"]["addresses"] = [{"type": "Hostname", "address": name}]
+    for condition in node["status"]["conditions"]:
+        condition |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
+    return node
 
 
 def _is_ready(node: dict[str, Any]) -> bool:
+    """Tell whether it is Ready, and the taint gone that each node has until the controller manager has seen that."""
     conditions = node.get("status", {}).get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    return ready and all(taint["key"] != NOT_READY for taint in node["spec"].get("taints", []))

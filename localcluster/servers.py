@@ -95,14 +95,17 @@ class CommandLines:
         )
 
     def controller_manager(self) -> Server:
-        """Say how kube-controller-manager is started: all controllers but the one that evicts by itself."""
+        """Say how kube-controller-manager is started: all controllers but the one that evicts by itself.
+
+        And the one that tells kubelets, of which there are none, for how long to keep Secrets: it writes to each node.
+        """
         return self._server(
             "kube-controller-manager",
             *self._client_of_apiserver("kube-controller-manager", access.CONTROLLER_MANAGER),
             "--use-service-account-credentials=true",
             f"--service-account-private-key-file={self.signing_key}",
             f"--root-ca-file={self.certificate}",
-            "--controllers=*,-taint-eviction-controller",
+            "--controllers=*,-taint-eviction-controller,-ttl-controller",
             f"--node-monitor-grace-period={NODE_GRACE}",
             f"--flex-volume-plugin-dir={self.directory / 'flexvolume'}",  # it is created, by default in /usr
         )

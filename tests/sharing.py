@@ -14,7 +14,8 @@ from pathlib import Path
 from xdist.scheduler import LoadScopeScheduling
 
 ENGINES = ("knative", "rabbitmq")
-"""An end-to-end test names its engine among its parameters; each engine is one worker's."""
+"""An end-to-end test names its engine among its parameters; each engine is one worker's. Where a file is a group of its
+own, the name is that of an overlay."""
 END_TO_END = "tests/e2e"
 GROUPS = (
     *((f"{END_TO_END}[{engine}]",) for engine in ENGINES),
@@ -43,7 +44,7 @@ def group_of(test: str) -> int:
     file = Path(name)
     above = {str(file), *map(str, file.parents)}
     engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
-    if END_TO_END in above and engine:
+    if END_TO_END in above and engine and not any(str(file) in names for names in GROUPS):
         above = {f"{END_TO_END}[{engine}]"}
     return next(number for number, names in enumerate(GROUPS) if above & set(names))
 

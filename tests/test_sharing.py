@@ -65,6 +65,12 @@ def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
     assert all((ROOT / name.partition("[")[0]).exists() for names in GROUPS for name in names)
 
 
+def test_what_is_installed_for_an_engine_is_no_engine_at_work() -> None:
+    tests = {f"tests/e2e/test_admission.py::test_an_install{where}" for where in ("", *(f"[{e}]" for e in ENGINES))}
+
+    assert {GROUPS[group_of(test)] for test in tests} == {("tests/e2e/test_admission.py",)}
+
+
 def test_the_first_group_that_names_a_file_takes_it() -> None:
     assert "tests/chain/test_audit.py" in GROUPS[group_of("tests/chain/test_audit.py::test_a")]
     assert GROUPS[group_of("tests/chain/test_speed.py::test_a")] == ("tests/chain",)

@@ -42,6 +42,13 @@ class Workload:
         self.local = local
         self.admin = admin
         self.namespace = self.add_namespace()
+        self._deployments: list[str] = []
+
+    def end(self) -> None:
+        """Delete its Deployments. A pod of theirs that fits no node is tried again whenever a node changes."""
+        for path in self._deployments:
+            self.delete(path)
+        self._deployments.clear()
 
     def add_namespace(self) -> str:
         """Create another namespace that takes pods; returns its name."""
@@ -56,15 +63,8 @@ class Workload:
         with _stocking:
             stock = _stocks.setdefault(self.local, [])
             if not stock:
-                stock += self._nodes()
+                stock += self.local.add_nodes(NODES)
             return stock.pop(0)
-
-    def _nodes(self) -> list[str]:
-        names = self.local.add_nodes(NODES)
-        # a node is registered with the taint not-ready, which the controller manager takes off a moment later
-        for name in names:
-            self.wait_for(f"/api/v1/nodes/{name}", lambda node: node is not None and not node["spec"].get("taints"))
-        return names
 
     def read_node(self, name: str) -> Object:
         """The node as it is now."""
@@ -106,9 +106,9 @@ class Workload:
     def deployment(self, name: str, node: str, replicas: int) -> list[Object]:
         """Create a Deployment whose pods can run on `node` only; returns its pods when they are Ready."""
         spec = {"replicas": replicas, **_pods_of(name, node)}
-        self.admin.create(
-            f"/apis/apps/v1/namespaces/{self.namespace}/deployments", {"metadata": {"name": name}, "spec": spec}
-        )
+        where = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
+        self.admin.create(where, {"metadata": {"name": name}, "spec": spec})
+        self._deployments.append(f"{where}/{name}")
         return self._ready_pods_of(name, replicas)
 
     def daemonset(self, name: str, node: str) -> Object:
@@ -209,19 +209,23 @@ def _pods_of(app: str, node: str) -> Object:
 
 
 class Audit:
-    """The writes that the API server has seen since this object was made, refused ones too."""
+    """The writes that the API server has seen since this object was made, refused ones too. Threads may share it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._start = file.read_bytes().rfind(b"\n") + 1  # a line may be half written
+        self._end = file.read_bytes().rfind(b"\n") + 1  # a line may be half written
+        self._known: list[Object] = []
+        self._reading = threading.Lock()
 
     def entries(self) -> list[Object]:
-        """All of them, in the order of their end."""
-        with self._file.open("rb") as log:
-            log.seek(self._start)
-            whole, _, _ = log.read().rpartition(b"\n")
-        found = [json.loads(line) for line in whole.split(b"\n") if line]
-        return [entry for entry in found if entry["verb"] not in READS]
+        """All of them, in the order of their end. Each line is read once, since a log of a whole file is long."""
+        with self._reading, self._file.open("rb") as log:
+            log.seek(self._end)
+            whole, newline, _ = log.read().rpartition(b"\n")
+            self._end += len(whole) + len(newline)
+            found = [json.loads(line) for line in whole.split(b"\n") if line]
+            self._known += [entry for entry in found if entry["verb"] not in READS]
+            return list(self._known)
 
     def writes_by(self, prefix: str = OURS) -> list[Object]:
         """Those by users whose name begins with `prefix`."""

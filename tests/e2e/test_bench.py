@@ -11,33 +11,43 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import pytest
 
 from localcluster.up import folder
 
 ROOT = Path(__file__).parents[2]
+RESULTS = "results.json"
 
 pytestmark = pytest.mark.e2e
 
 
-@contextmanager
-def bench(tmp_path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """The bench at work, its progress on a pipe; whatever happens, it is asked to end."""
-    command = [sys.executable, "-m", "bench", "--rounds", "1", "--results", str(tmp_path / "results.json"), *words]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
+class Bench(NamedTuple):
+    """The bench at work, its progress on a pipe, and the folder for its results."""
+
+    process: subprocess.Popen[str]
+    folder: Path
 
 
-def results(tmp_path: Path) -> dict[str, Any]:
+def results(folder: Path) -> dict[str, Any]:
     """What it wrote."""
-    found: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
+    found: dict[str, Any] = json.loads((folder / RESULTS).read_text())
     return found
+
+
+@contextmanager
+def bench(*words: str) -> Iterator[Bench]:
+    """The bench at work; whatever happens, it is asked to end."""
+    pipe = subprocess.PIPE
+    with TemporaryDirectory() as made:
+        command = [sys.executable, "-m", "bench", "--rounds", "1", "--results", f"{made}/{RESULTS}", *words]
+        with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                yield Bench(process, Path(made))
+            finally:
+                process.terminate()
 
 
 def said(process: subprocess.Popen[str], pattern: str) -> str:
@@ -51,12 +61,13 @@ def said(process: subprocess.Popen[str], pattern: str) -> str:
     raise AssertionError(f"the bench ended: {''.join(lines)}")
 
 
-def test_the_bench_measures_all_ways_and_what_ours_costs(tmp_path: Path) -> None:
+@pytest.mark.abreast
+def test_the_bench_measures_all_ways_and_what_ours_costs() -> None:
     """A row for each way, in seconds that can be; events, requests and CPU of ours alone."""
-    with bench(tmp_path, "--cases", "10 pods") as process:
+    with bench("--cases", "10 pods") as (process, where):
         shown, progress = process.communicate(timeout=200)
-    assert process.returncode == 0, progress
-    rounds = {each["way"]: each for each in results(tmp_path)["rounds"]}
+        assert process.returncode == 0, progress
+        rounds = {each["way"]: each for each in results(where)["rounds"]}
 
     assert rounds.keys() == {"ours", "kubectl drain", "floor"}
     assert all(0 < each["seconds"] < 60 for each in rounds.values())
@@ -71,12 +82,13 @@ def test_the_bench_measures_all_ways_and_what_ours_costs(tmp_path: Path) -> None
     assert rounds["floor"]["costs"] == {}
 
 
-def test_rest_is_looked_at_for_a_minute(tmp_path: Path) -> None:
+@pytest.mark.abreast
+def test_rest_is_looked_at_for_a_minute() -> None:
     """Ticks come, and beside them nothing happens that makes an event."""
-    with bench(tmp_path, "--cases", "nothing to do") as process:
+    with bench("--cases", "nothing to do") as (process, where):
         shown, progress = process.communicate(timeout=200)
-    assert process.returncode == 0, progress
-    figures = {each["what"]: each["value"] for each in results(tmp_path)["findings"]}
+        assert process.returncode == 0, progress
+        figures = {each["what"]: each["value"] for each in results(where)["findings"]}
 
     assert figures["ticks, meanwhile"] in (3, 4, 5)
     assert figures["events between ticks"] == figures["journal rows between ticks"] == 0
@@ -85,20 +97,22 @@ def test_rest_is_looked_at_for_a_minute(tmp_path: Path) -> None:
     assert "| local | nothing to do | events between ticks | 0 | 0 |" in shown
 
 
-def test_a_case_that_fails_is_a_line_and_the_others_are_measured(tmp_path: Path) -> None:
+@pytest.mark.abreast
+def test_a_case_that_fails_is_a_line_and_the_others_are_measured() -> None:
     """Here its observer is killed. The next case has a cluster of its own, and the exit status tells of the failure."""
-    with bench(tmp_path, "--cases", "10 pods,5 nodes at once") as process:
+    with bench("--cases", "10 pods,5 nodes at once") as (process, where):
         said(process, "^(local: 10 pods)$")
         os.kill(observer(process.pid), signal.SIGKILL)
         shown, progress = process.communicate(timeout=200)
+        found = results(where)
 
     assert process.returncode == 1, progress
     line = "local: 10 pods: not measured: RuntimeError: the observer has ended"
     assert line in shown
     assert line in progress
     assert "Traceback" not in progress
-    assert {each["case"] for each in results(tmp_path)["rounds"]} == {"5 nodes at once"}
-    assert [each["case"] for each in results(tmp_path)["failures"]] == ["10 pods"]
+    assert {each["case"] for each in found["rounds"]} == {"5 nodes at once"}
+    assert [each["case"] for each in found["failures"]] == ["10 pods"]
 
 
 def observer(bench: int) -> int:
@@ -108,8 +122,8 @@ def observer(bench: int) -> int:
     return int(found)
 
 
-def test_a_bench_that_is_terminated_takes_its_cluster_down(tmp_path: Path) -> None:
-    with bench(tmp_path, "--cases", "100 pods") as process:
+def test_a_bench_that_is_terminated_takes_its_cluster_down() -> None:
+    with bench("--cases", "100 pods") as (process, _):
         directory = Path(said(process, r"^export KUBECONFIG=(.*)/kubeconfig$"))
         said(process, "^(local: 100 pods)$")
         process.terminate()

@@ -85,14 +85,21 @@ class Functions:
         return self.chain(maintenance, "begin", "cordon", "taint")
 
 
-@pytest.fixture(scope="package")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Give a cluster with the three kinds and the accounts, where no function ever runs but those called here."""
-    with LocalCluster(tmp_path_factory.mktemp("quiet"), nodes=1) as running:
+@contextmanager
+def unattended(folder: Path) -> Iterator[LocalCluster]:
+    """A cluster with the three kinds and the accounts, where no function ever runs but those that a test calls."""
+    with LocalCluster(folder, nodes=1) as running:
         product.install(running, v1alpha1=True)
         # a kind that was installed a moment ago has no cache yet, and answers 503 to whoever is content with one
         cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
         await_ready("the kinds' caches", lambda: all(running.serves(path) for path in cached), running.servers)
+        yield running
+
+
+@pytest.fixture(scope="package")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Give such a cluster."""
+    with unattended(tmp_path_factory.mktemp("quiet")) as running:
         yield running
 
 
@@ -164,7 +171,9 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def work(quiet: LocalCluster, admin: Cluster) -> Iterator[Workload]:
     """Give a namespace of the test's own; what it leaves of maintenances goes after it, since a tick looks at all."""
-    yield Workload(quiet, admin)
+    one = Workload(quiet, admin)
+    yield one
+    one.end()
     forget(admin)
 
 

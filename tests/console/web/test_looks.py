@@ -23,6 +23,7 @@ from eventing import events
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
+from kube.nodes import NODES
 from localcluster.product import Product
 from tests.chain.scene import Scene
 from tests.console.web.measuring import box, broken_words, overlapping, spilling
@@ -245,12 +246,14 @@ def test_the_words_beside_a_box_tick_it_too(browser: Browser, rack: list[str], l
 
 
 @pytest.fixture
-def crowd(browser: Browser, site: Site) -> Browser:
-    """Give the browser once the console has heard of 500 nodes; they are made beside other tests."""
+def crowd(browser: Browser, site: Site) -> Iterator[Browser]:
+    """Give the browser once the console has heard of 500 nodes; they are made, and deleted, beside other tests."""
     make(site.scene, MANY)
     browser.open("/nodes", q="many-500")
     browser.until(lambda: int(browser.text("#counts").split()[0]) >= MANY)
-    return browser
+    yield browser
+    browser.driver.get("about:blank")  # or the page would follow each of them
+    site.scene.admin.run(site.scene.admin.api.request("DELETE", NODES, query={"labelSelector": "crowd"}))
 
 
 @pytest.mark.alone
@@ -271,10 +274,9 @@ def test_500_nodes_are_painted_within_a_second_and_follow(crowd: Browser, site: 
 
 def make(scene: Scene, number: int) -> None:
     """Make Node objects that nobody plays a kubelet for."""
-    bodies = [
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"many-{each}"}} for each in range(1, number + 1)
-    ]
-    scene.admin.together(*(scene.admin.api.create("/api/v1/nodes", body) for body in bodies))
+    found = [{"name": f"many-{each}", "labels": {"crowd": ""}} for each in range(1, number + 1)]
+    bodies = [{"apiVersion": "v1", "kind": "Node", "metadata": metadata} for metadata in found]
+    scene.admin.together(*(scene.admin.api.create(NODES, body) for body in bodies))
 
 
 def test_the_console_starts_new_maintenances_in_the_group_of_the_command_line() -> None:

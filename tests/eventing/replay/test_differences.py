@@ -203,7 +203,9 @@ def test_success_and_failure_are_told_apart(then: int, now: int, same: bool) -> 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 DATA = st.dictionaries(
     st.text("abcxyz", min_size=1, max_size=4),
-    st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner)),
+    st.recursive(
+        LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner), max_leaves=8
+    ),
     max_size=5,
 )
 

@@ -35,7 +35,7 @@ AUTHORITY = COMPONENTS["kubevirt"].authority
 ACCOUNT = access.service_account("renew-certificates")
 PATIENCE = 30
 PER_SECOND = 200
-READ_EVERY = 2.0
+READ_EVERY = 1.0
 """Seconds between two looks of a client at the bundle."""
 REQUEST = b"GET / HTTP/1.1\r\nHost: api\r\n\r\n"
 
@@ -140,8 +140,8 @@ def test_kill_between_each_two_writes_locks_no_client_out(
 def test_rotations_under_two_hundred_connections_a_second_fail_none(
     quiet: LocalCluster, functions: Functions, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """One rotation of authority and server, then two inside one pause. Clients read the bundle every two seconds, the
-    server changes four seconds after it at the earliest; connections that were open before stay open to the end."""
+    """One rotation of authority and server, then two inside one pause. Clients read the bundle every second, the
+    server changes two seconds after it at the earliest; connections that were open before stay open to the end."""
     door = functions.clusters["renew-certificates"]
     settings = Settings(pause=timedelta(seconds=2 * READ_EVERY))
     certificates.add("api")
@@ -264,7 +264,7 @@ class Rotations:
 
 
 class Crowd:
-    """Clients that begin 200 connections a second, each by the bundle as it was read within the last two; and some
+    """Clients that begin 200 connections a second, each by the bundle as it was read within the last; and some
     that keep theirs."""
 
     def __init__(self, admin: Cluster, port: int, bundle: str) -> None:

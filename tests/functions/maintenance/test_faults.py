@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,13 +18,12 @@ from eventing import events
 from eventing.wire import received
 from functions.data import data_of
 from functions.serving import handler, lasting_failures
-from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.nodes import node_path
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.faults import RESET, SILENCE, Fault, Faults
-from tests.functions.conftest import Functions, behind_faults, forget
+from tests.functions.conftest import Functions, behind_faults, forget, unattended
 from tests.functions.hints import added, node_updated, said, tick, updated
 from tests.proofs import proves
 from tests.workload import Workload
@@ -217,6 +218,7 @@ def reply_of(response: TestResponse) -> BaseCloudEvent | None:
 
 BY_THEMSELVES = ("resync, at a node", "resync, at pods")
 """A tick looks at what all others do."""
+ONE_BY_ONE = threading.Lock()
 
 
 @proves("X-6")
@@ -225,7 +227,6 @@ BY_THEMSELVES = ("resync, at a node", "resync, at pods")
     ("case", "kind"),
     [
         *itertools.product(SCENES, ("500", "409", "403")),
-        *itertools.product(BY_THEMSELVES, ("silence",)),
         *(("evict", "429"), ("evict", "reset")),
     ],
 )
@@ -236,16 +237,29 @@ def test_whatever_request_fails_is_tried_again_or_told(
     judge(functions, spoiled, work, faults, case, kind)
 
 
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Functions]]:
+    """Give a cluster for what cannot be beside others, and all functions there."""
+    with unattended(tmp_path_factory.mktemp("elsewhere")) as running, closing(Functions(running)) as functions:
+        yield running, functions
+
+
 @proves("X-6")
 @pytest.mark.abreast
 @pytest.mark.usefixtures("answers_soon", "work")
-@pytest.mark.parametrize("case", [case for case in SCENES if case not in BY_THEMSELVES])
+@pytest.mark.parametrize("case", SCENES)
 def test_whatever_request_gets_no_answer_is_tried_again(
-    functions: Functions, quiet: LocalCluster, admin: Cluster, case: str
+    functions: Functions, quiet: LocalCluster, elsewhere: tuple[LocalCluster, Functions], case: str
 ) -> None:
-    """X-6: as above, for a server that is silent."""
-    with TemporaryDirectory() as folder, behind_faults(quiet, Path(folder)) as (faults, spoiled):
-        judge(functions, spoiled, Workload(quiet, admin), faults, case, "silence")
+    """X-6: as above, for a server that is silent; what looks at all there is goes elsewhere, one after the other."""
+    alone = case in BY_THEMSELVES
+    local, called = elsewhere if alone else (quiet, functions)
+    with (
+        ONE_BY_ONE if alone else nullcontext(),
+        TemporaryDirectory() as folder,
+        behind_faults(local, Path(folder)) as (faults, spoiled),
+    ):
+        judge(called, spoiled, Workload(local, local.door()), faults, case, "silence")
 
 
 def judge(functions: Functions, spoiled: Functions, work: Workload, faults: Faults, case: str, kind: str) -> None:
