@@ -7,7 +7,6 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from kube.certificates import issuing
 from kube.paths import Object, segment
 
 INJECT = "cert-manager.io/inject-ca-from"
@@ -39,9 +38,9 @@ def carries(carrier: Object, bundle: str) -> bool:
     return all(place.get("caBundle") == wanted for place in _places(carrier))
 
 
-def trusts(carrier: Object, certificate: str) -> bool:
-    """Whether some place in it has this certificate among others: then it works, and must go on working."""
-    return any(certificate in issuing.certificates(_decoded(place.get("caBundle"))) for place in _places(carrier))
+def trusted(carrier: Object) -> str:
+    """What the API server trusts by it, all its places together."""
+    return "".join(_decoded(place.get("caBundle")) for place in _places(carrier))
 
 
 def injected(carrier: Object, bundle: str) -> Object:
