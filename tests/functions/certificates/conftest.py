@@ -16,6 +16,8 @@ from kube.door.api import absent_ok
 from kube.door.api_errors import ApiError
 from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
+from localcluster.processes import await_ready
+from tests.functions.conftest import Functions
 
 SECRETS, MAPS = holders.secrets_path(NAMESPACE), holders.publications_path(NAMESPACE)
 WEBHOOKS = CARRIERS["ValidatingWebhookConfiguration"]
@@ -100,6 +102,23 @@ class Certificates:
         """One look through this door, `later` than the last one by the clock that is set; what went wrong."""
         self.now += later
         return door.run(renewed(door.api, SETTINGS, self.now))[1]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def every_secret(admin: Cluster, functions: Functions) -> None:
+    """Let the step write whatever Secret a test makes: the shipped right is for those of the webhook by name."""
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
+    rule = {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["patch"]}
+    admin.create(f"{roles}/roles", {"metadata": {"name": "every-secret"}, "rules": [rule]})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "every-secret"}
+    account = {"kind": "ServiceAccount", "name": "renew-certificates", "namespace": NAMESPACE}
+    admin.create(
+        f"{roles}/rolebindings", {"metadata": {"name": "every-secret"}, "roleRef": role, "subjects": [account]}
+    )
+    asked = {"namespace": NAMESPACE, "verb": "patch", "resource": "secrets", "name": "any"}
+    door, reviews = functions.clusters["renew-certificates"], "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    review = {"spec": {"resourceAttributes": asked}}
+    await_ready("the right", lambda: bool(door.create(reviews, review)["status"]["allowed"]), [])
 
 
 @pytest.fixture
