@@ -76,7 +76,7 @@ def _local() -> Delivery:
         from localcluster import product
 
         product.install(cluster)
-        return product.Product(cluster, directory)
+        return product.Product(cluster, directory, flow=(*product.FLOW, product.CERTIFICATES))
 
     return Delivery(opened)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from localcluster import access
@@ -15,6 +16,8 @@ from localcluster.servers import DIRECT, LOOPBACK, ROOT
 INSTALLED = ROOT / "manifests" / "local"
 V1ALPHA1 = ROOT / "manifests" / "v1alpha1" / "crd.yaml"
 FLOW = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
+CERTIFICATES = ROOT / "manifests" / "components" / "certificates" / "eventing.yaml"
+"""What has certificates renewed."""
 
 
 def install(cluster: LocalCluster, *, v1alpha1: bool = False) -> None:
@@ -31,10 +34,18 @@ class Product(Startable):
     """The functions and the delivery: each can be stopped, killed and started again, on the same ports.
 
     In: a cluster with the manifests installed, and a folder for logs and databases; where the delivery calls the
-    functions, and what API server they ask, when something stands between.
+    functions, and what API server they ask, when something stands between; the manifests of what flows.
     """
 
-    def __init__(self, cluster: LocalCluster, directory: Path, *, called_at: str = "", asking: str = "") -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        directory: Path,
+        *,
+        called_at: str = "",
+        asking: str = "",
+        flow: Sequence[Path] = FLOW,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         functions_port, delivery_port = free_port(), free_port()
         self.functions_url = f"http://{LOOPBACK}:{functions_port}"
@@ -50,16 +61,19 @@ class Product(Startable):
         key = access.signing_key(cluster.directory)
         wiring = Wiring(self.broker_url, str(self.journal), self.function_url("record"), key)
         self.functions = function_server("functions", functions_port, self.functions_log, identity, wiring)
-        self.delivery = self._delivery(cluster, delivery_port)
+        self.delivery = self._delivery(cluster, delivery_port, flow)
 
-    def _delivery(self, cluster: LocalCluster, port: int) -> Server:
-        manifests = [word for folder in FLOW for word in ("--manifests", folder)]
+    def _delivery(self, cluster: LocalCluster, port: int, flow: Sequence[Path]) -> Server:
+        manifests = [word for path in flow for word in ("--manifests", path)]
         where = ("--functions", self._called_at, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
         environment = {
             **DIRECT,
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("sources"))),
             "SIGNING_KEY": access.signing_key(cluster.directory),
             "PODSOURCE_KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("podsource"))),
+            "CERTIFICATE_SOURCES_KUBECONFIG": str(
+                cluster.kubeconfig_for(access.service_account("certificate-sources"))
+            ),
         }
         command = [sys.executable, "-m", "eventing.local.broker", *manifests, *where]
         return Server("delivery", command, self.delivery_log, environment, ROOT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import uuid
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -58,18 +59,19 @@ class Watched:
 
 class ApiServerSource:
     """Follows one kind. For objects that are there when it starts it emits nothing, as on Knative; for a kind
-    that appears later it emits an event for each object found then, since those are new.
+    that appears later it emits an event for each object found then, since those are new. `kubeconfig` has its identity,
+    None for that of `$KUBECONFIG`.
     """
 
-    def __init__(self, name: str, watched: Watched) -> None:
+    def __init__(self, name: str, watched: Watched, kubeconfig: str | None = None) -> None:
         self.name = f"{name} ({watched.kind} of {watched.api_version})"
         self.ready = False
-        self._watched = watched
+        self._watched, self._kubeconfig = watched, kubeconfig
         self._initial = False
 
     async def run(self, outlet: Outlet) -> None:
-        """Follow the kind for ever, with the identity in `$KUBECONFIG`."""
-        api = await Api.connect()
+        """Follow the kind for ever."""
+        api = await Api.connect(self._kubeconfig)
         try:
             for pause in pauses(FIRST_LOOK, LONGEST_LOOK):
                 await self._follow(api, outlet)
@@ -136,7 +138,8 @@ def _reference(body: Object) -> Object:
 
 
 def read(document: Document) -> list[ApiServerSource]:
-    """One source per kind that the manifest names."""
+    """One source per kind that the manifest names, as the account that it names where the environment has that one's
+    kubeconfig: of `certificate-sources` in `$CERTIFICATE_SOURCES_KUBECONFIG`."""
     document.only("spec", {"mode", "serviceAccountName", "resources", "sink", "namespaceSelector"})
     broker_sink(document)
     mode = document.need("spec.mode", str)
@@ -149,7 +152,9 @@ def read(document: Document) -> list[ApiServerSource]:
         namespace = ""
     entries = document.need("spec.resources", list)
     watched = [_watched(document, place, entry, namespace, mode) for place, entry in enumerate(entries)]
-    return [ApiServerSource(document.name, one) for one in watched]
+    account = document.get("spec.serviceAccountName", str) or "default"
+    kubeconfig = os.environ.get(f"{account.upper().replace('-', '_')}_KUBECONFIG") or None
+    return [ApiServerSource(document.name, one, kubeconfig) for one in watched]
 
 
 def _watched(document: Document, place: int, entry: Any, namespace: str, mode: str) -> Watched:

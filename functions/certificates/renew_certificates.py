@@ -6,7 +6,7 @@ shows a certificate of a new authority `CERTIFICATE_PAUSE` seconds (600) after t
 In: a PingSource tick; an added, updated or deleted Secret, by reference: no event has a key in it. Out: nothing.
 Touches: secrets get, list, create, patch in node-maintenance; configmaps list, create, patch in node-maintenance;
 events create in node-maintenance; validatingwebhookconfigurations list, patch; mutatingwebhookconfigurations list;
-apiservices list.
+apiservices list; customresourcedefinitions get, list.
 """
 
 from __future__ import annotations

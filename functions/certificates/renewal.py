@@ -6,16 +6,19 @@ Nothing of a Secret is ever logged, announced or answered but its name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
+from http import HTTPStatus
 
 from functions.certificates.metrics import FAILURES, RENEWALS
 from kube.certificates import announcements, holders, lookup, planning
 from kube.certificates.announcements import FAILED, NAMELESS, RENEWED, Notice
-from kube.certificates.planning import ISSUED, MADE, TAKEN, Write
-from kube.certificates.state import State, nameless, relies, without
+from kube.certificates.components import LABEL
+from kube.certificates.state import State, is_crowded, misnamed, nameless
+from kube.certificates.writes import ISSUED, MADE, TAKEN, Write
 from kube.door.api import Api
-from kube.door.api_errors import ApiError, Conflict, Denied
+from kube.door.api_errors import ApiError, Conflict, Denied, Rejected
 from kube.paths import Object
 
 TEXTS = {
@@ -28,16 +31,27 @@ log = logging.getLogger("functions")
 
 
 class Renewal:
-    """One look at one component: what it finds out is kept, and read by the metrics."""
+    """One look at one component: what it finds out is kept, and read by the metrics.
 
-    def __init__(self, api: Api, state: State, now: datetime, pause: timedelta) -> None:
+    In: how things are; the clock; the pause. Attributes:
+        errors: what the API server has refused, and was left out.
+    """
+
+    def __init__(self, api: Api, state: State, clock: Callable[[], datetime], pause: timedelta) -> None:
         self.state = state
-        self._api, self._now, self._pause = api, now, pause
+        self.errors: list[ApiError] = []
+        self._api, self._clock, self._pause = api, clock, pause
+        self._in_the_way: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
         """Do all that is to be done now. Raises `Conflict` and `NotFound` when somebody else was there first."""
-        await announce(self._api, self.state.namespace, map(_nameless, nameless(self.state)), self._now)
-        while write := planning.next_write(self.state, self._now, self._pause):
+        await announce(self._api, self.state.namespace, _remarks(self.state, self._clock()), self._clock())
+        done = set[tuple[str, tuple[str, str]]]()
+        while write := planning.next_write(self.state, self._clock(), self._pause):
+            if (write.reason, write.of) in done:
+                await self._leave_out(write.of, Rejected(0, "what was written is not what is there"))
+                continue
+            done.add((write.reason, write.of))
             await self._do(write)
             if self._api.is_dry_run:
                 return  # nothing is kept, so what would follow rests on nothing
@@ -45,22 +59,27 @@ class Renewal:
     async def read(self) -> bool:
         """Take the newest state; False where nothing of the component is left."""
         before = self.state
-        found = await lookup.found(self._api, before.namespace, await lookup.carriers(self._api))
-        self.state = next((state for state in found.states if state.component == before.component), before)
-        return self.state is not before
+        asking = None if before.is_blind else await lookup.carriers(self._api)
+        found = await lookup.found(self._api, before.namespace, asking)
+        newest = next((state for state in found.states if state.component == before.component), None)
+        self.state = replace(newest or before, refused=before.refused)
+        return newest is not None
 
     async def _do(self, write: Write) -> None:
         try:
             answer = await self._write(write)
-        except Denied as error:
-            if write.of[0] in ("Secret", "ConfigMap") or relies(self.state, write.of):
+        except (Denied, Rejected) as error:
+            await self._leave_out(write.of, error)
+        except Conflict:
+            if not write.creates or write.of not in self._in_the_way:
+                self._in_the_way.add(write.of)
                 raise
-            await self._failed(write.of, error)
-            self.state = without(self.state, write.of)
-            return
-        self.state = planning.after(self.state, write, answer)
-        if not self._api.is_dry_run:
-            await self._tell(write)
+            message = f"one is there without the label {LABEL}={self.state.component.name}: label it, or delete it"
+            await self._leave_out(write.of, Rejected(HTTPStatus.CONFLICT, message))
+        else:
+            self.state = planning.after(self.state, write, answer)
+            if not self._api.is_dry_run:
+                await self._tell(write)
 
     async def _write(self, write: Write) -> Object:
         if write.creates:
@@ -76,18 +95,17 @@ class Renewal:
         if write.reason in TEXTS:
             serial = _serial(self.state, name)
             message = f"{TEXTS[write.reason]}{f', serial {serial}' if serial else ''}"
-            await announce(self._api, self.state.namespace, [Notice(write.of, RENEWED, message)], self._now)
+            await announce(self._api, self.state.namespace, [Notice(write.of, RENEWED, message)], self._clock())
 
-    async def _failed(self, of: tuple[str, str], error: ApiError) -> None:
-        """The bundle is due in an object that we may not write, and that works without it."""
+    async def _leave_out(self, of: tuple[str, str], error: ApiError) -> None:
+        """Go on without an object that cannot be written now: what does not depend on it is done."""
+        self.errors.append(error)
+        self.state = replace(self.state, refused=self.state.refused | {of})
         FAILURES.labels(self.state.component.name).inc()
-        log.error("certificates: %s %s gets no CA bundle: %s", *of, error.message)
-        notice = Notice(
-            ("ConfigMap", self.state.component.publication),
-            FAILED,
-            f"{' '.join(of)} gets no CA bundle: {error.message}",
-        )
-        await announce(self._api, self.state.namespace, [notice], self._now)
+        message = f"{of[0]} {of[1]} cannot be written: {error.message}"
+        log.error("certificates: %s", message)
+        notice = Notice(("ConfigMap", self.state.component.publication), FAILED, message)
+        await announce(self._api, self.state.namespace, [notice], self._clock())
 
 
 async def announce(api: Api, namespace: str, notices: Iterable[Notice], now: datetime) -> None:
@@ -102,8 +120,18 @@ async def announce(api: Api, namespace: str, notices: Iterable[Notice], now: dat
             log.warning("the Event %s could not be written: %s", notice.reason, error.message)
 
 
-def _nameless(name: str) -> Notice:
-    return Notice(("Secret", name), NAMELESS, f"say in the annotation {holders.NAMES} what its server is reached by")
+def _remarks(state: State, now: datetime) -> Iterator[Notice]:
+    """What a person is to know of the Secrets as they are."""
+    wrong = misnamed(state)
+    for name, names in wrong.items():
+        text = f"no DNS name and no address in the annotation {holders.NAMES}: {', '.join(names)}"
+        yield Notice(("Secret", name), NAMELESS, text)
+    for name in nameless(state) - wrong.keys():
+        text = f"say in the annotation {holders.NAMES} what its server is reached by"
+        yield Notice(("Secret", name), NAMELESS, text)
+    if state.authority and holders.is_asked_for(state.authority) and is_crowded(state, now):
+        text = f"clients read enough of them: renewed again when one expires, or is taken out of {holders.TRUSTED}"
+        yield Notice(("Secret", state.component.authority), FAILED, text)
 
 
 def _serial(state: State, name: str) -> str:

@@ -6,8 +6,10 @@ Imported at the first event: it takes the library that makes keys, which no star
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from functions.certificates.metrics import FAILURES, Dates
 from functions.certificates.renewal import Renewal, announce
@@ -21,46 +23,66 @@ from kube.door.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.paths import Object
 
 TAKES = timedelta(seconds=2)
-"""The moment of a look is that of its beginning: what it publishes may be so much later, and no more."""
+"""What is published is there so much later than the moment that is noted with it, and no more: the clock of a look goes
+on by whole seconds, and the rest is for the write itself."""
 READINGS = 5
 """Of a namespace in one look: so often may somebody else write first."""
 log = logging.getLogger("functions")
 
 
+class Looking(NamedTuple):
+    """What a look has in all namespaces."""
+
+    api: Api
+    pause: timedelta
+    clock: Callable[[], datetime]
+
+
 async def renewed(api: Api, settings: Settings, now: datetime) -> tuple[list[State], list[ApiError]]:
     """Do what is due at `now` in every namespace; how things stand then, and what went wrong.
 
-    Raises `ApiError` when it cannot be told who asks for a CA bundle: without it nobody may be given another one.
+    Where it cannot be told who asks for a CA bundle, certificates are mended, and no other authority follows.
     """
-    asking = await lookup.carriers(api)
+    began, errors = time.monotonic(), list[ApiError]()
+    looking = Looking(api, settings.pause + TAKES, lambda: now + timedelta(seconds=int(time.monotonic() - began)))
+    try:
+        asking: list[Object] | None = await lookup.carriers(api)
+    except ApiError as error:
+        asking = None
+        errors.append(_unread("who asks for a CA bundle", error))
     states: list[State] = []
-    errors: list[ApiError] = []
     for namespace in settings.namespaces:
         try:
-            found, failures = await _in_namespace(api, namespace, asking, settings.pause, now)
+            found, failures = await _in_namespace(looking, namespace, asking)
         except ApiError as error:
-            FAILURES.labels("").inc()
-            log.error("the certificates in %s cannot be read: %s", namespace, error.message)
-            errors.append(error)
+            errors.append(_unread(f"the certificates in {namespace}", error))
             continue
         states += found
         errors += failures
     return states, errors
 
 
+def _unread(what: str, error: ApiError) -> ApiError:
+    FAILURES.labels("").inc()
+    log.error("%s cannot be read: %s", what, error.message)
+    return error
+
+
 async def _in_namespace(
-    api: Api, namespace: str, asking: list[Object], pause: timedelta, now: datetime
+    looking: Looking, namespace: str, asking: list[Object] | None
 ) -> tuple[list[State], list[ApiError]]:
+    api, clock = looking.api, looking.clock
     found = await lookup.found(api, namespace, asking)
-    await announce(api, namespace, found.skipped, now)
-    states, errors = [], []
+    await announce(api, namespace, found.skipped, clock())
+    states, errors = [], list[ApiError]()
     for state in found.states:
-        renewal = Renewal(api, state, now, pause + TAKES)
+        renewal = Renewal(api, state, clock, looking.pause)
         try:
             await _until_done(renewal)
         except ApiError as error:
-            await _failed(api, renewal.state, error, now)
+            await _failed(looking, renewal.state, error)
             errors.append(error)
+        errors += renewal.errors
         states.append(renewal.state)
     return states, errors
 
@@ -78,7 +100,7 @@ async def _until_done(renewal: Renewal) -> None:
     return None
 
 
-async def _failed(api: Api, state: State, error: ApiError, now: datetime) -> None:
+async def _failed(looking: Looking, state: State, error: ApiError) -> None:
     FAILURES.labels(state.component.name).inc()
     fields = {"component": state.component.name, "namespace": state.namespace}
     log.error("certificates are not renewed: %s", error.message, extra={"fields": fields})
@@ -86,7 +108,7 @@ async def _failed(api: Api, state: State, error: ApiError, now: datetime) -> Non
         error, Conflict | NotFound | Unavailable
     ):  # those pass, as a rule before anybody has read of them
         notice = Notice(("ConfigMap", state.component.publication), FAILED, error.message)
-        await announce(api, state.namespace, [notice], now)
+        await announce(looking.api, state.namespace, [notice], looking.clock())
 
 
 def dates(states: list[State]) -> Iterator[Dates]:

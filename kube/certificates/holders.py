@@ -8,14 +8,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from kube.certificates import issuing
-from kube.certificates.components import LABEL, Component, moment_or_none, renewal
+from kube.certificates.components import BACKDATED, LABEL, Component, moment_or_none, renewal
 from kube.certificates.issuing import Pair
+from kube.certificates.server_names import usable
 from kube.paths import Object, segment
 from kube.times import timestamp
 
@@ -26,12 +28,19 @@ RENEW = "nodemaintenance.dev/renew"
 """Annotation of a Secret that is to be renewed now, with the moment of asking; gone once that is done."""
 PUBLISHED = "nodemaintenance.dev/published"
 """Annotation of the ConfigMap: since when each certificate in it is published, by fingerprint."""
+TOLD = "nodemaintenance.dev/told"
+"""Annotation of a server's Secret: since when whoever reads its `ca.crt` knows the authority that signs; gone with the
+first certificate of that one."""
 CERT_MANAGER = "cert-manager.io/certificate-name"
 """Annotation of a Secret that cert-manager writes: two of us would take turns for ever."""
 CERTIFICATE, KEY, TRUSTED = "tls.crt", "tls.key", "ca.crt"
 """Entries of a Secret: the pair in use and, beside a server's, what its clients trust."""
 NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
 """Entries of an authority's Secret: the pair that will sign once clients have had the time to read of it."""
+OPAQUE, TLS, RESERVED = "Opaque", "kubernetes.io/tls", re.compile(r"(bootstrap\.)?kubernetes\.io/")
+"""Types of Secrets: without demands, with those of ours; of others of Kubernetes it wants entries that we have not."""
+OBJECT_NAME, LONGEST_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"), 253
+"""What a Secret can be called (RFC 1123, subdomain)."""
 BUNDLE, STATUS = "ca-bundle.crt", "status.json"
 """Entries of the ConfigMap: what clients trust, and what a person may know of each Secret."""
 
@@ -113,9 +122,14 @@ def upcoming(authority: Object) -> Pair | None:
 
 def names_of(secret: Object, remembered: Mapping[str, Held]) -> tuple[str, ...]:
     """The names that a server is reached by: as annotated, as in its certificate, or as it was known; () for none."""
-    annotated = tuple(name.strip() for name in annotation(secret, NAMES).split(",") if name.strip())
     known = remembered.get(name_of(secret))
-    return annotated or tuple(issuing.names(text(secret, CERTIFICATE))) or (known.names if known else ())
+    shown = issuing.names(text(secret, CERTIFICATE))
+    return usable(annotated_names(secret)) or usable(shown) or (known.names if known else ())
+
+
+def annotated_names(secret: Object) -> list[str]:
+    """The names that its annotation has, as they were written."""
+    return annotation(secret, NAMES).split(",")
 
 
 def bundle_of(publication: Object | None) -> list[str]:
@@ -123,23 +137,29 @@ def bundle_of(publication: Object | None) -> list[str]:
     return issuing.certificates(str(((publication or {}).get("data") or {}).get(BUNDLE) or ""))
 
 
-def published(publication: Object | None) -> dict[str, datetime]:
-    """Fingerprint → since when it is published."""
+def published(publication: Object | None, now: datetime) -> dict[str, datetime]:
+    """Fingerprint → since when it is published. What is still to come was written by a wrong clock, or by hand."""
     found = _object(annotation(publication, PUBLISHED)) if publication else {}
     moments = {str(key): moment_or_none(value) for key, value in found.items()}
-    return {key: moment for key, moment in moments.items() if moment}
+    return {key: moment for key, moment in moments.items() if moment and moment <= now + BACKDATED}
+
+
+def told(server: Object, now: datetime) -> datetime | None:
+    """Since when whoever reads a server's Secret knows the authority that signs; None for long since."""
+    since = moment_or_none(annotation(server, TOLD))
+    return since if since and since <= now + BACKDATED else None
 
 
 def remembered(publication: Object | None) -> dict[str, Held]:
     """What the ConfigMap knows of Secrets, by name: enough to make one again that is gone."""
     found = _object(str(((publication or {}).get("data") or {}).get(STATUS) or ""))
-    return {str(name): _held(str(name), item) for name, item in found.items() if isinstance(item, dict)}
+    return {name: _held(name, item) for name, item in found.items() if isinstance(item, dict) and _is_name(name)}
 
 
 def held(secret: Object, known: Mapping[str, Held], component: Component) -> Held:
     """What there is to know of a Secret now."""
     pair = current(secret)
-    kind = str(secret.get("type") or "Opaque")
+    kind = str(secret.get("type") or OPAQUE)
     if pair is None:
         return Held(name_of(secret), names_of(secret, known), kind)
     read = pair.parsed
@@ -155,11 +175,16 @@ def publication_data(bundle: Iterable[str], known: Iterable[Held]) -> dict[str, 
     return {BUNDLE: "".join(bundle), STATUS: json.dumps(status, indent=1, sort_keys=True) + "\n"}
 
 
+def _is_name(name: str) -> bool:
+    return len(name) <= LONGEST_NAME and bool(OBJECT_NAME.fullmatch(name))
+
+
 def _held(name: str, item: Mapping[str, Any]) -> Held:
     listed = item.get("names")
-    names = tuple(str(each) for each in listed) if isinstance(listed, list) else ()
+    names = usable(each for each in listed if isinstance(each, str)) if isinstance(listed, list) else ()
     rest = (str(item.get(field) or "") for field in ("serial", "begins", "ends", "renewal"))
-    return Held(name, names, str(item.get("kind") or "Opaque"), *rest)
+    kind = str(item.get("kind") or OPAQUE)
+    return Held(name, names, OPAQUE if RESERVED.match(kind) and kind != TLS else kind, *rest)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import copy
 from collections.abc import Iterator
 from typing import Any
 
-from kube.certificates import issuing
 from kube.paths import Object, segment
 
 INJECT = "cert-manager.io/inject-ca-from"
@@ -17,8 +15,11 @@ CARRIERS = {
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     "APIService": "/apis/apiregistration.k8s.io/v1/apiservices",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 }
-"""Kind → path of its list. CustomResourceDefinitions may carry one, too, but their list is megabytes at every look."""
+"""Kind → path of its list."""
+LARGE = ("CustomResourceDefinition",)
+"""Kinds of whose list only the metadata is read: the whole is megabytes, at every look."""
 
 
 def asked_from(carrier: Object) -> tuple[str, str]:
@@ -39,18 +40,21 @@ def carries(carrier: Object, bundle: str) -> bool:
     return all(place.get("caBundle") == wanted for place in _places(carrier))
 
 
-def trusts(carrier: Object, certificate: str) -> bool:
-    """Whether some place in it has this certificate among others: then it works, and must go on working."""
-    return any(certificate in issuing.certificates(_decoded(place.get("caBundle"))) for place in _places(carrier))
+def trusted(carrier: Object) -> str:
+    """What the API server trusts by it, all its places together."""
+    return "".join(_decoded(place.get("caBundle")) for place in _places(carrier))
 
 
 def injected(carrier: Object, bundle: str) -> Object:
     """Merge patch that puts the bundle into every place, if nobody has written the object since it was read."""
-    changed = copy.deepcopy(carrier)
-    for place in _places(changed):
-        place["caBundle"] = _encoded(bundle)
-    part = "spec" if changed["kind"] == "APIService" else "webhooks"
-    return {"metadata": {"resourceVersion": carrier["metadata"]["resourceVersion"]}, part: changed[part]}
+    version = {"metadata": {"resourceVersion": carrier["metadata"]["resourceVersion"]}}
+    place = {"caBundle": _encoded(bundle)}
+    if carrier["kind"] == "CustomResourceDefinition":
+        return {**version, "spec": {"conversion": {"webhook": {"clientConfig": place}}}}
+    if carrier["kind"] == "APIService":
+        return {**version, "spec": place}
+    changed = [{**hook, "clientConfig": {**hook["clientConfig"], **place}} for hook in carrier["webhooks"]]
+    return {**version, "webhooks": changed}
 
 
 def _places(carrier: Object) -> Iterator[dict[str, Any]]:
@@ -58,6 +62,11 @@ def _places(carrier: Object) -> Iterator[dict[str, Any]]:
     if carrier["kind"] == "APIService":
         if (carrier.get("spec") or {}).get("service"):  # one without is served by the API server itself
             yield carrier["spec"]
+        return
+    if carrier["kind"] == "CustomResourceDefinition":
+        webhook = ((carrier.get("spec") or {}).get("conversion") or {}).get("webhook") or {}
+        if webhook.get("clientConfig"):
+            yield webhook["clientConfig"]
         return
     for webhook in carrier.get("webhooks") or []:
         yield webhook["clientConfig"]

@@ -21,7 +21,7 @@ LONGEST_NAME = 64
 """Characters of a common name (RFC 5280, ub-common-name)."""
 SIGNS = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)
 """Kinds of keys that an authority may have: ours are of the first, one that somebody brought may be of the other."""
-UNREADABLE = (ValueError, UnsupportedAlgorithm, TypeError)
+UNREADABLE = (ValueError, UnsupportedAlgorithm, TypeError, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
 """What the library raises of a certificate or key that is none, or of a kind that it does not know."""
 
 
@@ -64,10 +64,9 @@ def new_authority(component: Component, now: datetime) -> Pair:
     key, number = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number()
     name = _name(f"{component.name} certificate authority {number:x}")
     ends = begins(now) + AUTHORITY_LIFETIMES * component.period
-    usage = _usage(signs=True)
     builder = _builder(name, name, key.public_key(), number, begins(now), ends)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(usage, critical=True)
+    builder = builder.add_extension(usage(signs=True), critical=True)
     return _signed(builder, key, key)
 
 
@@ -83,14 +82,13 @@ def new_serving(signer: Pair, names: Iterable[str], component: Component, now: d
     ends = min(begins(now) + LIFETIMES * component.period, authority.not_valid_after_utc)
     number = x509.random_serial_number()
     uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
     builder = _builder(_name(names[0]), authority.subject, key.public_key(), number, begins(now), ends)
     for extension, critical in (
         (x509.BasicConstraints(ca=False, path_length=None), True),
-        (_usage(signs=False), True),
+        (usage(signs=False), True),
         (uses, False),
         (x509.SubjectAlternativeName([_general(name) for name in names]), False),
-        (issuer, False),
+        (_identifier(authority), False),
     ):
         builder = builder.add_extension(extension, critical)
     return _signed(builder, signing, key)
@@ -106,12 +104,13 @@ def names(certificate: str) -> list[str]:
     return [*found.get_values_for_type(x509.DNSName), *addresses]
 
 
-def may_sign(certificate: str) -> bool:
-    """Whether it is an authority's."""
+def may_sign(pair: Pair) -> bool:
+    """Whether it is an authority's, with a key that we can sign with."""
     try:
-        return _read(certificate).extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        is_authority = pair.parsed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (*UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension):
         return False
+    return is_authority and isinstance(serialization.load_pem_private_key(pair.key.encode(), None), SIGNS)
 
 
 @lru_cache(maxsize=1024)
@@ -181,7 +180,8 @@ def _builder(
     )
 
 
-def _usage(*, signs: bool) -> x509.KeyUsage:
+def usage(*, signs: bool) -> x509.KeyUsage:
+    """What a key is for: that of an authority, or of a server."""
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
@@ -203,6 +203,15 @@ def _signed(
     form, kind = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
     text = key.private_bytes(kind, form, serialization.NoEncryption()).decode()
     return Pair(_pem(builder.sign(signer, hashes.SHA256())), text)
+
+
+def _identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """What names the authority's key in a certificate: the number it has given itself, where it has."""
+    try:
+        own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())  # type: ignore[arg-type]
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
 
 
 def _name(name: str) -> x509.Name:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kube.certificates import holders
-from kube.certificates.announcements import FOREIGN, UNKNOWN, Notice
+from kube.certificates.announcements import FAILED, FOREIGN, UNKNOWN, Notice
 from kube.certificates.components import COMPONENTS, LABEL, Component
 from kube.certificates.holders import CERT_MANAGER, Held, name_of
-from kube.certificates.injection import CARRIERS, asked_from
+from kube.certificates.injection import CARRIERS, LARGE, asked_from, carrier_path
 from kube.certificates.state import State
-from kube.door.api import Api, absent_ok
+from kube.door.api import JSON, METADATA, Api, absent_ok
 from kube.door.api_errors import NotFound
 from kube.door.concurrent_requests import together
 from kube.door.paging import pages
@@ -33,22 +33,30 @@ async def carriers(api: Api) -> list[Object]:
 
 
 async def _carriers(api: Api, kind: str, path: str) -> list[Object]:
+    accept = METADATA if kind in LARGE else JSON
     try:
-        items = (await pages(api, path)).items
+        items = (await pages(api, path, accept=accept)).items
     except NotFound:
         return []
-    return [{**item, "kind": kind} for item in items if asked_from(item)[1]]
+    asking = [{**item, "kind": kind} for item in items if asked_from(item)[1]]
+    if kind not in LARGE:
+        return asking
+    whole = await together(*(absent_ok(api.get(carrier_path(item))) for item in asking))
+    return [{**item, "kind": kind} for item in whole if item]
 
 
-async def found(api: Api, namespace: str, asking: Iterable[Object]) -> Found:
-    """What there is in a namespace; `asking` are the carriers of the cluster."""
+async def found(api: Api, namespace: str, asking: Iterable[Object] | None) -> Found:
+    """What there is in a namespace; `asking` are the carriers of the cluster, None where nobody can tell."""
     lists = (holders.secrets_path(namespace), holders.publications_path(namespace))
     secrets, maps = await together(*(pages(api, path, labels=LABEL) for path in lists))
     skipped = [notice for secret in secrets.items if (notice := _why_skipped(secret))]
     ours = [secret for secret in secrets.items if not _why_skipped(secret)]
     wanted = {holders.component_of(item) for item in [*ours, *maps.items]}
     states = [
-        await _state(api, COMPONENTS[name], namespace, ours, maps.items, list(asking))
+        replace(
+            await _state(api, COMPONENTS[name], namespace, ours, maps.items, list(asking or ())),
+            is_blind=asking is None,
+        )
         for name in COMPONENTS
         if name in wanted
     ]
@@ -65,7 +73,7 @@ async def _state(
     known = holders.remembered(publication)
     there = {*map(name_of, secrets), component.authority}
     gone = await _gone(api, namespace, [held for name, held in known.items() if name not in there])
-    names = {(namespace, name_of(server)) for server in servers}
+    names = {(namespace, name) for name in (*map(name_of, servers), *(held.secret for held in gone))}
     carrying = tuple(carrier for carrier in asking if asked_from(carrier) in names)
     authority = next((secret for secret in of if name_of(secret) == component.authority), None)
     return State(component, namespace, authority, publication, servers, gone, carrying)
@@ -83,6 +91,9 @@ def _why_skipped(secret: Object) -> Notice | None:
     if name not in COMPONENTS:
         known = ", ".join(COMPONENTS)
         return Notice(of, UNKNOWN, f"{LABEL} is {name!r}, which is no component ({known}): it is not renewed")
+    others = {component.authority: component.name for component in COMPONENTS.values() if component.name != name}
+    if of[1] in others:
+        return Notice(of, FAILED, f"its name is that of the authority of {others[of[1]]}: give it another one")
     if holders.annotation(secret, CERT_MANAGER):
         return Notice(of, FOREIGN, "cert-manager renews it: take either its Certificate away, or our label")
     return None

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from kube.certificates import holders, issuing
 from kube.certificates.components import Component
 from kube.certificates.holders import TRUSTED, Held
-from kube.certificates.injection import trusts
+from kube.certificates.injection import trusted
 from kube.certificates.issuing import Pair
+from kube.certificates.server_names import unusable
 from kube.paths import Object
+
+MOST = 10
+"""Authorities in a bundle beyond which nobody gets another one by asking: all of them are read by all clients."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +27,19 @@ class State:
         publication: the ConfigMap with what clients trust, None where there is none.
         servers: its other Secrets.
         gone: Secrets of servers that the ConfigMap remembers and that are not there.
-        carriers: what asks for the bundle by its annotation.
+        carriers: what asks for the bundle by its annotation; `is_blind` where it cannot be told.
+        refused: kind and name of what the API server lets nobody, or not us, write.
     """
 
     component: Component
     namespace: str
-    authority: Object | None
+    authority: Object | None = field(repr=False)  # keys are in it
     publication: Object | None
-    servers: tuple[Object, ...]
+    servers: tuple[Object, ...] = field(repr=False)
     gone: tuple[Held, ...] = ()
     carriers: tuple[Object, ...] = ()
+    is_blind: bool = False
+    refused: frozenset[tuple[str, str]] = frozenset()
     known: dict[str, Held] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,26 +55,19 @@ class State:
         """The authority that will sign; None for none."""
         return _authority(holders.upcoming(self.authority)) if self.authority else None
 
+    def signs(self, now: datetime) -> bool:
+        """Whether there is an authority that signs what clients take."""
+        return self.current is not None and issuing.is_valid(self.current.certificate, now)
+
     @property
     def secrets(self) -> tuple[Object, ...]:
         """All that are there."""
         return (*([self.authority] if self.authority else []), *self.servers)
 
 
-def without(state: State, carrier: tuple[str, str]) -> State:
-    """The state without a carrier, which we may not write."""
-    return replace(state, carriers=tuple(item for item in state.carriers if _kind_and_name(item) != carrier))
-
-
-def relies(state: State, carrier: tuple[str, str]) -> bool:
-    """Whether a carrier works by the authority that signs: then no other one may sign before it knows of that."""
-    signs = issuing.certificates(state.current.certificate) if state.current else []
-    found = [item for item in state.carriers if _kind_and_name(item) == carrier]
-    return any(trusts(item, certificate) for item in found for certificate in signs)
-
-
-def _kind_and_name(item: Object) -> tuple[str, str]:
-    return str(item["kind"]), holders.name_of(item)
+def kind_and_name(item: Object) -> tuple[str, str]:
+    """What tells the objects of a state apart; what has no kind is a Secret."""
+    return str(item.get("kind") or "Secret"), holders.name_of(item)
 
 
 def bundle(state: State, now: datetime) -> list[str]:
@@ -84,13 +84,49 @@ def bundle(state: State, now: datetime) -> list[str]:
     return [each for each in found if issuing.ends(each) > now]
 
 
-def nameless(state: State) -> list[str]:
+def counted(state: State, now: datetime) -> list[str]:
+    """Fingerprints of what counts as published once it is in the ConfigMap: all, but for a next authority that somebody
+    who works by us cannot be told of. Its pause has not begun."""
+    held_back = state.upcoming.certificate if state.upcoming and _is_behind(state, state.upcoming, now) else ""
+    return [issuing.fingerprint(each) for each in bundle(state, now) if each != held_back]
+
+
+def is_crowded(state: State, now: datetime) -> bool:
+    """Whether the bundle has enough authorities."""
+    return len(bundle(state, now)) >= MOST
+
+
+def nameless(state: State) -> set[str]:
     """Names of Secrets that no certificate can be issued for: nothing says what their servers are called."""
-    return [holders.name_of(server) for server in state.servers if not holders.names_of(server, state.known)]
+    return {holders.name_of(server) for server in state.servers if not holders.names_of(server, state.known)}
+
+
+def misnamed(state: State) -> dict[str, tuple[str, ...]]:
+    """Names of Secrets whose annotation has what no server is reached by, each with that."""
+    wrong = {holders.name_of(server): unusable(holders.annotated_names(server)) for server in state.servers}
+    return {name: names for name, names in wrong.items() if names}
+
+
+def _is_behind(state: State, upcoming: Pair, now: datetime) -> bool:
+    """Whether somebody believes a server that works, and cannot be told of the next authority."""
+    if state.is_blind:
+        return True
+    read = [
+        issuing.certificates(trusted(carrier)) for carrier in state.carriers if kind_and_name(carrier) in state.refused
+    ]
+    frozen = [server for server in state.servers if kind_and_name(server) in state.refused]
+    read += [issuing.certificates(holders.text(server, TRUSTED)) for server in frozen]
+    shown = [holders.current(server) for server in state.servers if server not in frozen]
+    working = [pair.certificate for pair in shown if pair and issuing.is_valid(pair.certificate, now)]
+    return any(
+        upcoming.certificate not in known
+        and any(issuing.is_signed_by(certificate, each) for certificate in working for each in known)
+        for known in read
+    )
 
 
 def _authority(pair: Pair | None) -> Pair | None:
-    return pair if pair and issuing.may_sign(pair.certificate) else None
+    return pair if pair and issuing.may_sign(pair) else None
 
 
 def _signers(server: Object) -> Iterator[str]:

@@ -32,6 +32,9 @@ from kube.paths import Object
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+JSON = "application/json"
+METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Has a list answered without spec and status of its items (API concepts, "metadata-only fetches")."""
 APPLY_PATCH = "application/apply-patch+yaml"
 WATCH_SECONDS = 300
 """The server ends a watch after this long; the follower resumes where it ended."""
@@ -146,22 +149,29 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         body: Any = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
     ) -> Object:
         """One request. `path` starts with /api or /apis; returns the decoded answer, raises an `ApiError`."""
         if self._dry_run and method != "GET":
             query, body = _rehearsed(method, query, body)
-        return decoded(await self._read(method, path, query, body, content_type))
+        return decoded(await self._read(method, path, query, body, content_type, accept))
 
     async def text(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """What is at `path` as it is: logs are no JSON. Raises as `request` does."""
-        return await self._read("GET", path, query, None, "application/json")
+        return await self._read("GET", path, query, None, JSON)
 
     async def _read(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+        accept: str = JSON,
     ) -> bytes:
         try:
-            response = await self._open(method, path, query, body, content_type, seconds_left())
+            response = await self._open(method, path, query, body, content_type, seconds_left(), accept)
             raw: bytes = await response.read()
             hear(response.response.headers.getall("Warning", ()))
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
@@ -183,8 +193,9 @@ class Api:
         version: str | None = None,
         limit: int = 0,
         token: str = "",
+        accept: str = JSON,
     ) -> Object:
-        """The list at `path`, narrowed by field and label selectors.
+        """The list at `path`, narrowed by field and label selectors; with `accept=METADATA` only metadata of its items.
 
         `version` None asks for the newest state, for which a quiet server waits up to 0.1 s; "0" takes what the
         server's cache has; another version takes the cache once it is no older than that (API concepts,
@@ -195,7 +206,8 @@ class Api:
         query["resourceVersion"] = "" if token else version or ""
         if query["resourceVersion"] not in ("", "0"):
             query["resourceVersionMatch"] = "NotOlderThan"
-        return await self.request("GET", path, query={key: value for key, value in query.items() if value})
+        wanted = {key: value for key, value in query.items() if value}
+        return await self.request("GET", path, query=wanted, accept=accept)
 
     async def create(self, path: str, body: Object) -> Object:
         """POST `body` to the collection or subresource at `path`."""
@@ -232,7 +244,7 @@ class Api:
         }
         wanted = {key: value for key, value in query.items() if value}
         try:
-            response = await self._open("GET", path, wanted, None, "application/json", None)
+            response = await self._open("GET", path, wanted, None, JSON, None)
             with dropped(response.response):  # whoever stops watching must not keep the connection
                 if response.status >= 400:
                     raise error_of(response.status, decoded(await response.read()))
@@ -252,9 +264,10 @@ class Api:
         body: Any,
         content_type: str,
         seconds: float | None,
+        accept: str = JSON,
     ) -> Any:
         headers = copy.copy(self._identity)
-        headers.update({"Accept": "application/json", "Content-Type": content_type, "User-Agent": "nodemaintenance"})
+        headers.update({"Accept": accept, "Content-Type": content_type, "User-Agent": "nodemaintenance"})
         token = self._token or await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         if token:
             headers["Authorization"] = token

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from kube.door.api import Api
+from kube.door.api import JSON, Api
 from kube.door.api_errors import NotFound
 from kube.paths import Object
 from kube.trimming import whole
@@ -31,6 +31,7 @@ async def pages(
     labels: str = "",
     version: str | None = None,
     keep: Callable[[Object], Object] = whole,
+    accept: str = JSON,
 ) -> Listed:
     """The list at `path`; of its items, with their kind, only what `keep` keeps. The rest as in `Api.list`.
 
@@ -40,12 +41,14 @@ async def pages(
     token = ""
     while True:
         try:
-            answer = await api.list(path, fields=fields, labels=labels, version=version, limit=PAGE, token=token)
+            answer = await api.list(
+                path, fields=fields, labels=labels, version=version, limit=PAGE, token=token, accept=accept
+            )
         except NotFound as error:
             if not token or error.status != EXPIRED:
                 raise
             items = []
-            answer = await api.list(path, fields=fields, labels=labels, version=version)
+            answer = await api.list(path, fields=fields, labels=labels, version=version, accept=accept)
         items.extend(map(keep, _of_a_kind(answer)))
         token = answer["metadata"].get("continue") or ""
         if not token:

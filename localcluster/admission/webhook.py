@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import base64
 import sys
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from functions.certificates.settings import Settings
+from functions.certificates.survey import renewed
+from kube.certificates import holders
 from kube.door.api_errors import ApiError, Denied, Rejected
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
-from localcluster.admission.authority import Authority
+from localcluster.admission.mounted_secret import MountedSecret
 from localcluster.cluster import LocalCluster
 from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.readiness import READY, answers
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
+from localcluster.trouble import LocalClusterError
 
 COMPONENT = ROOT / "manifests" / "components" / "admission"
 SHIPPED = ("rbac.yaml", "policy.yaml")
 """What is applied as it is; the server is a process here, and the configuration names its address."""
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+SECRET = ROOT / "manifests" / "components" / "certificates" / "rights" / "validate.yaml"
+NAME = "validate"
+"""Of the Secret."""
 SECONDS = 30
 
 
 class Webhook(Startable):
     """The server, its certificate, and what has the API server ask it.
+
+    The certificate is that of the Secret `validate`, issued by the product's own code, and renewed by it where it runs.
 
     In: a cluster with the CRDs, and a folder for log and certificate.
     """
@@ -38,7 +46,7 @@ class Webhook(Startable):
         port = free_port()
         self.url = f"https://{LOOPBACK}:{port}"
         self.folder = directory / "admission"
-        self.authority = Authority("admission")
+        self.secret = MountedSecret(cluster.kubeconfig, self.folder, access.NAMESPACE, NAME)
         variables = {
             **DIRECT,
             "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("validate"))),
@@ -51,17 +59,20 @@ class Webhook(Startable):
 
     @property
     def ca_file(self) -> Path:
-        """Give the file of the authority's certificate."""
-        return self.folder / "ca.crt"
+        """Give the file of what its clients trust."""
+        return self.folder / holders.TRUSTED
 
     def _bring_up(self) -> None:
         """Return when the API server asks it about the next object."""
-        self.authority.write_certificate(self.folder, [LOOPBACK])
-        self.ca_file.write_text(self.authority.certificate)
         files = [word for name in SHIPPED for word in ("-f", COMPONENT / name)]
         self._cluster.kubectl("apply", "--server-side", *files)
-        self.start_server()
         self._configure()
+        self._name_address()
+        self._look()
+        self.secret.start()
+        if not self.secret.came.wait(SECONDS):
+            raise LocalClusterError(f"the Secret {NAME} got no certificate")
+        self.start_server()
         await_ready("admission by webhook", partial(self._refuses, "nobody-knows-it"), [self.server], SECONDS)
         await_ready("admission by policy", partial(self._refuses, "NoName"), [self.server], SECONDS)
 
@@ -73,13 +84,35 @@ class Webhook(Startable):
     def stop(self) -> None:
         """End it; there is nothing that it could lose."""
         self.server.kill()
+        self.secret.stop()
+
+    def renew(self) -> None:
+        """Have another certificate issued; return when the server has it."""
+        self.secret.came.clear()
+        asked = {"metadata": {"annotations": {holders.RENEW: "now"}}}
+        self._cluster.door().patch(holders.secrets_path(access.NAMESPACE, NAME), asked)
+        self._look()
+        if not self.secret.came.wait(SECONDS):
+            raise LocalClusterError(f"the Secret {NAME} got no other certificate")
+
+    def _name_address(self) -> None:
+        """Have a certificate that is for this machine's address, too."""
+        secret = yaml.safe_load(SECRET.read_text())
+        secret["metadata"]["annotations"][holders.NAMES] += f",{LOOPBACK}"
+        self._cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=yaml.safe_dump(secret))
+
+    def _look(self) -> None:
+        """Do what `renew-certificates` does: issue what is missing, and put the CA where the API server reads it."""
+        door = self._cluster.door()
+        _, errors = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc)))
+        if errors:
+            raise LocalClusterError(f"the webhook's certificate: {errors[0].message}")
 
     def _configure(self) -> None:
-        """Apply the configuration as it is shipped, with this machine's address, and with the CA in it."""
+        """Apply the configuration as it is shipped, with this machine's address."""
         wanted = yaml.safe_load((COMPONENT / "webhook.yaml").read_text())
-        bundle = base64.b64encode(self.authority.certificate.encode()).decode()
         for webhook in wanted["webhooks"]:
-            webhook["clientConfig"] = {"url": f"{self.url}/validate", "caBundle": bundle}
+            webhook["clientConfig"] = {"url": f"{self.url}/validate"}
         self._cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=yaml.safe_dump(wanted))
 
     def _refuses(self, node: str) -> bool:

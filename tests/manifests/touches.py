@@ -28,6 +28,7 @@ GROUPS_OF = {
     "validatingwebhookconfigurations": ("admissionregistration.k8s.io",),
     "mutatingwebhookconfigurations": ("admissionregistration.k8s.io",),
     "apiservices": ("apiregistration.k8s.io",),
+    "customresourcedefinitions": ("apiextensions.k8s.io",),
 }
 """Resource → API groups; the core group if not named."""
 DOCUMENTED = {

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 import pytest
 import requests
 
+from kube.certificates.injection import CARRIERS
 from kube.door.api import JSON_PATCH
 from kube.door.api_errors import Denied, Rejected
 from kube.door.decoding import hearing
 from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
-from localcluster.admission.authority import Authority
-from localcluster.admission.webhook import CONFIGURATIONS, Webhook
+from localcluster.admission.webhook import Webhook
 from localcluster.processes import await_ready
-from localcluster.servers import LOOPBACK
 from tests.functions.admission.asking import create, named
+from tests.functions.authority import Authority
 from tests.proofs import proves
 from tests.workload import Workload
 
-CONFIGURATION = f"{CONFIGURATIONS}/nodemaintenance-validate"
+CONFIGURATION = f"{CARRIERS['ValidatingWebhookConfiguration']}/nodemaintenance-validate"
 BUNDLE = "/webhooks/0/clientConfig/caBundle"
 
 
@@ -82,7 +82,7 @@ def test_who_cannot_be_believed_is_not_heard(webhook: Webhook, door: Cluster) ->
 def test_nothing_goes_past_it_while_its_certificate_changes(webhook: Webhook, door: Cluster) -> None:
     """A failed handshake would let the object in unjudged: each of them is refused."""
     for _ in range(10):
-        webhook.authority.write_certificate(webhook.folder, [LOOPBACK])
+        webhook.renew()
         assert all(refuses(door) for _ in range(5))
 
 

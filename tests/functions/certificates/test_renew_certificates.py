@@ -18,8 +18,9 @@ from kube.certificates import holders, issuing
 from kube.certificates.announcements import FAILED, FOREIGN, NAMELESS, RENEWED, UNKNOWN
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
+from kube.certificates.injection import CARRIERS, INJECT, trusted
 from kube.door.sync_client import Cluster
-from kube.paths import NAMESPACE
+from kube.paths import NAMESPACE, Object
 from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, SETTINGS, WEBHOOKS, Certificates
 from tests.functions.conftest import Functions
 from tests.functions.hints import tick
@@ -75,6 +76,47 @@ def test_our_own_webhooks_certificate_and_configuration_are_served_by_the_same_c
     (hook,) = certificates.admin.get(f"{WEBHOOKS}/nodemaintenance-validate")["webhooks"]
     assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.trusted("ours")
     assert holders.current(certificates.secret("validate"))
+
+
+@proves("OSV-22")
+@pytest.mark.parametrize("kind", CARRIERS)
+def test_whatever_may_carry_a_bundle_gets_it_by_the_annotation(certificates: Certificates, kind: str) -> None:
+    """And keeps all else of what it is."""
+    certificates.add("api")
+    made = certificates.admin.create(CARRIERS[kind], carrier(kind))
+    path = f"{CARRIERS[kind]}/{made['metadata']['name']}"
+    try:
+        errors = certificates.renew(certificates.admin)
+        written = certificates.admin.get(path)
+    finally:
+        certificates.remove(path)
+
+    bundle = base64.b64encode(certificates.trusted().encode()).decode()
+    part = "spec" if "spec" in made else "webhooks"
+    assert errors == []
+    assert trusted(written) == certificates.trusted() != ""
+    assert json.dumps(written[part], sort_keys=True).replace(f'"caBundle": "{bundle}", ', "") == json.dumps(
+        made[part], sort_keys=True
+    )
+
+
+def carrier(kind: str) -> Object:
+    """An object of the kind that asks for the bundle of `api`; nobody calls what it names."""
+    service = {"namespace": NAMESPACE, "name": "api"}
+    metadata = {"name": "test-carrier", "annotations": {INJECT: f"{NAMESPACE}/api"}}
+    if kind == "APIService":
+        spec = {"group": "carried.test", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1}
+        return {"metadata": {**metadata, "name": "v1.carried.test"}, "spec": {**spec, "service": service}}
+    if kind == "CustomResourceDefinition":
+        schema = {"openAPIV3Schema": {"type": "object"}}
+        version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+        names = {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"}
+        webhook = {"conversionReviewVersions": ["v1"], "clientConfig": {"service": service}}
+        conversion = {"strategy": "Webhook", "webhook": webhook}
+        spec = {"group": "carried.test", "scope": "Cluster", "names": names, "versions": [version]}
+        return {"metadata": {**metadata, "name": "things.carried.test"}, "spec": {**spec, "conversion": conversion}}
+    hook = {"name": "hook.carried.test", "sideEffects": "None", "admissionReviewVersions": ["v1"]}
+    return {"metadata": metadata, "webhooks": [{**hook, "clientConfig": {"service": service}}]}
 
 
 @proves("X-3")

@@ -22,10 +22,12 @@ from functions.certificates.survey import renewed
 from kube.certificates.components import COMPONENTS
 from kube.door.api_errors import ApiError
 from kube.door.sync_client import Cluster
+from kube.paths import NAMESPACE
 from localcluster import access
+from localcluster.admission.mounted_secret import MountedSecret
 from localcluster.cluster import LocalCluster
-from tests.functions.certificates.conftest import PAUSE, SECRETS, SETTINGS, Certificates
-from tests.functions.certificates.mounting import HOST, Mount, mounted, server
+from tests.functions.certificates.conftest import PAUSE, SETTINGS, Certificates
+from tests.functions.certificates.mounting import HOST, server
 from tests.functions.conftest import Functions
 from tests.proofs import proves
 from tests.sources import ROOT
@@ -118,7 +120,7 @@ def test_kill_between_each_two_writes_locks_no_client_out(
         kills += 1
     first = certificates.serial("api")
     with (
-        mounted(quiet.kubeconfig, SECRETS, "api", tmp_path) as mount,
+        MountedSecret(quiet.kubeconfig, tmp_path, NAMESPACE, "api") as mount,
         server(tmp_path) as port,
     ):
         assert mount.came.wait(PATIENCE)
@@ -147,7 +149,7 @@ def test_rotations_under_two_hundred_connections_a_second_fail_none(
     certificates.add("api")
     door.run(renewed(door.api, settings, datetime.now(timezone.utc)))
     with (
-        mounted(quiet.kubeconfig, SECRETS, "api", tmp_path) as mount,
+        MountedSecret(quiet.kubeconfig, tmp_path, NAMESPACE, "api") as mount,
         server(tmp_path) as port,
     ):
         assert mount.came.wait(PATIENCE)
@@ -173,7 +175,7 @@ def test_a_webhooks_certificate_changes_while_objects_are_created_and_none_is_re
     certificates.add("api")
     door.run(renewed(door.api, settings, datetime.now(timezone.utc)))
     creator = Creator(certificates.admin, work.namespace)
-    with mounted(quiet.kubeconfig, SECRETS, "api", tmp_path) as mount, server(tmp_path) as port:
+    with MountedSecret(quiet.kubeconfig, tmp_path, NAMESPACE, "api") as mount, server(tmp_path) as port:
         assert mount.came.wait(PATIENCE)
         certificates.add_webhook("nodemaintenance-validate", "api", f"https://{HOST}:{port}/admit")
         creator.until(allowed=False)  # asked, and without a CA nobody is believed
@@ -233,7 +235,7 @@ class Creator:
 class Rotations:
     """Ticks, and at certain ticks somebody who asks for a new authority."""
 
-    def __init__(self, door: Cluster, settings: Settings, certificates: Certificates, mount: Mount) -> None:
+    def __init__(self, door: Cluster, settings: Settings, certificates: Certificates, mount: MountedSecret) -> None:
         self._door, self._settings, self._certificates, self._mount = door, settings, certificates, mount
 
     def run(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientConnectorError, ClientSession, TCPConnector, web
 
 from functions.serving.secure import serving
-from localcluster.admission.authority import Authority
+from tests.functions.authority import Authority
 from tests.proofs import proves
 
 NAME = "127.0.0.1"

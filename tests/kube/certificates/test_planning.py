@@ -11,7 +11,8 @@ from kube.certificates import holders, issuing
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
 from kube.certificates.injection import INJECT, carries
-from kube.certificates.planning import ISSUED, MADE, NOTED, PUBLISHED, SHARED, TAKEN, next_write
+from kube.certificates.planning import next_write
+from kube.certificates.writes import ISSUED, MADE, NOTED, PUBLISHED, SHARED, TAKEN
 from tests.kube.certificates.world import PAUSE, SPACE, World
 from tests.proofs import proves
 

@@ -11,8 +11,9 @@ from typing import Any
 from kube.certificates import holders, issuing
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.injection import asked_from
-from kube.certificates.planning import Write, next_write
+from kube.certificates.planning import next_write
 from kube.certificates.state import State
+from kube.certificates.writes import Write
 from kube.paths import Object
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -1,0 +1,459 @@
+"""The step on a real API server where objects are broken, edited by hand, or not ours to write: no state without an
+event that ends it, no write before its time, and what stops one Secret stops no other."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import tempfile
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from functions.certificates.settings import Settings
+from functions.certificates.survey import renewed
+from kube.certificates import holders, issuing
+from kube.certificates.announcements import FAILED, NAMELESS
+from kube.certificates.components import COMPONENTS, LABEL
+from kube.certificates.holders import CERTIFICATE, KEY, NAMES, TRUSTED
+from kube.certificates.issuing import Pair
+from kube.door.sync_client import Cluster
+from tests.faults import Fault, Faults
+from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, Certificates
+from tests.functions.conftest import Functions
+from tests.proofs import proves
+
+KUBEVIRT = COMPONENTS["kubevirt"]
+AUTHORITY = KUBEVIRT.authority
+DAY, LITTLE = timedelta(days=1), timedelta(minutes=1)
+VERSION_3, VERSION_6 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"
+"""As they stand in a certificate."""
+
+
+@pytest.fixture
+def door(functions: Functions) -> Cluster:
+    """The API server as the step's own account sees it."""
+    return functions.clusters["renew-certificates"]
+
+
+def foreign(certificates: Certificates, name: str) -> dict[str, str]:
+    """What somebody else's Secret holds: certificate, key, and who has signed it."""
+    signer = issuing.new_authority(KUBEVIRT, certificates.now)
+    made = issuing.new_serving(signer, [f"{name}.svc", "127.0.0.1"], KUBEVIRT, certificates.now)
+    return holders.encoded({CERTIFICATE: made.certificate, KEY: made.key, TRUSTED: signer.certificate})
+
+
+def shown(certificates: Certificates, name: str) -> str:
+    return holders.text(certificates.secret(name), CERTIFICATE)
+
+
+@proves("OSV-20")
+@pytest.mark.parametrize("names", ["2001:DB8::0001", "api.svc, 0:0::1", "api.svc."])
+def test_a_name_that_can_be_written_in_two_ways_is_one_name(
+    door: Cluster, certificates: Certificates, names: str
+) -> None:
+    certificates.add("api", annotations={NAMES: names})
+    certificates.renew(door)
+    serial = certificates.serial("api")
+
+    assert certificates.renew(door) == []
+    assert certificates.serial("api") == serial != ""
+
+
+@proves("OSV-20", "OSV-23")
+@pytest.mark.parametrize("names", ["bücher.svc", "two words.svc", "fe80::1%eth0", f"{'a' * 64}.svc", "a..svc"])
+def test_a_name_that_no_server_has_is_announced_and_stops_no_other(
+    door: Cluster, certificates: Certificates, names: str
+) -> None:
+    certificates.add("a-bad", annotations={NAMES: names})
+    certificates.add("api")
+
+    certificates.renew(door)
+
+    assert certificates.serial("api")
+    assert certificates.serial("a-bad") == ""
+    assert names in certificates.events("a-bad")[NAMELESS]["message"]
+
+
+@proves("OSV-20")
+def test_an_authority_that_has_just_expired_signs_nothing(door: Cluster, certificates: Certificates) -> None:
+    """Ticks were lost for days, a server of somebody else works, and one of ours has nothing to show any more."""
+    certificates.add("api")
+    certificates.renew(door)
+    (authority,) = issuing.certificates(shown(certificates, AUTHORITY))
+    certificates.now = issuing.ends(authority) + LITTLE
+    certificates.add("theirs", data=foreign(certificates, "theirs"))
+
+    assert certificates.renew(door) == []
+
+    assert issuing.is_valid(shown(certificates, "api"), certificates.now)
+    assert issuing.is_signed_by(shown(certificates, "api"), certificates.trusted())
+
+
+@proves("OSV-20")
+@pytest.mark.parametrize("kind", ["ed25519", "p521"])
+def test_an_authority_of_any_key_signs_or_is_replaced(door: Cluster, certificates: Certificates, kind: str) -> None:
+    key = ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP521R1())
+    brought = authority_of(key, certificates.now)
+    certificates.add(AUTHORITY, data=holders.encoded({CERTIFICATE: brought.certificate, KEY: brought.key}))
+    certificates.add("api")
+
+    assert certificates.renew(door) == []
+
+    assert certificates.serial("api")
+    assert issuing.is_signed_by(shown(certificates, "api"), shown(certificates, AUTHORITY))
+
+
+def authority_of(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey, now: datetime) -> Pair:
+    """An authority as somebody brings it: its key identifier is not made of its key by SHA-1."""
+    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "brought")])
+    identifier = x509.SubjectKeyIdentifier(b"somebody's own number")
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(7).not_valid_before(now - LITTLE).not_valid_after(now + 3 * DAY)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    builder = builder.add_extension(issuing.usage(signs=True), critical=True).add_extension(identifier, critical=False)
+    made = builder.sign(key, hashes.SHA256() if isinstance(key, ec.EllipticCurvePrivateKey) else None)
+    form, kind = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
+    return Pair(made.public_bytes(kind).decode(), key.private_bytes(kind, form, serialization.NoEncryption()).decode())
+
+
+@proves("OSV-22")
+def test_clients_believe_what_an_authority_signs_that_somebody_brought(
+    door: Cluster, certificates: Certificates
+) -> None:
+    """OpenSSL holds the identifier in the certificate against that of the authority, whatever it was made of."""
+    brought = authority_of(ec.generate_private_key(ec.SECP256R1()), certificates.now)
+    certificates.add(AUTHORITY, data=holders.encoded({CERTIFICATE: brought.certificate, KEY: brought.key}))
+    certificates.add("api")
+
+    certificates.renew(door)
+
+    assert handshake(holders.current(certificates.secret("api")), certificates.trusted())
+
+
+def handshake(pair: Pair | None, bundle: str) -> bool:
+    """Whether a client with the bundle believes a server with the pair; both in memory."""
+    assert pair
+    store = x509.verification.Store(x509.load_pem_x509_certificates(bundle.encode()))
+    verifier = x509.verification.PolicyBuilder().store(store).build_server_verifier(x509.DNSName("api.svc"))
+    try:
+        verifier.verify(pair.parsed, [])
+    except x509.verification.VerificationError:
+        return False
+    return _openssl(pair, bundle)
+
+
+def _openssl(pair: Pair, bundle: str) -> bool:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(pair.certificate + pair.key)
+        file.flush()
+        server.load_cert_chain(file.name)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    ours = ssl.create_default_context(cadata=bundle).wrap_bio(to_client, to_server, server_hostname="api.svc")
+    for side in (ours, theirs, ours):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError:
+            return False
+    return True
+
+
+@proves("OSV-22")
+def test_who_asks_while_the_authority_is_lost_waits_for_the_next_one(door: Cluster, certificates: Certificates) -> None:
+    """The next one was published a moment ago: what the server shows is believed, and what comes would not be."""
+    certificates.add("api")
+    certificates.renew(door)
+    serial = certificates.serial("api")
+    certificates.remove(f"{SECRETS}/{AUTHORITY}")
+    certificates.ask("api")
+
+    certificates.renew(door)
+    kept = certificates.serial("api")
+    certificates.renew(door, PAUSE)
+
+    assert kept == serial != certificates.serial("api")
+    assert holders.RENEW not in certificates.secret("api")["metadata"]["annotations"]
+
+
+@proves("OSV-20", "OSV-22")
+@pytest.mark.parametrize("deed", ["deleted", "corrupt"])
+def test_the_only_server_that_is_lost_amid_the_pause_is_mended_by_the_authority_that_clients_know(
+    door: Cluster, certificates: Certificates, deed: str
+) -> None:
+    certificates.add("api")
+    certificates.renew(door)
+    known = certificates.trusted()
+    certificates.renew(door, DAY)
+    if deed == "deleted":
+        certificates.remove(f"{SECRETS}/api")
+    else:
+        certificates.change("api", {"data": {KEY: ""}})
+
+    certificates.renew(door, LITTLE)
+
+    assert holders.current(certificates.secret("api"))
+    assert issuing.is_signed_by(shown(certificates, "api"), known)
+
+
+@proves("OSV-22", "OSV-23")
+def test_a_certificate_of_somebody_else_beside_an_authority_at_rest_has_its_pause_too(
+    door: Cluster, certificates: Certificates
+) -> None:
+    """Its clients read the Secret's own `ca.crt`, where ours came a moment ago."""
+    certificates.add("api")
+    certificates.renew(door)
+    certificates.renew(door, PAUSE)
+    certificates.add("theirs", data=foreign(certificates, "theirs"))
+    before = certificates.serial("theirs")
+
+    certificates.renew(door)
+    kept, trusted = certificates.serial("theirs"), holders.text(certificates.secret("theirs"), TRUSTED)
+    certificates.renew(door, PAUSE)
+
+    assert kept == before
+    assert trusted == certificates.trusted()
+    assert issuing.is_signed_by(shown(certificates, "theirs"), shown(certificates, AUTHORITY))
+
+
+@proves("OSV-22")
+def test_an_authority_that_somebody_puts_in_the_place_of_ours_is_published_first(
+    door: Cluster, certificates: Certificates
+) -> None:
+    certificates.add("api")
+    certificates.renew(door)
+    serial, known = certificates.serial("api"), certificates.trusted()
+    brought = issuing.new_authority(KUBEVIRT, certificates.now)
+    certificates.change(AUTHORITY, {"data": holders.encoded({CERTIFICATE: brought.certificate, KEY: brought.key})})
+
+    certificates.renew(door, PAUSE)
+    kept, published = certificates.serial("api"), certificates.trusted()
+    certificates.renew(door, PAUSE)
+
+    assert kept == serial
+    assert set(issuing.certificates(published)) == {brought.certificate, *issuing.certificates(known)}
+    assert issuing.is_signed_by(shown(certificates, "api"), brought.certificate)
+
+
+@proves("OSV-20")
+def test_a_secret_that_nobody_may_change_stops_no_other(door: Cluster, certificates: Certificates) -> None:
+    """The first by name, so that all others come after it."""
+    certificates.add("a-frozen", immutable=True)
+    certificates.add("api")
+
+    errors = certificates.renew(door)
+
+    assert [error.status for error in errors] == [422]
+    assert certificates.serial("api")
+    assert "a-frozen" in certificates.events(KUBEVIRT.publication)[FAILED]["message"]
+
+
+@proves("OSV-20", "OSV-22")
+def test_what_cannot_be_told_of_the_next_authority_holds_that_back_and_no_repair(
+    door: Cluster, certificates: Certificates
+) -> None:
+    """A frozen Secret whose reader believes the others by its `ca.crt`: they keep their authority until nothing of it
+    works any more; one that is deleted meanwhile comes back at once."""
+    certificates.add("frozen")
+    certificates.add("api")
+    certificates.renew(door)
+    certificates.change("frozen", {"immutable": True})
+    known = certificates.trusted()
+
+    certificates.renew(door, DAY)
+    certificates.renew(door, PAUSE)
+    certificates.remove(f"{SECRETS}/api")
+    certificates.renew(door)
+    mended = shown(certificates, "api")
+    certificates.renew(door, 2 * DAY)
+    certificates.renew(door, PAUSE)
+
+    assert issuing.is_signed_by(mended, known)
+    assert issuing.is_valid(shown(certificates, "api"), certificates.now)
+
+
+@proves("OSV-20")
+def test_a_secret_comes_back_while_a_configuration_may_not_be_written(
+    door: Cluster, certificates: Certificates
+) -> None:
+    certificates.add("api")
+    certificates.add_webhook("not-ours-to-write", "api")
+    certificates.renew(certificates.admin)
+    certificates.renew(door, DAY)
+    certificates.change("api", {"data": {KEY: ""}})
+
+    certificates.renew(door)
+
+    assert certificates.serial("api")
+
+
+@proves("OSV-20")
+@pytest.mark.parametrize("path", [f"{SECRETS}/{AUTHORITY}", f"{MAPS}/{KUBEVIRT.publication}"])
+def test_a_name_of_ours_that_an_object_without_the_label_has_is_announced(
+    door: Cluster, certificates: Certificates, path: str
+) -> None:
+    """And what can be done without that object is done."""
+    certificates.add("api")
+    certificates.renew(door)
+    certificates.admin.patch(path, {"metadata": {"labels": {LABEL: None}}})
+    certificates.change("api", {"data": {KEY: ""}})
+
+    errors = certificates.renew(door)
+    told = certificates.events(KUBEVIRT.publication)[FAILED]["message"]
+    repaired = certificates.serial("api")
+    certificates.admin.delete(path, uid=certificates.admin.get(path)["metadata"]["uid"])
+    cured = certificates.renew(door)
+
+    assert [error.status for error in errors] == [409]
+    assert path.rpartition("/")[2] in told
+    assert LABEL in told
+    assert cured == []
+    assert certificates.serial("api")
+    assert bool(repaired) is (path.startswith(MAPS))
+
+
+@proves("OSV-20")
+def test_a_moment_of_the_future_in_the_bundle_holds_nothing_up(door: Cluster, certificates: Certificates) -> None:
+    """Written by hand, or by a clock that was years ahead."""
+    certificates.add("api")
+    certificates.renew(door)
+    certificates.renew(door, DAY)
+    serial = certificates.serial("api")
+    publication = certificates.publication()
+    assert publication
+    late = dict.fromkeys(json.loads(holders.annotation(publication, holders.PUBLISHED)), "2999-01-01T00:00:00Z")
+    annotations = {holders.PUBLISHED: json.dumps(late)}
+    certificates.admin.patch(f"{MAPS}/{KUBEVIRT.publication}", {"metadata": {"annotations": annotations}})
+
+    certificates.renew(door)
+    certificates.renew(door, PAUSE)
+
+    assert certificates.serial("api") != serial
+
+
+@pytest.mark.parametrize("pause", ["21601", "86400"])
+def test_a_pause_within_which_a_certificate_would_be_due_again_is_refused(pause: str) -> None:
+    """The authority that waits would be replaced before its turn came, again and again."""
+    with pytest.raises(ValueError, match="CERTIFICATE_PAUSE"):
+        Settings.of({"CERTIFICATE_PAUSE": pause})
+
+
+@proves("OSV-20", "OSV-22")
+def test_who_asks_without_end_is_answered_until_the_bundle_has_enough(
+    door: Cluster, certificates: Certificates
+) -> None:
+    """Each new authority begins another pause, and stays in the bundle until it expires: neither goes on for ever."""
+    certificates.add("api")
+    certificates.renew(door)
+    serial = certificates.serial("api")
+    for _ in range(15):
+        certificates.ask(AUTHORITY)
+        certificates.renew(door, PAUSE / 2)
+
+    assert len(holders.bundle_of(certificates.publication())) == 10
+    assert certificates.serial("api") != serial
+    assert holders.TRUSTED in certificates.events(AUTHORITY)[FAILED]["message"]
+
+
+@proves("OSV-20")
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"no/name": {"names": ["api.svc"]}},
+        {"../x": {"names": ["api.svc"]}},
+        {"token": {"names": ["api.svc"], "kind": "kubernetes.io/service-account-token"}},
+        {"strange": {"names": ["bücher.svc"]}},
+        {"strange": {"names": [None, {"a": 1}]}},
+    ],
+)
+def test_what_somebody_writes_into_the_list_of_secrets_stops_nothing(
+    door: Cluster, certificates: Certificates, entry: dict[str, object]
+) -> None:
+    certificates.add("api")
+    certificates.renew(door)
+    publication = certificates.publication()
+    assert publication
+    status = json.dumps({**json.loads(publication["data"][holders.STATUS]), **entry})
+    certificates.admin.patch(f"{MAPS}/{KUBEVIRT.publication}", {"data": {holders.STATUS: status}})
+    certificates.remove(f"{SECRETS}/api")
+
+    assert certificates.renew(door) == []
+
+    assert certificates.serial("api")
+    assert certificates.renew(door) == []
+
+
+@proves("OSV-23")
+def test_a_secret_with_the_name_of_another_components_authority_is_announced(
+    door: Cluster, certificates: Certificates
+) -> None:
+    """Else both would write it for ever."""
+    name = COMPONENTS["cdi"].authority
+    before = certificates.add(name)
+    certificates.add("upload", "cdi")
+
+    certificates.renew(door)
+
+    assert certificates.secret(name) == before
+    assert "cdi" in certificates.events(name)["CertificateNotRenewed"]["message"]
+
+
+@proves("OSV-20")
+def test_where_nobody_can_tell_who_wants_a_bundle_servers_are_repaired_and_no_authority_follows(
+    faults: Faults, spoiled: Functions, certificates: Certificates
+) -> None:
+    """A list of configurations is refused: whoever is in it would be locked out."""
+    door = spoiled.clusters["renew-certificates"]
+    certificates.add("api")
+    certificates.renew(door)
+    known = certificates.trusted()
+    faults.spoil(lambda request: Fault(403) if request.startswith("list validatingwebhook") else None)
+    certificates.change("api", {"data": {KEY: ""}})
+
+    errors = certificates.renew(door)
+    repaired = certificates.serial("api")
+    certificates.renew(door, DAY)
+    certificates.renew(door, PAUSE)
+    kept = shown(certificates, "api")
+    faults.speak_again()
+    certificates.renew(door)
+    certificates.renew(door, PAUSE)
+
+    assert [error.status for error in errors] == [403]
+    assert repaired
+    assert issuing.is_signed_by(kept, known)
+    assert not issuing.is_signed_by(shown(certificates, "api"), known)
+
+
+@proves("OSV-20")
+def test_a_certificate_of_a_version_that_nobody_knows_is_corrupt(door: Cluster, certificates: Certificates) -> None:
+    certificates.add("api")
+    certificates.renew(door)
+    there = x509.load_pem_x509_certificate(shown(certificates, "api").encode()).public_bytes(serialization.Encoding.DER)
+    strange = there.replace(VERSION_3, VERSION_6, 1)
+    text = "\n".join([issuing.BEGIN, base64.encodebytes(strange).decode().strip(), issuing.END, ""])
+    certificates.change("api", {"data": holders.encoded({CERTIFICATE: text})})
+
+    assert certificates.renew(door) == []
+
+    assert certificates.serial("api")
+
+
+@proves("OSV-23")
+def test_no_key_is_in_what_a_state_prints(door: Cluster, certificates: Certificates) -> None:
+    certificates.add("api")
+    certificates.renew(door)
+    key = (certificates.secret("api")["data"])[KEY]
+
+    states, _ = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc)))
+
+    assert states
+    assert key not in repr(states)
+    assert base64.b64decode(key).decode() not in str(states)

@@ -1,0 +1,109 @@
+"""The component `cert-manager`, on a real API server with the CRDs of cert-manager: those take it as it is, and with it
+nothing is left for us to write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+import pytest
+import yaml
+
+from functions.certificates.settings import Settings
+from functions.certificates.survey import renewed
+from kube.certificates import holders, issuing
+from kube.certificates.components import COMPONENTS, LABEL
+from kube.certificates.injection import INJECT
+from localcluster import build
+from localcluster.cluster import LocalCluster
+from tests.manifests.rendering import MANIFESTS, of_kind, overlay
+from tests.proofs import proves
+
+COMPONENT = MANIFESTS / "components" / "cert-manager"
+OURS = "node-maintenance"
+CONFIGURATION = "nodemaintenance-validate"
+STRICT = ("apply", "--server-side", "--validate=strict", "--force-conflicts", "-f")
+
+
+@pytest.fixture(scope="module")
+def managed(installed: LocalCluster) -> Iterator[LocalCluster]:
+    """Give the installed cluster with the kinds of cert-manager, which itself does not run."""
+    folder = build.module_folder("knative", "github.com/cert-manager/cert-manager") / "deploy" / "crds"
+    files = [folder / f"crd-{kind}.yaml" for kind in ("issuers", "certificates")]
+    crds = [yaml.safe_load(file.read_text()) for file in files]
+    for crd in crds:
+        crd["metadata"] = {"name": crd["metadata"]["name"]}  # the rest is what its chart fills in
+    names = [f"crd/{crd['metadata']['name']}" for crd in crds]
+    installed.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(crds))
+    installed.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+    yield installed
+    installed.kubectl("delete", *names)
+
+
+@proves("OSV-23")
+def test_cert_managers_kinds_take_the_component_as_it_is(managed: LocalCluster) -> None:
+    """Each field is known to their schemas, and none is lost."""
+    shipped = list(yaml.safe_load_all((COMPONENT / "certificates.yaml").read_text()))
+
+    managed.kubectl(*STRICT, COMPONENT / "certificates.yaml")
+
+    kinds = ("get", "issuers.cert-manager.io,certificates.cert-manager.io", "-n", OURS, "-o", "json")
+    there = json.loads(managed.kubectl(*kinds).stdout)["items"]
+    specs = {(item["kind"], item["metadata"]["name"]): item["spec"] for item in there}
+    assert specs == {(item["kind"], item["metadata"]["name"]): item["spec"] for item in shipped}
+
+
+def test_a_field_that_the_kinds_do_not_have_is_refused(managed: LocalCluster) -> None:
+    """So the one above can fail."""
+    wrong = (COMPONENT / "certificates.yaml").read_text().replace("renewBefore:", "renewAfter:")
+
+    with pytest.raises(Exception, match="renewAfter"):
+        managed.kubectl(*STRICT, "-", "--dry-run=server", input=wrong)
+
+
+@proves("OSV-23")
+def test_the_webhook_asks_for_the_certificate_that_cert_manager_makes() -> None:
+    """One name for Certificate and Secret, by which either of the two renewals finds the configuration."""
+    (configuration,) = of_kind(overlay("plain"), "ValidatingWebhookConfiguration")
+    shipped = list(yaml.safe_load_all((COMPONENT / "certificates.yaml").read_text()))
+    (server,) = [item for item in of_kind(shipped, "Certificate") if not item["spec"].get("isCA")]
+
+    where = f"{server['metadata']['namespace']}/{server['metadata']['name']}"
+    assert configuration["metadata"]["annotations"][INJECT] == where
+    assert server["spec"]["secretName"] == server["metadata"]["name"]
+
+
+@proves("OSV-23")
+def test_beside_cert_manager_we_write_nothing(managed: LocalCluster) -> None:
+    """With the Secret and the configuration as cert-manager leaves them: no label of ours is on either."""
+    door = managed.door()
+    now = datetime.now(timezone.utc)
+    signer = issuing.new_authority(COMPONENTS["ours"], now)
+    pair = issuing.new_serving(signer, ["validate.node-maintenance.svc"], COMPONENTS["ours"], now)
+    entries = {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": signer.certificate}
+    metadata = {"name": "validate", "annotations": {holders.CERT_MANAGER: "validate"}}
+    secret = {"metadata": metadata, "type": "kubernetes.io/tls", "data": holders.encoded(entries)}
+    managed.kubectl("delete", "secret", "validate", "-n", OURS, "--ignore-not-found")
+    door.create(holders.secrets_path(OURS), secret)
+    (configuration,) = of_kind(overlay("plain"), "ValidatingWebhookConfiguration")
+    managed.kubectl(*STRICT, "-", input=yaml.safe_dump(configuration))
+    try:
+        before = everything(managed)
+
+        _, errors = door.run(renewed(door.api, Settings(), now))
+
+        assert errors == []
+        assert everything(managed) == before
+    finally:
+        managed.kubectl("delete", "validatingwebhookconfiguration", CONFIGURATION)
+        managed.kubectl("delete", "secret", "validate", "-n", OURS)
+
+
+def everything(cluster: LocalCluster) -> str:
+    """Name and version of all that a renewal may write."""
+    kinds = "secret,configmap,event,validatingwebhookconfiguration"
+    versions = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
+    found = cluster.kubectl("get", kinds, "-n", OURS, versions).stdout
+    assert LABEL not in cluster.kubectl("get", "configmap", "-n", OURS, "-o", "yaml").stdout
+    return found
