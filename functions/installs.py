@@ -39,7 +39,7 @@ class Claims:
         self._lock = Lock()
         self._accounts: MutableMapping[Cluster, Account | None] = WeakKeyDictionary()
         self._confirmed: MutableMapping[Cluster, float] = WeakKeyDictionary()
-        self._said: float | None = None
+        self._said: dict[str, float] = {}
 
     def own(self, cluster: Cluster) -> Account | None:
         """The account of this install; None where a person is asking."""
@@ -54,17 +54,17 @@ class Claims:
     def confirm(self, cluster: Cluster) -> None:
         """It is ours, or nobody's."""
         self._confirmed[cluster] = time.monotonic() + CONFIRMED_SECONDS
-        self._said = None
+        self._said.clear()
         PASSIVE.set(0)
 
-    def is_to_be_said(self) -> bool:
-        """Whether it is time to say again that this install is passive."""
+    def is_to_be_said(self, way: str) -> bool:
+        """Whether it is time to say again, in that way, that this install is passive."""
         PASSIVE.set(1)
         with self._lock:
             now = time.monotonic()
-            if self._said is not None and now - self._said < SAID_SECONDS:
+            if now - self._said.get(way, -SAID_SECONDS) < SAID_SECONDS:
                 return False
-            self._said = now
+            self._said[way] = now
             return True
 
 
@@ -117,16 +117,15 @@ def _before(other: Account | None) -> str:
     return f"the one in namespace {other.namespace} is gone" if other else "none has the claim"
 
 
-def _say(own: Account, other: Account) -> bool:
-    if not CLAIMS.is_to_be_said():
-        return False
-    log.warning(installs.passive_message(own, other))
-    return True
+def _say(own: Account, other: Account) -> None:
+    if CLAIMS.is_to_be_said("log"):
+        log.warning(installs.passive_message(own, other))
 
 
 def _announce(own: Account, other: Account, cluster: Cluster) -> None:
     """Say it, also by an Event about the claim; one that is there already stays."""
-    if not _say(own, other):
+    _say(own, other)
+    if not CLAIMS.is_to_be_said("Event"):
         return
     event: Object = installs.passive_event(own, other, datetime.now(timezone.utc))
     try:
