@@ -12,6 +12,7 @@ import requests
 from eventing.replay.again import post
 from kube import installs
 from kube.maintenance.groups import MEDIK8S
+from kube.paths import LEASES
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
 from tests.functions.hints import tick
@@ -50,7 +51,7 @@ def asked(install: Running) -> None:
 
 def holder(cluster: LocalCluster) -> str:
     """The namespace that has the claim, "" for none."""
-    claims = cluster.door().list(installs.LEASES, fields=f"metadata.name={installs.CLAIM}")["items"]
+    claims = cluster.door().list(LEASES, fields=f"metadata.name={installs.CLAIM}")["items"]
     return next((account.namespace for item in claims if (account := installs.holder(item))), "")
 
 
