@@ -68,6 +68,8 @@ Measured = Case | Observation
 REST = Observation("nothing to do", subset=USUAL)
 RETURNING = Observation("5 pods that return", nodes=2)
 RESTING = Observation("500 maintenances that rest", cluster=FLEET)
+ASKED = Observation("50 creations a second at the door", nodes=2)
+ASKED_AMONG_MANY = Observation("50 creations a second at the door of 1000 nodes", cluster=FLEET)
 TEN_BEHIND_BUDGET = Case("30 pods behind a budget of 10", pods=30, budget=10, subset=QUICK)
 LARGE = Case("100 nodes at once with 100 pods each", nodes=100, pods=100, ways=("ours",), engines=("local",), rounds=1)
 TWO_EVICTORS = Case(
@@ -91,9 +93,11 @@ CASES: tuple[Measured, ...] = (
     Case("20 nodes at once with 5 s termination", nodes=20, termination=5.0, subset=USUAL),
     Case("100 nodes at once", nodes=100, rounds=3, ways=("ours", "operator", "floor")),  # so many kubectl are too many
     RETURNING,
+    ASKED,
     LARGE,
     Case("10 pods on one of 1000 nodes", cluster=FLEET),
     RESTING,
+    ASKED_AMONG_MANY,
 )
 """In the order in which they are measured: what leaves the cluster busy comes late."""
 

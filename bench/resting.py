@@ -1,15 +1,16 @@
-"""The product alone for a while: with nothing to do, with many maintenances that rest, with pods that return."""
+"""The product alone for a while: with nothing to do, many maintenances at rest, pods that return, questions asked."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench import costs
+from bench.admission import latency
 from bench.api_requests import AuditLog, Request
-from bench.cases import REST, RESTING, RETURNING, Case, Observation
+from bench.cases import ASKED, ASKED_AMONG_MANY, REST, RESTING, RETURNING, Case, Observation
 from bench.findings import Finding, Quiet, Tick
 from bench.foreign import HEARTBEATS, writing
 from bench.load import Load, side_by_side
@@ -97,25 +98,46 @@ def _of_functions(cpu: dict[str, float]) -> Iterable[float]:
 
 
 def _resting(rig: Rig) -> list[Figure]:
-    """Many maintenances that have drained nodes without pods, amid what the kubelets of all nodes write."""
+    """Amid what the kubelets of all nodes write."""
+    nodes, started = _names(rig), time.monotonic()
+    with _at_rest(rig, nodes[:RESTS]):
+        took = time.monotonic() - started
+        figures = _amid_heartbeats(rig, nodes)
+    return [(f"seconds until {RESTS} have Succeeded, {TOGETHER} at a time", round(took, 1), None), *figures]
+
+
+def _amid_heartbeats(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
     door = rig.cluster
-    nodes = [node["metadata"]["name"] for node in door.list("/api/v1/nodes")["items"]]
-    bodies = maintenances([f"resting-{number}" for number in range(RESTS)], nodes, "rests")
-    started = time.monotonic()
-    for first in range(0, RESTS, TOGETHER):
-        some = bodies[first : first + TOGETHER]
-        side_by_side(door, (door.api.create(MEDIK8S.path, body) for body in some))
-        rig.watching.last("phase", [body["metadata"]["name"] for body in some], SUCCEEDED)
-    took = time.monotonic() - started
     side_by_side(door, (door.api.patch(node_path(name), {"metadata": {"annotations": STATUS}}) for name in nodes))
     with writing(rig.kubeconfig, len(nodes) // HEARTBEAT_SECONDS, HEARTBEATS):
         time.sleep(SETTLING)
-        figures = _quiet(rig, RESTING_MINUTES * MINUTE)
-    for first in range(0, RESTS, TOGETHER):
+        return _quiet(rig, RESTING_MINUTES * MINUTE)
+
+
+def _names(rig: Rig) -> list[str]:
+    return [node["metadata"]["name"] for node in rig.cluster.list("/api/v1/nodes")["items"]]
+
+
+@contextmanager
+def _at_rest(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
+    """Maintenances that have drained these nodes, which have no pods, while the block runs."""
+    door, bodies = rig.cluster, maintenances([f"resting-{number}" for number in range(len(nodes))], nodes, "rests")
+    for first in range(0, len(nodes), TOGETHER):
+        some = bodies[first : first + TOGETHER]
+        side_by_side(door, (door.api.create(MEDIK8S.path, body) for body in some))
+        rig.watching.last("phase", [body["metadata"]["name"] for body in some], SUCCEEDED)
+    yield
+    for first in range(0, len(nodes), TOGETHER):
         names = [body["metadata"]["name"] for body in bodies[first : first + TOGETHER]]
         side_by_side(door, (door.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
         rig.watching.last("maintenance gone", names)
-    return [(f"seconds until {RESTS} have Succeeded, {TOGETHER} at a time", round(took, 1), None), *figures]
+
+
+def _asked_among_many(rig: Rig) -> list[Figure]:
+    """Of nodes in no maintenance and of nodes in one, while 500 rest."""
+    nodes = _names(rig)
+    with _at_rest(rig, nodes[:RESTS]):
+        return latency.measure(rig, ASKED_AMONG_MANY.name, nodes[RESTS:], nodes[:RESTS])
 
 
 class _Returning:
@@ -177,5 +199,7 @@ class _Returning:
 MEASURES: dict[Observation, Callable[[Rig], list[Figure]]] = {
     REST: _rest,
     RESTING: _resting,
+    ASKED: lambda rig: latency.measure(rig, ASKED.name, _names(rig), ()),
+    ASKED_AMONG_MANY: _asked_among_many,
     RETURNING: lambda rig: _Returning(rig).measure(),
 }

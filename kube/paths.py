@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 from urllib.parse import quote
 
@@ -9,6 +10,9 @@ Object = dict[str, Any]
 """An API object as JSON decodes it."""
 NAMESPACE = "node-maintenance"
 """Where the product is, unless an overlay puts it elsewhere."""
+LEASE_NAMESPACE = os.environ.get("LEASE_NAMESPACE") or "medik8s-leases"
+"""Where leases are. The setting is the remediators' own: whoever moves their leases moves ours."""
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 PODS = "/api/v1/pods"
 """Path of all pods of all namespaces."""
 

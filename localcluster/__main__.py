@@ -45,15 +45,24 @@ def main() -> None:
 @main.command()
 @directory_option
 @click.option("--nodes", type=click.IntRange(1, 2000), default=3, show_default=True, help="How many fake nodes.")
+@click.option(
+    "--control-planes",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How many of them are control-plane nodes: labelled and tainted so.",
+)
 @delivery_option
 @admission_option
-def up(directory: Path, nodes: int, delivery: str, admission: str) -> None:
+def up(directory: Path, nodes: int, control_planes: int, delivery: str, admission: str) -> None:
     """Start a cluster and the product; return when both are ready."""
+    if control_planes >= nodes:
+        raise LocalClusterError(f"CONTROL_PLANES={control_planes} leaves none of NODES={nodes} for pods: raise NODES")
     if not folder.running(directory):
         print(f"starting a cluster: NODES={nodes} DELIVERY={delivery}", flush=True)
     from localcluster.up import start
 
-    start.up(directory, nodes, delivery, admission)
+    start.up(directory, nodes, delivery, admission, control_planes)
 
 
 @main.command()
@@ -96,11 +105,12 @@ def build_command(delivery: str) -> None:
 @click.argument("nodes", type=int)
 @click.argument("delivery")
 @click.argument("admission")
-def supervise(directory: Path, nodes: int, delivery: str, admission: str) -> None:
+@click.argument("control_planes", type=int)
+def supervise(directory: Path, nodes: int, delivery: str, admission: str, control_planes: int) -> None:
     """Own the servers until SIGTERM; `up` starts this."""
     from localcluster.up import supervisor
 
-    supervisor.supervise(directory, nodes, delivery, admission=admission == "on")
+    supervisor.supervise(directory, nodes, delivery, admission=admission == "on", control_planes=control_planes)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import yaml
 from kube.door.api_errors import ApiError
 from kube.door.list_watch import Change, follow
 from kube.door.sync_client import Cluster
+from kube.maintenance.quorum import CONTROL_PLANE
 from localcluster import access, build
 from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
 from localcluster.readiness import answers
@@ -145,6 +146,14 @@ class LocalCluster(Startable):
         door = self.door()
         door.together(*(door.api.create("/api/v1/nodes", _node(name)) for name in names))
         await_ready(f"the nodes {', '.join(names)}", lambda: set(names) <= self._ready_nodes(), self.servers)
+
+    def make_control_plane(self, count: int) -> None:
+        """Have the first nodes be control-plane nodes, with the label and the taint that kubeadm gives them."""
+        role = CONTROL_PLANE[0]
+        taints = [{"key": role, "effect": "NoSchedule"}]
+        change = {"metadata": {"labels": {role: ""}}, "spec": {"taints": taints}}
+        for number in range(1, count + 1):
+            self.door().patch(f"/api/v1/nodes/node-{number}", change)
 
     def _start_control_plane(self) -> None:
         """Start etcd and the API server together; return when the API server is ready."""

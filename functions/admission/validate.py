@@ -68,10 +68,15 @@ async def _pods(node: str, watched: Watched, api: Api) -> list[Object]:
 
 
 async def _listed(node: str, watched: Watched, api: Api) -> list[Object]:
-    path, fields = pods_on(node)
-    async with watched.reading:
-        items: list[Object] = (await api.list(path, fields=fields, version="0"))["items"]
-    return items
+    """Read once for all who ask at the same time: of a crowd that asks about one node each costs what it adds."""
+
+    async def read() -> list[Object]:
+        path, fields = pods_on(node)
+        async with watched.reading:
+            items: list[Object] = (await api.list(path, fields=fields, version="0"))["items"]
+        return items
+
+    return await watched.shared(node, read)
 
 
 async def _in_the_way(wanted: Object, watched: Watched, api: Api) -> m.Maintenance | None:

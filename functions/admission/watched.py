@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import aclosing
+from typing import Any
 
 from kube.backoff import pauses
 from kube.budgets import BUDGETS, Budget
@@ -49,6 +50,7 @@ class Watched:
         self._unlisted = {BUDGETS, *(group.path for group in GROUPS.values())}
         self._is_known = asyncio.Event()
         self.reading = asyncio.Semaphore(LISTS)
+        self._under_way: dict[str, asyncio.Task[list[Object]]] = {}
 
     @property
     def ready(self) -> bool:
@@ -66,6 +68,17 @@ class Watched:
     async def until_ready(self, seconds: float) -> None:
         """Wait for that. Raises `asyncio.TimeoutError` when it takes longer."""
         await asyncio.wait_for(self._is_known.wait(), seconds)
+
+    async def shared(self, node: str, read: Callable[[], Coroutine[Any, Any, list[Object]]]) -> list[Object]:
+        """What `read` gives of a node's pods; while that is under way, all who ask about the node wait for the same.
+
+        Who waits no longer ends nobody else's wait.
+        """
+        task = self._under_way.get(node)
+        if task is None:
+            task = self._under_way[node] = asyncio.create_task(read())
+            task.add_done_callback(lambda _: self._under_way.pop(node))
+        return await asyncio.shield(task)
 
     async def run(self) -> None:
         """Watch until cancelled; raises what ends a watch for good."""

@@ -15,6 +15,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.failures import Failed, Retry
+from functions.installs import acts
 from functions.maintenance.disrupting import disrupting
 from functions.maintenance.subject import failed, log_about, read_maintenance
 from kube.door.api import absent_ok
@@ -44,6 +45,8 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """
     maintenance = read_maintenance(event, cluster)
     if maintenance is None or m.is_deleting(maintenance) or m.has_given_up(maintenance):
+        return []
+    if not acts(cluster):
         return []
     log_about("Reconciling NodeMaintenance", maintenance)
     name = m.node_name(maintenance)

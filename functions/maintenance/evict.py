@@ -3,7 +3,7 @@
 In: `node.tainted`, `budget.opened`, `pods.gone` and `pods.evicted` flagged `more`. Out: `pods.evicted`, `node.drained`,
 `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
-daemonsets get.
+daemonsets get; leases get in medik8s-leases.
 With `spec.drain.disableEviction` it deletes pods, which the component `deleting` lets it do and no base right does.
 """
 
@@ -17,6 +17,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events, marks
 from functions.data import data_of, version_of
 from functions.failures import Failed
+from functions.installs import acts
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.fleet import EVICTIONS
 from functions.maintenance.subject import active, log_about, node_of, reference_of
@@ -47,6 +48,8 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
     Raises `Failed` when the node is gone, or opened again whenever it is closed: the tick closes it next (rule 9).
     """
+    if not acts(cluster):
+        return []
     found = cluster.run(_read(cluster.api, event))
     if found is None:
         return []

@@ -4,7 +4,8 @@ The source selects nodes by our label, so that all others cost nothing (design r
 comes as deleted: what it is, the live node says, not the type of the event.
 
 In: an updated or deleted Node. Out: `node.drifted`.
-Touches: nodemaintenances list, delete; nodes get; events list, create, patch in default.
+Touches: nodemaintenances list, delete; nodes get; leases get in medik8s-leases;
+events list, create, patch in default.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from eventing import events
 from eventing.wire import BadEvent
 from functions.data import data_of, is_text, metadata_of
 from functions.hints import LookingAtState
+from functions.installs import acts
 from functions.maintenance.announcing import announce_on_node, announced
 from functions.maintenance.subject import is_active, log_about
 from kube.door.api import absent_ok
@@ -54,6 +56,8 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     closed, holder = _shown(hint)
     if not deleted and closed:
         return []  # as it should be: the hint suffices
+    if not acts(cluster):
+        return []
     # `restore` has just taken the label off, as a rule: a cached list may still show what it was taken off for
     api = cluster.api
     found = cluster.run(undeleted(api, name) if deleted else of_holder(api, name, holder, version="0"))

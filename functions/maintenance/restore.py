@@ -15,6 +15,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.data import data_of, metadata_of
 from functions.failures import Retry
+from functions.installs import acts
 from functions.maintenance.announcing import announce_on_node, announce_progress
 from functions.maintenance.subject import log_about, node_of, read_maintenance, reference_of
 from functions.patching import ATTEMPTS, patch_node
@@ -37,6 +38,8 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Undo what the maintenance did to its node (NMO-14, 15, 16); hand it over to another one, if any (X-7)."""
     if event.get_type() == events.RESOURCE_UPDATED and not _is_ending(event):
         return []  # the hint suffices: every status write comes by here
+    if not acts(cluster):
+        return []
     maintenance = read_maintenance(event, cluster)
     if maintenance is None or m.is_over(maintenance):
         return _restore_stray(event, cluster) if event.get_type() == events.MAINTENANCE_ENDED else []

@@ -4,7 +4,8 @@ It lists maintenances, nodes under maintenance and leases page by page. Beside t
 the pods of `LOOKS` nodes at most, in turn: a maintenance that rests costs no request of its own (design rule 10).
 
 In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
-Touches: nodemaintenances list; nodes get, list; pods list; leases list in medik8s-leases.
+Touches: nodemaintenances list; nodes get, list; pods list; leases get, list, create, patch in medik8s-leases;
+events create in medik8s-leases; serviceaccounts get.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
 from functions.hints import LookingAtState
+from functions.installs import claims
 from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, strays
 from functions.maintenance.fleet import FLEET, RESYNCED
 from functions.maintenance.subject import log_about
@@ -62,6 +64,8 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
     What there is no time for is left for the next tick. Raises `ApiError` when no maintenance could be listed.
     """
+    if not claims(cluster):
+        return []
     known = cluster.run(_read(cluster.api))
     replay = marks.is_replay(event)
     rounds = Rounds() if replay else ROUNDS

@@ -3,7 +3,7 @@
 In: `maintenance.begun`, `pods.evicted`, `pods.gone` flagged `progress`, `node.drained`, `maintenance.failed`.
 Out: nothing.
 Touches: nodemaintenances get; nodemaintenances/status patch; nodes get; pods list;
-events list, create, patch in default.
+leases get in medik8s-leases; events list, create, patch in default.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from eventing import events, marks
 from eventing.signatures import require_ours
 from functions.data import data_of, version_of
 from functions.failures import Retry
+from functions.installs import acts
 from functions.maintenance import fleet
 from functions.maintenance.announcing import announce_on_node, announce_progress
 from functions.maintenance.reported_pods import blocked_of
@@ -60,6 +61,8 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """
     if not marks.is_dry_run(event):
         require_ours(event)
+    if not acts(cluster):
+        return []
     told = Told(event, findings_of(event), version_of(event, "podsVersion"))
     if marks.is_replay(event):
         _write([told], cluster)

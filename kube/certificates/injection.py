@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import base64
+<<<<<<< HEAD
+=======
+import copy
+import json
+>>>>>>> admission
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +16,9 @@ from kube.paths import Object, segment
 INJECT = "cert-manager.io/inject-ca-from"
 """`namespace/name`: for cert-manager a Certificate's, here the Secret of a server. Where both have one name, the same
 annotation serves either of the two."""
+RULES = "nodemaintenance.dev/rules"
+"""Annotation of a webhook configuration: the rules, in JSON, that webhooks without any get together with the bundle. So
+the API server asks nobody whose answer it could not believe yet."""
 CARRIERS = {
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
@@ -35,9 +43,11 @@ def carrier_path(carrier: Object) -> str:
 
 
 def carries(carrier: Object, bundle: str) -> bool:
-    """Whether every place in it has this bundle."""
+    """Whether every place in it has this bundle, and the rules that come with it."""
     wanted = _encoded(bundle)
-    return all(place.get("caBundle") == wanted for place in _places(carrier))
+    rules = _rules(carrier)
+    is_asked = not rules or all(webhook.get("rules") for webhook in carrier["webhooks"])
+    return is_asked and all(place.get("caBundle") == wanted for place in _places(carrier))
 
 
 def trusted(carrier: Object) -> str:
@@ -46,6 +56,7 @@ def trusted(carrier: Object) -> str:
 
 
 def injected(carrier: Object, bundle: str) -> Object:
+<<<<<<< HEAD
     """Merge patch that puts the bundle into every place, if nobody has written the object since it was read."""
     version = {"metadata": {"resourceVersion": carrier["metadata"]["resourceVersion"]}}
     place = {"caBundle": _encoded(bundle)}
@@ -55,6 +66,17 @@ def injected(carrier: Object, bundle: str) -> Object:
         return {**version, "spec": place}
     changed = [{**hook, "clientConfig": {**hook["clientConfig"], **place}} for hook in carrier["webhooks"]]
     return {**version, "webhooks": changed}
+=======
+    """Merge patch that puts the bundle into every place, and the rules with it, if nobody has written the object since
+    it was read."""
+    changed, rules = copy.deepcopy(carrier), _rules(carrier)
+    for place in _places(changed):
+        place["caBundle"] = _encoded(bundle)
+    for webhook in changed["webhooks"] if rules else []:
+        webhook["rules"] = webhook.get("rules") or rules
+    part = "spec" if changed["kind"] == "APIService" else "webhooks"
+    return {"metadata": {"resourceVersion": carrier["metadata"]["resourceVersion"]}, part: changed[part]}
+>>>>>>> admission
 
 
 def _places(carrier: Object) -> Iterator[dict[str, Any]]:
@@ -70,6 +92,15 @@ def _places(carrier: Object) -> Iterator[dict[str, Any]]:
         return
     for webhook in carrier.get("webhooks") or []:
         yield webhook["clientConfig"]
+
+
+def _rules(carrier: Object) -> list[Object]:
+    """The rules of its annotation; none where there is no list of them, and in what has no webhooks."""
+    try:
+        found = json.loads((carrier["metadata"].get("annotations") or {}).get(RULES) or "[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) and carrier.get("webhooks") else []
 
 
 def _encoded(bundle: str) -> str:

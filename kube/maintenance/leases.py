@@ -5,14 +5,14 @@ It is the lease that all remediators of medik8s look at, by its namespace and it
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
+from kube import paths
 from kube.maintenance.objects import Maintenance
-from kube.paths import Object, segment
+from kube.paths import LEASE_NAMESPACE, Object, segment
 from kube.times import MICROSECONDS, microtime
 
 Lease = Mapping[str, Any]
@@ -23,9 +23,7 @@ DURATION = timedelta(seconds=3600)
 RENEW_AFTER, SPREAD = DURATION / 2, DURATION / 4
 """A lease is renewed at a moment of its own within `SPREAD` after `RENEW_AFTER`: those of many nodes that were acquired
 together are renewed one by one, and none is near its end."""
-NAMESPACE = os.environ.get("LEASE_NAMESPACE") or "medik8s-leases"
-"""The setting is the remediators' own: whoever moves their leases moves ours."""
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+NAMESPACE, LEASES = LEASE_NAMESPACE, paths.LEASES
 
 
 def lease_path(node: str) -> str:

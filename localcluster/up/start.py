@@ -11,7 +11,7 @@ from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 
 
-def up(directory: Path, nodes: int, delivery: str, admission: str = "on") -> None:
+def up(directory: Path, nodes: int, delivery: str, admission: str = "on", control_planes: int = 0) -> None:
     """Start the supervisor and return when all is ready; say so and return if it is up already."""
     engine = deliveries.named(delivery)
     if folder.running(directory):
@@ -20,7 +20,7 @@ def up(directory: Path, nodes: int, delivery: str, admission: str = "on") -> Non
     engine.check()
     engine.build()  # here, where there may be a terminal to show the progress on
     folder.unready(directory)
-    what = (str(directory.resolve()), str(nodes), delivery, admission)
+    what = (str(directory.resolve()), str(nodes), delivery, admission, str(control_planes))
     command = [sys.executable, "-m", "localcluster", "supervise", *what]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)

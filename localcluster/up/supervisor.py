@@ -21,7 +21,7 @@ from localcluster.up.keeper import Keeper, Record
 from localcluster.web_console import Console
 
 
-def supervise(directory: Path, nodes: int, delivery: str, *, admission: bool) -> None:
+def supervise(directory: Path, nodes: int, delivery: str, *, admission: bool, control_planes: int) -> None:
     """Be the supervisor: start everything, say so, keep it running, and stop it all on SIGTERM."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -29,12 +29,12 @@ def supervise(directory: Path, nodes: int, delivery: str, *, admission: bool) ->
             processes.inherited.append(lock)
             signal.signal(signal.SIGTERM, _end)
             with contextlib.suppress(_Ended):
-                _run(directory.resolve(), nodes, delivery, admission=admission)
+                _run(directory.resolve(), nodes, delivery, admission=admission, control_planes=control_planes)
     except PermissionError as error:
         raise LocalClusterError(f"{directory} is another user's: {error}") from None
 
 
-def _run(directory: Path, nodes: int, delivery: str, *, admission: bool) -> None:
+def _run(directory: Path, nodes: int, delivery: str, *, admission: bool, control_planes: int) -> None:
     folder.clear(directory)
     engine = deliveries.named(delivery)
     say = _clock()
@@ -42,6 +42,7 @@ def _run(directory: Path, nodes: int, delivery: str, *, admission: bool) -> None
     say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
     with cluster, Keeper(_Noting(directory)) as keeper:
         keeper.keep(cluster.servers)
+        cluster.make_control_plane(control_planes)
         say(f"the cluster is ready: {nodes} nodes at {cluster.url}")
         access.write_secret(directory / folder.KUBECONFIG, cluster.kubeconfig.read_text())
         with (

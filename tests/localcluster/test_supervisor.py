@@ -35,9 +35,10 @@ SERVERS = 9
 def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     """After up the printed kubeconfig works and all is running; a second up says so; after down nothing is left.
 
-    Down ends everything although some files of the folder were deleted.
+    As many nodes as were asked for belong to the control plane. Down ends everything although some files of the folder
+    were deleted.
     """
-    up = run(directory, "up", "--nodes", "2")
+    up = run(directory, "up", "--nodes", "2", "--control-planes", "1")
     groups = folder.groups(directory)
     kubectl = [
         str(build.servers() / "kubectl"),
@@ -49,6 +50,8 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
         "name",
     ]
     nodes = subprocess.run(kubectl, capture_output=True, text=True, check=True).stdout.split()
+    role = ["-l", "node-role.kubernetes.io/control-plane"]
+    control_plane = subprocess.run([*kubectl, *role], capture_output=True, text=True, check=True).stdout.split()
     again = run(directory, "up")
     other = run(directory, "up", "--delivery", "rabbitmq")
     for name in (folder.PID_FILE, folder.PROCESSES_FILE, folder.KUBECONFIG):
@@ -59,6 +62,7 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     assert f"export KUBECONFIG={directory}/kubeconfig\n" in up.stdout
     assert len(groups) == SERVERS
     assert nodes == ["node/node-1", "node/node-2"]
+    assert control_plane == ["node/node-1"]
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "already up; `make down` ends it")
     assert other.returncode != 0
     assert "another DELIVERY is up; `make down` ends it" in other.stdout + other.stderr
@@ -146,6 +150,15 @@ def test_down_and_status_without_a_cluster_are_no_errors(directory: Path) -> Non
         "not up; `make up` starts it\n",
         0,
     )
+
+
+def test_control_plane_nodes_leave_room_for_pods(directory: Path) -> None:
+    """As many of them as there are nodes is refused at once, with what to change; nothing is started."""
+    up = run(directory, "up", "--nodes", "3", "--control-planes", "3")
+
+    assert (up.returncode, up.stdout) == (1, "")
+    assert up.stderr == "error: CONTROL_PLANES=3 leaves none of NODES=3 for pods: raise NODES\n"
+    assert not folder.running(directory)
 
 
 def test_down_ends_a_start_that_is_under_way(directory: Path) -> None:

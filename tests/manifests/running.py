@@ -30,7 +30,7 @@ class Running(Startable):
 
     def __init__(self, cluster: LocalCluster, objects: list[Manifest], directory: Path) -> None:
         functions, delivery = (f"http://{LOOPBACK}:{port}" for port in (free_port(), free_port()))
-        self.broker_url = delivery
+        self.broker_url, self.functions_url = delivery, functions
         self._urls = functions, delivery
         objects = [item for item in objects if _is_shared(item)]
         (service,) = of_kind(objects, "Service")

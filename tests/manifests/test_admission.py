@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 
 import pytest
 import yaml
 
 from functions.admission.endpoints import SECONDS_TO_ANSWER
+from kube.certificates.injection import INJECT, RULES
 from kube.maintenance.groups import GROUPS
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import MANIFESTS, ROOT, of_kind, overlay, pod_specs
@@ -36,11 +38,17 @@ def test_its_account_may_do_what_the_code_says_and_no_more(installed: LocalClust
 @proves("NMO-18")
 @pytest.mark.parametrize("name", WITH)
 def test_it_is_asked_of_creation_alone_and_its_absence_refuses_nothing(name: str) -> None:
-    """A finalizer must always come off, and a node may be maintained because something is down."""
+    """A finalizer must always come off, and a node may be maintained because something is down.
+
+    Nobody is asked at all before the CA is known, which brings the rules.
+    """
     (configuration,) = of_kind(overlay(name), "ValidatingWebhookConfiguration")
     (webhook,) = configuration["webhooks"]
-    (rule,) = webhook["rules"]
+    (shipped,) = yaml.safe_load((COMPONENT / "webhook.yaml").read_text())["webhooks"]
+    rules = json.loads(configuration["metadata"]["annotations"][RULES])
+    (rule,) = rules
 
+    assert {**webhook, "rules": rules} == shipped != webhook
     assert rule["operations"] == ["CREATE"]
     assert rule["apiGroups"] == [version.partition("/")[0] for version in GROUPS]
     assert rule["resources"] == ["nodemaintenances"]
@@ -63,9 +71,8 @@ def test_server_service_certificate_and_configuration_name_each_other(name: str)
     variables = {item["name"]: item["value"] for item in container["env"]}
     (volume,) = [item for item in pod["spec"]["volumes"] if "secret" in item]
 
-    assert configuration["metadata"]["annotations"] == {
-        "cert-manager.io/inject-ca-from": f"{where['namespace']}/{volume['secret']['secretName']}"
-    }
+    asked = configuration["metadata"]["annotations"][INJECT]
+    assert asked == f"{where['namespace']}/{volume['secret']['secretName']}"
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     assert service["spec"]["ports"][0] == {"protocol": "TCP", "port": where["port"], "targetPort": 8443}
     assert variables == {"CERTIFICATE": "/etc/admission", "PORT": "8443"}

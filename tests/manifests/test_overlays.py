@@ -357,28 +357,6 @@ def test_only_the_way_in_is_open(name: str) -> None:
     assert all(peer.keys() <= {"namespaceSelector", "podSelector"} and peer for peer in opened)
 
 
-@proves("DRN-15")
-def test_of_two_installs_only_the_last_one_may_act(one_after_another: LocalCluster) -> None:
-    """DRN-15: they share the names of their cluster-wide bindings, so the accounts of the first lose their rights."""
-    asked = ("patch", "nodes"), ("watch", "nodemaintenances.nodemaintenance.medik8s.io")
-
-    def may(namespace: str, account: str) -> list[bool]:
-        user = f"--as=system:serviceaccount:{namespace}:{account}"
-        answers = [
-            one_after_another.kubectl("auth", "can-i", *what, user, check=False).stdout.strip() for what in asked
-        ]
-        return [answer == "yes" for answer in answers]
-
-    one_after_another.kubectl("apply", SPARING, "-k", MANIFESTS / "overlays" / "knative")
-    assert [may("node-maintenance", "cordon"), may("node-maintenance", "sources")] == [[True, False], [False, True]]
-
-    one_after_another.kubectl("apply", SPARING, "-k", MANIFESTS / "overlays" / "hyperconverged")
-
-    assert [may("node-maintenance", "cordon"), may("node-maintenance", "sources")] == [[False, False], [False, False]]
-    assert may("kubevirt-hyperconverged", "functions") == [True, False]
-    assert may("kubevirt-hyperconverged", "sources") == [False, True]
-
-
 @proves("DRN-15", "DRN-15a", "X-7")
 def test_the_install_beside_hyperconverged_drains_by_an_object_of_the_oldest_api(
     one_after_another: LocalCluster, tmp_path: Path

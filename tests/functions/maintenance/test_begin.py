@@ -8,6 +8,7 @@ import pytest
 
 from eventing import events
 from functions.data import data_of
+from functions.installs import CLAIMS
 from functions.maintenance import subject
 from kube.maintenance import leases
 from kube.maintenance import objects as m
@@ -85,7 +86,8 @@ def test_a_duplicate_writes_nothing_and_says_the_same(functions: Functions, work
 
 
 def test_what_is_read_is_read_once(functions: Functions, work: Workload) -> None:
-    """Six requests; a duplicate counts no pods and writes nothing."""
+    """Six requests, while it is known which install acts; a duplicate counts no pods and writes nothing."""
+    CLAIMS.confirm(functions.clusters["begin"])
     node = work.node()
     item = work.maintenance(node)
     path, event = m.path(item), added(item)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -10,6 +13,7 @@ import pytest
 
 from eventing import events
 from functions.data import data_of
+from functions.serving import handler
 from kube.door.api import absent_ok
 from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
@@ -17,11 +21,21 @@ from kube.maintenance import quorum
 from kube.maintenance.groups import KUBEVIRT
 from kube.maintenance.leases import LEASES
 from kube.nodes import node_path
+from localcluster import access
+from localcluster.cluster import LocalCluster
+from tests.faults import RESET, SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import added
 from tests.proofs import proves
+from tests.sources import ROOT
 from tests.workload import Audit, Workload, written
 
+LOOK = (
+    *("get leases", "create leases", "patch leases"),
+    *("list nodes", "get poddisruptionbudgets", "list nodemaintenances"),
+)
+"""What `begin` asks on a control-plane node beside the usual; the lease is there or not."""
+FAULTS = {"500": Fault(500, "as the test wants it"), "503": Fault(503, "so, too"), "reset": RESET, "silence": SILENCE}
 REFUSED = "can not put master/control-plane node into maintenance at this moment"
 
 
@@ -35,6 +49,12 @@ def plane(work: Workload, admin: Cluster, alone: None) -> Iterator[list[str]]:
     for name in names:
         admin.patch(node_path(name), {"metadata": {"labels": {quorum.CONTROL_PLANE[0]: None}}})
     admin.run(absent_ok(admin.api.request("DELETE", quorum.LEASE_PATH)))
+
+
+@pytest.fixture
+def answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a function wait for the API server for less than it may."""
+    monkeypatch.setattr(handler, "SECONDS_TO_ANSWER", 0.8)
 
 
 @proves("NMO-18", "NMO-23")
@@ -110,3 +130,63 @@ def test_one_that_has_begun_waits_for_nobody(
     admin.patch(quorum.LEASE_PATH, {"spec": taken["spec"]})
 
     assert functions.begin(item).get_type() == events.MAINTENANCE_BEGUN
+
+
+@proves("NMO-23")
+@pytest.mark.usefixtures("answers_soon")
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("request_of_it", LOOK)
+def test_a_look_that_is_spoiled_begins_nothing_that_would_break_the_quorum(
+    functions: Functions,
+    spoiled: Functions,
+    faults: Faults,
+    work: Workload,
+    plane: list[str],
+    admin: Cluster,
+    request_of_it: str,
+    kind: str,
+) -> None:
+    """Half a look is none: a second node does not begin by it, and the first begins when it is cured."""
+    first, second = work.maintenance(plane[0]), work.maintenance(plane[1], KUBEVIRT)
+    functions.begin(first)
+    if request_of_it == "create leases":
+        admin.run(absent_ok(admin.api.request("DELETE", quorum.LEASE_PATH)))
+    faults.spoil(lambda request: FAULTS[kind] if request.rpartition(" ")[0] == request_of_it else None)
+
+    spoiled.post("begin", added(second))
+    faults.speak_again()
+
+    assert not m.has_begun(work.again(second))
+    expired(admin)
+    reply = functions.answer("begin", added(second))
+    assert reply is not None
+    assert str(data_of(reply)["error"]).startswith(REFUSED)
+
+
+@proves("NMO-23", "X-2")
+@pytest.mark.parametrize("writes", [1, 2, 3])
+def test_one_that_is_killed_between_two_writes_holds_nobody_up_for_long(
+    functions: Functions, work: Workload, plane: list[str], admin: Cluster, quiet: LocalCluster, writes: int
+) -> None:
+    """After the lease of the control plane, the node's lease, and the object: others wait until the lease is over, it
+    goes on at once when its event comes again, and the quorum stands."""
+    first, second = work.maintenance(plane[0]), work.maintenance(plane[1])
+    kubeconfig = quiet.kubeconfig_for(access.service_account("begin"))
+    command = [sys.executable, "-m", "tests.functions.maintenance.dying", str(kubeconfig), m.path(first), str(writes)]
+
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert m.has_begun(work.again(first)) is (writes == 3)
+    assert functions.post("begin", added(second)).status_code == 503
+    assert functions.begin(first).get_type() == events.MAINTENANCE_BEGUN
+    expired(admin)
+    reply = functions.answer("begin", added(second))
+    assert reply is not None
+    assert str(data_of(reply)["error"]).startswith(REFUSED)
+
+
+def expired(admin: Cluster) -> None:
+    """Let the lease's time be over, whoever held it."""
+    if admin.run(absent_ok(admin.api.get(quorum.LEASE_PATH))):
+        admin.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})

@@ -9,6 +9,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from functions.data import data_of
+from functions.installs import CLAIMS
 from functions.maintenance.guard import AGAIN
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import EVENTS
@@ -80,7 +81,11 @@ def test_a_drift_is_told_whomever_the_label_names(functions: Functions, work: Wo
 
 
 def test_between_cordon_and_taint_one_list_suffices(functions: Functions, work: Workload) -> None:
-    """Rule 10: in each drain the update comes by here that adds the cluster's own taint to the cordon."""
+    """Rule 10: in each drain the update comes by here that adds the cluster's own taint to the cordon.
+
+    It is known which install acts: that is asked once a minute.
+    """
+    CLAIMS.confirm(functions.clusters["guard"])
     node = work.node()
     functions.chain(work.maintenance(node), "begin", "cordon")
     hint = node_updated(work.read_node(node))

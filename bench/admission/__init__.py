@@ -1,0 +1,1 @@
+"""How long the API server waits for the webhook, beside a server that judges nothing."""

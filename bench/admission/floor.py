@@ -1,0 +1,34 @@
+"""A webhook that reads nothing and allows everything: what HTTPS, JSON and this machine cost anyway.
+
+`python -m bench.admission.floor FOLDER HOST` serves with the certificate in the folder, prints its port, and ends with
+SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+from functions.serving.secure import serving, until_told
+from kube.admission.reviews import answer, question
+
+
+async def allow(request: web.Request) -> web.Response:
+    """The review that allows what is asked about."""
+    return web.json_response(answer(question(await request.json())))
+
+
+async def main(folder: Path, host: str) -> None:
+    """Serve until told to end."""
+    application = web.Application()
+    application.router.add_post("/validate", allow)
+    async with serving(application, folder, 0, host) as port:
+        print(port, flush=True)
+        await until_told()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

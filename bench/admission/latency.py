@@ -1,0 +1,88 @@
+"""What a creation waits for the webhook: on a small cluster, and among a thousand nodes and 500 maintenances."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench import costs
+from bench.admission.questions import Waits, ask
+from bench.cases import Case
+from bench.load import Load
+from bench.rig import Rig
+from bench.stopwatch import ROOT
+from localcluster.admission.webhook import CONFIGURATIONS
+from localcluster.servers import LOOPBACK
+
+Figure = tuple[str, float, float | None]
+"""What, value, limit."""
+RATE, SECONDS = 50, 10
+WATCHED, LISTED = 20.0, 150.0
+"""Milliseconds that one in a hundred may exceed: where `validate` answers from what it watches, and where it lists."""
+PODS = 100
+FREE = 100
+"""Nodes that are asked about in turn."""
+
+
+def measure(rig: Rig, name: str, free: Sequence[str], taken: Sequence[str]) -> list[Figure]:
+    """The figures of each kind of answer; `free` are nodes in no maintenance, `taken` such as are in one."""
+    [full, *empty] = free
+    load = Load(rig.cluster, Case(name, pods=PODS), [full], full)
+    load.fill()
+    answered = {
+        "refused, an unknown node": (["nobody-knows-it"], WATCHED),
+        **({"refused, a second maintenance": (list(taken[:FREE]), WATCHED)} if taken else {}),
+        "allowed, a node without pods": (empty[:FREE], WATCHED),
+        f"warned, a node with {PODS} pods": ([full], LISTED),
+    }
+    load_average = os.getloadavg()[0]
+    figures: list[Figure] = [("load of the machine at the beginning", round(load_average, 1), None)]
+    with floor(rig) as url:
+        figures += _of("floor", _asked(rig, url, empty[:FREE]), None)
+        for what, (nodes, limit) in answered.items():
+            before = costs.cpu(rig)["validate"]
+            waits = _asked(rig, webhook_url(rig), nodes)
+            figures += _of(what, waits, limit)
+            spent = (costs.cpu(rig)["validate"] - before) / len(waits.milliseconds) * 1000
+            figures.append((f"{what}: milliseconds of a core", round(spent, 1), None))
+        figures += _of("floor, at last", _asked(rig, url, empty[:FREE]), None)
+    load.clear()
+    return figures
+
+
+def webhook_url(rig: Rig) -> str:
+    """Where the API server asks."""
+    [hook] = rig.cluster.get(f"{CONFIGURATIONS}/nodemaintenance-validate")["webhooks"]
+    return str(hook["clientConfig"]["url"])
+
+
+@contextmanager
+def floor(rig: Rig) -> Iterator[str]:
+    """Give the address of the floor, which shows the webhook's own certificate."""
+    command = [sys.executable, "-m", "bench.admission.floor", str(_certificates(rig)), LOOPBACK]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout  # noqa: S101 - it is a pipe
+        try:
+            yield f"https://{LOOPBACK}:{int(process.stdout.readline())}/validate"
+        finally:
+            process.terminate()
+
+
+def _certificates(rig: Rig) -> Path:
+    return rig.directory / "product" / "admission"
+
+
+def _asked(rig: Rig, url: str, nodes: Sequence[str]) -> Waits:
+    return asyncio.run(ask(url, _certificates(rig) / "ca.crt", nodes, RATE, SECONDS))
+
+
+def _of(what: str, waits: Waits, limit: float | None) -> list[Figure]:
+    return [
+        (f"{what}: milliseconds, median", round(waits.median, 1), None),
+        (f"{what}: milliseconds, 99 of 100", round(waits.p99, 1), limit),
+    ]

@@ -1,0 +1,41 @@
+"""Questions at a pace, and what is made of their waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bench.admission.questions import Waits, paced, review
+from kube.admission.reviews import question
+from kube.paths import Object
+
+
+def test_one_in_a_hundred_exceeds_the_99th_percentile() -> None:
+    waits = Waits([float(number) for number in range(100, 0, -1)])
+
+    assert (waits.median, waits.p99) == (50.5, 100.0)
+    assert Waits([1.0] * 98 + [7.0, 9.0]).p99 == 9.0
+    assert Waits([1.0] * 198 + [7.0, 9.0]).p99 == 7.0
+    assert Waits([3.0]).p99 == 3.0
+
+
+def test_a_slow_answer_holds_up_no_other_question() -> None:
+    """All are asked in their time, though the first is answered last; its wait counts from when it was due."""
+    asked: list[int] = []
+
+    async def one(number: int) -> Object:
+        asked.append(number)
+        while number == 0 and len(asked) < 5:
+            await asyncio.sleep(0)
+        return {"allowed": number != 1, "warnings": ["w"] if number == 2 else []}
+
+    waits = asyncio.run(paced(one, 1000, 5))
+
+    assert asked == [0, 1, 2, 3, 4]
+    assert (len(waits.milliseconds), waits.refused, waits.warned) == (5, 1, 1)
+    assert max(waits.milliseconds) >= 4.0
+
+
+def test_a_question_is_one_that_the_webhook_judges() -> None:
+    asked = question(review("node-7", 3))
+
+    assert (asked.uid, asked.creates, asked.object["spec"]["nodeName"]) == ("question-3", True, "node-7")

@@ -1,0 +1,97 @@
+"""The API server asks a webhook from the moment that its CA is known, and not before."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kube.certificates.injection import INJECT, RULES
+from kube.paths import NAMESPACE, Object
+from localcluster.processes import await_ready
+from tests.functions.certificates.conftest import MAPS, WEBHOOKS, Certificates
+from tests.functions.conftest import Functions
+from tests.functions.hints import tick
+from tests.proofs import proves
+
+RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+_numbers = itertools.count(1)
+
+
+class Called:
+    """A door that counts who knocks, and opens to nobody: what matters is whether the API server comes."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.times = 0
+        threading.Thread(target=self._count, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self._socket.getsockname()[1]}/"
+
+    def _count(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return  # closed: the test is over
+            self.times += 1
+            connection.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def doors() -> Iterator[tuple[Called, Called]]:
+    """Give two of them."""
+    pair = Called(), Called()
+    yield pair
+    for door in pair:
+        door.close()
+
+
+def hook(name: str, url: str, rules: list[Object]) -> Object:
+    """One that asks about the ConfigMaps of the test alone, and whose absence refuses nothing."""
+    versions = {"admissionReviewVersions": ["v1"], "sideEffects": "None"}
+    chosen = {"objectSelector": {"matchLabels": {"test": "order"}}, "rules": rules}
+    return {
+        "name": name,
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": 2,
+        "clientConfig": {"url": url},
+        **versions,
+    } | chosen
+
+
+@proves("NMO-18", "OSV-23")
+def test_nobody_is_asked_before_the_ca_stands_in_the_configuration(
+    functions: Functions, certificates: Certificates, doors: tuple[Called, Called]
+) -> None:
+    """Beside one with rules, which shows that the API server has read the configuration; then both are asked."""
+    known, waiting = doors
+    hooks = [hook("known.example.com", known.url, [RULE]), hook("waiting.example.com", waiting.url, [])]
+    annotations = {INJECT: f"{NAMESPACE}/validate", RULES: json.dumps([RULE])}
+    metadata = {"name": "nodemaintenance-validate", "annotations": annotations}
+    certificates.admin.create(WEBHOOKS, {"metadata": metadata, "webhooks": hooks})
+
+    def asks(door: Called) -> bool:
+        labels = {"test": "order"}
+        name = f"order-{next(_numbers)}"
+        certificates.admin.dry_run().create(MAPS, {"metadata": {"name": name, "labels": labels}})
+        return bool(door.times)
+
+    await_ready("a configuration that is read", lambda: asks(known), [])
+    assert waiting.times == 0
+    certificates.add("validate", "ours")
+
+    functions.answer("renew-certificates", tick())
+
+    await_ready("rules", lambda: asks(waiting), [])
+    written = certificates.admin.get(f"{WEBHOOKS}/nodemaintenance-validate")["webhooks"]
+    assert all(webhook["clientConfig"]["caBundle"] and webhook["rules"] for webhook in written)

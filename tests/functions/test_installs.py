@@ -1,0 +1,123 @@
+"""One install acts: while another one has the claim, no function that hears of something does anything (DRN-15)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from functions import installs as acting
+from kube import installs
+from kube.door.api import absent_ok
+from kube.door.sync_client import Cluster
+from kube.installs import Account
+from kube.maintenance import objects as m
+from kube.paths import LEASES, Object
+from tests.functions.conftest import Functions
+from tests.functions.hints import added, node_updated, said, tick, updated
+from tests.proofs import proves
+from tests.workload import Workload, audit, written
+
+OURS, THEIRS = Account("node-maintenance", "resync"), Account("kubevirt-hyperconverged", "functions")
+ACCOUNTS = f"/api/v1/namespaces/{THEIRS.namespace}/serviceaccounts"
+
+
+@pytest.fixture(autouse=True)
+def theirs(admin: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The other install's account is there; nobody has the claim, before and after, and nothing is known of it yet."""
+    namespaces = "/api/v1/namespaces"
+    if admin.run(absent_ok(admin.api.get(f"{namespaces}/{THEIRS.namespace}"))) is None:
+        admin.create(namespaces, {"metadata": {"name": THEIRS.namespace}})
+    if admin.run(absent_ok(admin.api.get(THEIRS.path))) is None:
+        admin.create(ACCOUNTS, {"metadata": {"name": THEIRS.name}})
+    monkeypatch.setattr(acting, "CLAIMS", acting.Claims())
+    drop(admin)
+    yield
+    drop(admin)
+
+
+def drop(admin: Cluster) -> None:
+    found = admin.run(absent_ok(admin.api.get(installs.CLAIM_PATH)))
+    if found:
+        admin.delete(installs.CLAIM_PATH, uid=found["metadata"]["uid"])
+
+
+def taken_by(admin: Cluster, account: Account) -> None:
+    admin.create(LEASES, installs.claim_of(account, datetime.now(timezone.utc)))
+
+
+def hints(work: Workload, maintenance: Object, node: str) -> dict[str, CloudEvent]:
+    """Function → something that it hears of from a source, or that follows from that, and acts on."""
+    closed = work.read_node(node)
+    opened = {**closed, "spec": {**closed["spec"], "unschedulable": False, "taints": []}}
+    return {
+        "begin": added(work.maintenance(work.node())),
+        "evict": said(events.PODS_GONE, maintenance),
+        "status": said(events.PODS_GONE, maintenance),
+        "guard": node_updated(opened),
+        "restore": updated(work.again(maintenance)),
+        "resync": tick(),
+    }
+
+
+@proves("DRN-15")
+def test_while_another_install_has_the_claim_nothing_is_written(
+    functions: Functions,
+    work: Workload,
+    admin: Cluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever is heard of; and as soon as nobody has it, the same is acted on."""
+    taken_by(admin, OURS)
+    node = work.node()
+    work.pods(node, "web")
+    maintenance = work.maintenance(node)
+    functions.prepare(maintenance)
+    work.delete(m.path(maintenance))
+    heard = hints(work, maintenance, node)
+    drop(admin)
+    taken_by(admin, THEIRS)
+    monkeypatch.setattr(acting, "CLAIMS", acting.Claims())
+    seen = audit(work.local)
+
+    with caplog.at_level(logging.WARNING):
+        answers = {name: functions.answer(name, event) for name, event in heard.items()}
+
+    assert set(answers.values()) == {None}
+    assert {(verb, kind) for verb, kind, _ in written(seen.writes_by())} == {("create", "events")}
+    (message,) = {record.message for record in caplog.records if "does not act" in record.message}
+    (event,) = admin.list(installs.EVENTS, fields=f"involvedObject.name={installs.CLAIM}")["items"]
+    assert event["message"] == message
+    drop(admin)
+    assert functions.answer("restore", heard["restore"]) is not None
+    assert functions.answer("begin", heard["begin"]) is not None
+
+
+@proves("DRN-15")
+def test_who_ticks_first_takes_the_claim_and_keeps_it(functions: Functions, admin: Cluster) -> None:
+    """One write; at the next ticks none."""
+    functions.answer("resync", tick())
+    claim = admin.get(installs.CLAIM_PATH)
+
+    functions.answer("resync", tick())
+
+    assert installs.holder(claim) == OURS
+    assert admin.get(installs.CLAIM_PATH) == claim
+
+
+@proves("DRN-15")
+def test_the_claim_of_an_account_that_is_gone_is_taken_over(functions: Functions, admin: Cluster) -> None:
+    """Not before, and with no request of anybody."""
+    taken_by(admin, THEIRS)
+    functions.answer("resync", tick())
+    kept = installs.holder(admin.get(installs.CLAIM_PATH))
+    admin.delete(THEIRS.path, uid=admin.get(THEIRS.path)["metadata"]["uid"])
+
+    functions.answer("resync", tick())
+
+    assert (kept, installs.holder(admin.get(installs.CLAIM_PATH))) == (THEIRS, OURS)
