@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from localcluster import access
@@ -15,26 +16,40 @@ from localcluster.servers import DIRECT, LOOPBACK, ROOT
 INSTALLED = ROOT / "manifests" / "local"
 V1ALPHA1 = ROOT / "manifests" / "v1alpha1" / "crd.yaml"
 FLOW = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
+MUTEX = ROOT / "manifests" / "components" / "mutex"
+MUTEX_KINDS = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
 
-def install(cluster: LocalCluster, *, v1alpha1: bool = False) -> None:
-    """Apply the CRDs, on request the oldest too, the namespace and the RBAC; wait until the new kinds are served."""
+def install(cluster: LocalCluster, *, v1alpha1: bool = False, mutex: bool = False) -> None:
+    """Apply the CRDs, on request the oldest and the mutex's too, namespaces and RBAC; wait until they are served."""
     cluster.kubectl("apply", "--server-side", "-k", INSTALLED)
     if v1alpha1:
         cluster.kubectl("apply", "--server-side", "-f", V1ALPHA1)
+    if mutex:
+        cluster.kubectl("apply", "--server-side", "-k", MUTEX / "local")
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
     for group in ("medik8s", "kubevirt"):  # established is not yet served; kubectl asks again until it is
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
+    for kind in MUTEX_KINDS if mutex else ():
+        cluster.kubectl("get", kind, "-A")
 
 
 class Product(Startable):
     """The functions and the delivery: each can be stopped, killed and started again, on the same ports.
 
     In: a cluster with the manifests installed, and a folder for logs and databases; where the delivery calls the
-    functions, and what API server they ask, when something stands between.
+    functions, and what API server they ask, when something stands between; the manifests that the delivery reads.
     """
 
-    def __init__(self, cluster: LocalCluster, directory: Path, *, called_at: str = "", asking: str = "") -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        directory: Path,
+        *,
+        called_at: str = "",
+        asking: str = "",
+        flow: Sequence[Path] = FLOW,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         functions_port, delivery_port = free_port(), free_port()
         self.functions_url = f"http://{LOOPBACK}:{functions_port}"
@@ -43,6 +58,7 @@ class Product(Startable):
         self.database = directory / "delivery.db"
         self.functions_log = directory / "functions.log"
         self.delivery_log = directory / "delivery.log"
+        self._flow = flow
         self._called_at = called_at or self.functions_url
         identity = cluster.kubeconfig_for(access.service_account("functions"))
         if asking:
@@ -53,7 +69,7 @@ class Product(Startable):
         self.delivery = self._delivery(cluster, delivery_port)
 
     def _delivery(self, cluster: LocalCluster, port: int) -> Server:
-        manifests = [word for folder in FLOW for word in ("--manifests", folder)]
+        manifests = [word for folder in self._flow for word in ("--manifests", folder)]
         where = ("--functions", self._called_at, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
         environment = {
             **DIRECT,
