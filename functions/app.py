@@ -33,7 +33,7 @@ from functions.mutex import (
     resync_runs,
     run_job,
 )
-from functions.mutex.subject import unanswered
+from functions.mutex.subject import patience, unanswered
 from functions.serving import health
 from functions.serving.attempts import Publisher
 from functions.serving.function import Function
@@ -42,7 +42,6 @@ from functions.serving.looks import Looks
 from functions.serving.tracing import Spans, wanted
 from kube.door.eviction_pace import per_second
 from kube.door.sync_client import Cluster
-from kube.mutex.overdue import patience
 
 FUNCTIONS = {
     function.name: function

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kube.door.api import MERGE_PATCH
 from kube.door.api_errors import ApiError
 from kube.door.sync_client import Cluster
 from kube.mutex.pools import CLUSTER_VERSIONS, POOLS
@@ -70,9 +69,11 @@ class FakeCvo:
             "desired": {"version": version, "image": IMAGE},
             "observedGeneration": 1,
             "versionHash": "x",
-            "availableUpdates": [],
+            "availableUpdates": None,
         }
-        self._admin.patch(f"{CLUSTER_VERSIONS}/version/status", {"status": status}, MERGE_PATCH)
+        path = f"{CLUSTER_VERSIONS}/version"
+        whole = {**self._admin.get(path), "status": status}  # a patch cannot write the nulls that its schema requires
+        self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=whole))
 
 
 class FakeMco:

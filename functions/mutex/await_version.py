@@ -17,13 +17,12 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.announcing import announce
-from functions.mutex.subject import Ongoing, Replies, hinted, log_about, now, ongoing, telling
+from functions.mutex.subject import Ongoing, Replies, hinted, log_about, now, ongoing, patience, telling
 from kube.door.api import absent_ok
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup, run_record, versions
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import Verdict
-from kube.mutex.overdue import patience
 from kube.mutex.run_record import Stage
 from kube.nodes import node_path
 from kube.paths import Object

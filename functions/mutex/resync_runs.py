@@ -22,11 +22,11 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.events import Reference
 from functions.hints import LookingAtState
-from functions.mutex.subject import log_about, now
+from functions.mutex.subject import log_about, now, patience
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup, overdue, run_record
 from kube.mutex.objects import RULE, TARGET, collection, has_finalizer
-from kube.mutex.overdue import Due, patience
+from kube.mutex.overdue import Due
 from kube.mutex.world import World
 from kube.paths import Object
 

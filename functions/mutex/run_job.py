@@ -3,8 +3,8 @@
 A Job's name is the same each time, so that none is created twice; what became of it is recorded before the next one is
 created (MUT-40, MUT-42). One that failed, or vanished before its result was known, stops the run (MUT-46, MUT-47).
 
-In: `pools.edited`, `job.due`, `node.upgraded`, `node.cleaned`; an updated or deleted Job, by reference. Out:
-`node.cleared`, `node.cleaned`, `run.completed`, `run.stopped`.
+In: `pools.edited`, `job.due`, `node.upgraded`, `node.cleaned`; an updated or deleted Job, by reference.
+Out: `node.cleared`, `node.cleaned`, `run.completed`, `run.stopped`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get, patch;
 jobs get, create in node-upgrade-mutex-operator; events create in node-upgrade-mutex-operator.
 """

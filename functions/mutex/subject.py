@@ -37,6 +37,8 @@ from kube.mutex.validation import CONFIG_VALIDATED
 from kube.paths import Object
 
 Replies = list[BaseCloudEvent]
+UPGRADE_SECONDS = 6000
+"""As long as the document's operator waits for one node: 100 times a minute."""
 Step = Callable[[BaseCloudEvent, Cluster], Replies]
 log = logging.getLogger("functions")
 OF_STAGE = {
@@ -50,6 +52,14 @@ OF_STAGE = {
     Stage.DONE: events.RUN_COMPLETED,
 }
 """How far a run is → the event that brings it on."""
+
+
+def patience(environment: Mapping[str, str]) -> float:
+    """Seconds that a released node has for its upgrade (MUT-45). Raises `ValueError` for what is no number of them."""
+    told = environment.get("MUTEX_UPGRADE_SECONDS") or str(UPGRADE_SECONDS)
+    if not (told.isascii() and told.isdecimal() and len(told) < 9):
+        raise ValueError(f"MUTEX_UPGRADE_SECONDS={told} is no number of seconds")
+    return float(told)
 
 
 def now() -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from enum import Enum
 
@@ -24,10 +24,6 @@ from kube.nodes import is_labelled
 
 SLOT_SECONDS, SLOTS = 15, 40
 """A tick, and the ticks of ten minutes: once in that time all is looked at, whatever is known of it (MUT-30)."""
-
-
-UPGRADE_SECONDS = 6000
-"""As long as the document's operator waits for one node: 100 times a minute."""
 
 
 class Due(Enum):
@@ -196,11 +192,3 @@ def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
 def needs_jobs(run: Item) -> bool:
     """Whether it has to be known how Jobs stand to tell what it waits for."""
     return is_active(run) and not is_deleting(run)
-
-
-def patience(environment: Mapping[str, str]) -> float:
-    """Seconds that a released node has for its upgrade (MUT-45). Raises `ValueError` for what is no number of them."""
-    told = environment.get("MUTEX_UPGRADE_SECONDS") or str(UPGRADE_SECONDS)
-    if not (told.isascii() and told.isdecimal() and len(told) < 9):
-        raise ValueError(f"MUTEX_UPGRADE_SECONDS={told} is no number of seconds")
-    return float(told)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
+import sqlite3
+import time
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 from eventing.replay.again import post
+from kube.door.api import JSON_PATCH
 from kube.door.sync_client import Cluster
 from kube.mutex import pools
+from kube.mutex.jobs import NODE_ANNOTATION, RULE_ANNOTATION
 from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RULE_LABEL, RUN, RUN_LABEL, TARGET, collection, path_of
 from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import NODES, node_path
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
+from localcluster.processes import await_ready
 from localcluster.product import Product
 from tests.functions.hints import tick
 from tests.openshift import FakeCvo, pool
-from tests.waiting import wait_for
+from tests.waiting import until, wait_for
 from tests.workload import Audit, audit
 
-NUMBERS = itertools.count(1)
+LEFT = "SELECT count(*) FROM delivery"
 OLD, NEW = "4.15.9", "4.16.4"
 SECONDS = 60.0
 
@@ -93,8 +98,26 @@ class Stage:
         return wait_for(self.admin, path, predicate, seconds)
 
     def tick(self) -> None:
-        """Send a tick now."""
+        """Send a tick now; return when the delivery has nothing left of it."""
         post(tick(), self.product.broker_url)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the delivery has nothing left."""
+        with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
+            await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
+
+    def amend(self, rule: str) -> None:
+        """Give a rule Jobs that the API server takes."""
+        spec = {"jobSpec": job_spec()}
+        self.admin.patch(path_of(RULE, NAMESPACE, rule), {"spec": spec})
+
+    def seconds_to_cleanup(self, node: str, version: str) -> float:
+        """Write a node's version; the seconds until the first cleanup Job is there."""
+        started = time.monotonic()
+        self.admin.patch(node_path(node), {"metadata": {"labels": {VERSION_LABEL: version}}})
+        until(self.admin, self.jobs, lambda jobs: any(name.startswith("cleanup-") for name in jobs))
+        return time.monotonic() - started
 
     def node(self, name: str) -> Object:
         """A node as it is now."""
@@ -110,6 +133,29 @@ class Stage:
         return {each["metadata"]["name"]: {**each["spec"]["nodeSelector"], "paused": each["spec"].get("paused")}
                 for each in found}  # fmt: skip
 
+    def claims(self) -> list[str]:
+        """By whom each pool is claimed."""
+        return [pools.claimed_by(pool) for pool in self.admin.list(pools.POOLS)["items"]]
+
+    def pool_path(self, name: str) -> str:
+        """Path of a pool."""
+        return pools.pool_path(name)
+
+    def edit_pool(self, name: str, spec: Object) -> None:
+        """Write these fields of a pool as who replaces it by his file: lists and all."""
+        change = [{"op": "add", "path": f"/spec/{field}", "value": value} for field, value in spec.items()]
+        self.admin.patch(pools.pool_path(name), change, JSON_PATCH)
+
+    def upgrade(self, node: str, version: str = NEW) -> None:
+        """Write a node's version, as the machine-config-operator does in the end."""
+        self.admin.patch(node_path(node), {"metadata": {"labels": {VERSION_LABEL: version}}})
+
+    def ungate(self, node: str) -> None:
+        """Take the labels of all rules off a node, as somebody's hand would."""
+        labels = self.node(node)["metadata"]["labels"]
+        gone = {name: None for name in labels if name.startswith(RULE_LABEL)}
+        self.admin.patch(node_path(node), {"metadata": {"labels": gone}})
+
     def labelled(self) -> set[str]:
         """The nodes that carry any label of a run."""
         items = self.admin.list(NODES)["items"]
@@ -118,6 +164,28 @@ class Stage:
             for node in items
             if any(name.startswith(RULE_LABEL) or name == RUN_LABEL for name in node["metadata"].get("labels") or {})
         }
+
+    def end_job(self, node: str, rule: str, phase: str = "Succeeded") -> None:
+        """Have the pod of a node's newest Job of this rule end; the Job's pods wait for an hour by themselves."""
+
+        def newest(jobs: dict[str, Object]) -> list[str]:
+            mine = [
+                job
+                for job in jobs.values()
+                if told(job) == (node, rule) and not job.get("status", {}).get("conditions")
+            ]
+            return [job["metadata"]["name"] for job in mine]
+
+        (name,) = newest(until(self.admin, self.jobs, lambda jobs: bool(newest(jobs)), SECONDS, labels=RUN_LABEL))
+        where = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        pods = until(
+            self.admin,
+            where,
+            lambda found: any(pod["status"].get("phase") == "Running" for pod in found.values()),
+            labels=f"job-name={name}",
+        )
+        for pod in pods:
+            self.admin.patch(f"{where}/{pod}/status", {"status": {"phase": phase}})
 
     def created(self) -> list[Object]:
         """The Jobs of runs."""
@@ -140,6 +208,12 @@ class Stage:
             self.admin.run(self.admin.api.request("DELETE", where, body=background))
         for node in self.admin.list(NODES, labels=WORKER)["items"]:
             self.delete(node_path(node["metadata"]["name"]))
+
+
+def told(job: Object) -> tuple[str, str]:
+    """The node and the name of the rule that a Job is for."""
+    annotations = job["metadata"]["annotations"]
+    return annotations[NODE_ANNOTATION], annotations[RULE_ANNOTATION].partition("/")[2]
 
 
 def job_spec(delay: str = "", **more: Any) -> Object:
