@@ -12,11 +12,10 @@ from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
 from tests.manifests import wiring
 from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, text
+from tests.sources import OPT_IN
 
 CONSUMES = {name: function.consumes for name, function in FUNCTIONS.items()}
-MUTEX = {name for name, function in FUNCTIONS.items() if ".mutex." in function.step.__module__}
-"""Steps of a component that no overlay has."""
-ALWAYS = {name: kinds for name, kinds in CONSUMES.items() if name not in {"renew-certificates", *MUTEX}}
+ALWAYS = {name: kinds for name, kinds in CONSUMES.items() if name not in {"renew-certificates", *OPT_IN}}
 PODSOURCE = {events.PODS_GONE, events.BUDGET_OPENED}
 SAID = {events.MAINTENANCE_FAILED, *PODSOURCE}.union(*(function.emits for function in FUNCTIONS.values()))
 
