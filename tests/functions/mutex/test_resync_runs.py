@@ -60,6 +60,8 @@ def test_while_a_job_runs_or_a_node_is_upgraded_nothing_is_said(upgrade: Upgrade
     upgrade.answer("run-job", events.JOB_DUE)
     assert said(upgrade) == [events.NODE_CLEARED]
     upgrade.answer("release-node", events.NODE_CLEARED)
+    assert said(upgrade) == [events.TARGET_FOUND]  # the node has left its pool
+    upgrade.judge()
     assert said(upgrade) == []
     upgrade.label(upgrade.nodes[0], {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
     assert said(upgrade) == [events.NODE_RELEASED]
