@@ -1,9 +1,10 @@
 """The vocabulary: every event type with its meaning and data, and the one way to make an event from its cause.
 
-All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node`, `maintenance` (uid), `partitionkey` (the
-node's name: order per node where the broker keeps order), `cause` (id of the event it answers), `traceparent`
-(`eventing.traces`) and, when the cause has them, the marks of a replay (`eventing.marks`). Their data is
-`{"maintenance": {apiVersion, name, uid}, "node": name}` plus what is named below.
+All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node` where they are about one, `maintenance`, `run`,
+`rule` or `target` (the uid of what they are about), `partitionkey` (the node's name, or that uid: order where the
+broker keeps order), `cause` (id of the event it answers), `traceparent` (`eventing.traces`) and, when the cause has
+them, the marks of a replay (`eventing.marks`). Their data is `{"maintenance": {apiVersion, name, uid}, "node": name}`,
+of a run, rule or target that word with its namespace, plus what is named below.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import marks, traces
+from eventing.subjects import SUBJECTS
 
 # Changes in the API server, through ApiServerSource in `mode: Resource`: data is the whole object; extensions
 # kind, apiversion, name, namespace (X-4).
@@ -45,6 +47,28 @@ MAINTENANCE_FAILED = "dev.nodemaintenance.maintenance.failed"
 MAINTENANCE_ENDED = "dev.nodemaintenance.maintenance.ended"
 NODE_RESTORED = "dev.nodemaintenance.node.restored"
 
+# Those of the upgrade mutex, in the order of a run.
+RULE_FOUND = "dev.nodemaintenance.rule.found"
+RULE_CHECKED = "dev.nodemaintenance.rule.checked"
+TARGET_FOUND = "dev.nodemaintenance.target.found"
+TARGET_CHECKED = "dev.nodemaintenance.target.checked"
+RUN_FOUND = "dev.nodemaintenance.run.found"
+RUN_VALIDATED = "dev.nodemaintenance.run.validated"
+UPGRADE_FOUND = "dev.nodemaintenance.upgrade.found"
+POOLS_CLAIMED = "dev.nodemaintenance.pools.claimed"
+POOLS_PAUSED = "dev.nodemaintenance.pools.paused"
+NODES_LABELLED = "dev.nodemaintenance.nodes.labelled"
+POOLS_EDITED = "dev.nodemaintenance.pools.edited"
+JOB_DUE = "dev.nodemaintenance.job.due"
+NODE_CLEARED = "dev.nodemaintenance.node.cleared"
+NODE_RELEASED = "dev.nodemaintenance.node.released"
+NODE_UPGRADED = "dev.nodemaintenance.node.upgraded"
+NODE_CLEANED = "dev.nodemaintenance.node.cleaned"
+RUN_STOPPED = "dev.nodemaintenance.run.stopped"
+RUN_COMPLETED = "dev.nodemaintenance.run.completed"
+RUN_ENDED = "dev.nodemaintenance.run.ended"
+RUN_FINISHED = "dev.nodemaintenance.run.finished"
+
 MEANINGS = {
     MAINTENANCE_FOUND: "a NodeMaintenance waits to begin (seen by resync, or its turn came when another one ended)",
     MAINTENANCE_BEGUN: "finalizer, lease and pod snapshot are in place; data: totalpods, evictionPods",
@@ -63,6 +87,26 @@ MEANINGS = {
     MAINTENANCE_ENDED: "a NodeMaintenance is deleted, or gone, and its node is not restored yet (seen by resync; by "
     "cordon or taint after their write)",
     NODE_RESTORED: "cordon, taints, lease and finalizer are off",
+    RULE_FOUND: "a MutexRule is to be judged (seen by resync-runs)",
+    RULE_CHECKED: "a MutexRule has become valid or invalid, or is gone",
+    TARGET_FOUND: "a MutexTarget is to be judged, or its nodes are others (seen by resync-runs)",
+    TARGET_CHECKED: "a MutexTarget has become valid or invalid, or is gone",
+    RUN_FOUND: "a MutexRunConfig is to be judged (seen by resync-runs)",
+    RUN_VALIDATED: "all that a MutexRunConfig names is there and valid, and it has no run under way",
+    UPGRADE_FOUND: "the control plane is upgraded and a worker is not; data: version",
+    POOLS_CLAIMED: "the pools are the run's, and it is recorded how they were",
+    POOLS_PAUSED: "no pool of the targets upgrades a node",
+    NODES_LABELLED: "each node of the run that is not released carries a label for each rule",
+    POOLS_EDITED: "the canary takes whoever carries none of the labels, the pools of the targets whoever carries all",
+    JOB_DUE: "a Job of a run is to be created, or has ended (seen by resync-runs)",
+    NODE_CLEARED: "all Jobs before a node's upgrade are complete",
+    NODE_RELEASED: "a node's labels are off, so that it is upgraded",
+    NODE_UPGRADED: "a released node carries the wanted version",
+    NODE_CLEANED: "a node is done: its Jobs behind the upgrade are complete, or it is gone",
+    RUN_STOPPED: "a run waits for somebody to resume it; data: error",
+    RUN_COMPLETED: "all nodes of a run are done",
+    RUN_ENDED: "a MutexRunConfig is deleted, or has no upgrade any more, and its pools are still claimed",
+    RUN_FINISHED: "pools and nodes are as they were before the run",
 }
 """Type → its meaning. Everything we emit is here."""
 
@@ -72,8 +116,11 @@ ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 FLAGS = {
     "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, PODS_GONE, NODE_DRAINED, MAINTENANCE_FAILED),
     "more": (NODE_TAINTED, PODS_GONE, BUDGET_OPENED, PODS_EVICTED),
+    "job": (POOLS_EDITED, JOB_DUE, NODE_UPGRADED, NODE_CLEANED),
+    "survey": (RULE_CHECKED, TARGET_CHECKED, RUN_FINISHED),
 }
-"""Extensions, "true" on events of these types: `progress` concerns the status, with `more` pods may be evicted.
+"""Extensions, "true" on events of these types: `progress` concerns the status, with `more` pods may be evicted; with
+`job` a Job may be created, with `survey` some run may go on.
 
 Each broker asks every Trigger of every event, some with a process each: one Trigger for a flag is cheaper than one for
 each type.
@@ -88,21 +135,29 @@ NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
 
 @dataclass(frozen=True)
 class Reference:
-    """One NodeMaintenance object: enough to read it again and to know whether it is still the same one."""
+    """One object that events are about: enough to read it again and to know whether it is still the same one."""
 
     api_version: str
     name: str
     uid: str
+    namespace: str = ""
+    kind: str = "NodeMaintenance"
 
     @classmethod
-    def of(cls, maintenance: Mapping[str, Any]) -> Reference:
-        """The reference to a whole NodeMaintenance object."""
-        metadata = maintenance["metadata"]
-        return cls(maintenance["apiVersion"], metadata["name"], metadata["uid"])
+    def of(cls, item: Mapping[str, Any]) -> Reference:
+        """The reference to a whole object."""
+        metadata, kind = item["metadata"], item.get("kind", "NodeMaintenance")
+        return cls(item["apiVersion"], metadata["name"], metadata["uid"], metadata.get("namespace", ""), kind)
+
+    @property
+    def word(self) -> str:
+        """What an event calls it, in its data and as an extension."""
+        return SUBJECTS[self.kind]
 
     def as_data(self) -> dict[str, str]:
         """The form that travels in event data."""
-        return {"apiVersion": self.api_version, "name": self.name, "uid": self.uid}
+        known = {"apiVersion": self.api_version, "name": self.name, "uid": self.uid}
+        return {**known, "namespace": self.namespace} if self.namespace else known
 
     def as_object(self, node: str) -> dict[str, Any]:
         """What is left of the object when it is gone: whose it was, and that it was about `node`."""
@@ -113,8 +168,8 @@ class Reference:
 def event(
     kind: str,
     step: str,
-    maintenance: Reference,
-    node: str,
+    about: Reference,
+    node: str = "",
     *,
     cause: BaseCloudEvent | None = None,
     seed: str = "",
@@ -122,31 +177,32 @@ def event(
     flags: Iterable[str] = (),
     **extensions: str,
 ) -> CloudEvent:
-    """An event of type `kind` about `maintenance` on `node`, emitted by `step`.
+    """An event of type `kind` about an object, and a node if it is about one, emitted by `step`.
 
-    The id is made of step, type, maintenance, the cause's source and id, and `seed` (what else makes it distinct), so
+    The id is made of step, type, object, the cause's source and id, and `seed` (what else makes it distinct), so
     that the same cause gives the same id. Without cause and seed the id is random.
     """
     origin = f"{cause.get_source()}#{cause.get_id()}" if cause else ""
-    identity = f"{step}|{kind}|{maintenance.uid}|{origin}|{seed}"
+    identity = f"{step}|{kind}|{about.uid}|{origin}|{seed}"
     attributes: dict[str, Any] = {
         "id": str(uuid.uuid5(NAMESPACE, identity) if origin or seed else uuid.uuid4()),
         "source": SOURCE + step,
         "type": kind,
-        "subject": maintenance.name,
+        "subject": about.name,
         "time": datetime.now(timezone.utc),
         "datacontenttype": "application/json",
-        "node": node,
-        "maintenance": maintenance.uid,
-        "partitionkey": node,
+        about.word: about.uid,
+        "partitionkey": node or about.uid,
+        **({"node": node} if node else {}),
         **dict.fromkeys([*_usual_flags(kind), *flags], "true"),
-        traces.EXTENSION: traces.emitted(cause, maintenance.uid),
+        traces.EXTENSION: traces.emitted(cause, about.uid),
         **extensions,
     }
     if cause:
         attributes["cause"] = cause.get_id()
         attributes |= marks.of(cause)
-    return CloudEvent(attributes, {"maintenance": maintenance.as_data(), "node": node, **(data or {})})
+    named = {about.word: about.as_data(), **({"node": node} if node else {})}
+    return CloudEvent(attributes, {**named, **(data or {})})
 
 
 def with_data(event: BaseCloudEvent, data: Mapping[str, Any]) -> CloudEvent:

@@ -16,6 +16,8 @@ from contextvars import ContextVar
 
 from cloudevents.core.base import BaseCloudEvent
 
+from eventing.subjects import SUBJECTS
+
 EXTENSION = "traceparent"
 FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?")
 """W3C Trace Context, 3.2.2: version, trace id, parent id, flags; neither id is all zeros. What a later version
@@ -52,8 +54,8 @@ def emitted(cause: BaseCloudEvent | None, maintenance: str) -> str:
 
 
 def _about(cause: BaseCloudEvent, maintenance: str) -> bool:
-    if cause.get_extension("kind") != "NodeMaintenance":
-        return bool(cause.get_extension("maintenance") == maintenance)
+    if cause.get_extension("kind") not in SUBJECTS:
+        return any(cause.get_extension(word) == maintenance for word in SUBJECTS.values())
     data = cause.get_data()
     metadata = data.get("metadata") if isinstance(data, dict) else None
     return isinstance(metadata, dict) and metadata.get("uid") == maintenance

@@ -18,6 +18,22 @@ from functions.certificates import renew_certificates as certificates
 from functions.certificates.settings import Settings
 from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint
 from functions.maintenance.subject import failed
+from functions.mutex import (
+    await_version,
+    check_rule,
+    check_run,
+    check_target,
+    claim_pools,
+    detect_upgrade,
+    edit_pools,
+    label_nodes,
+    pause_pools,
+    release_node,
+    restore_pools,
+    resync_runs,
+    run_job,
+)
+from functions.mutex.subject import patience, unanswered
 from functions.serving import health
 from functions.serving.attempts import Publisher
 from functions.serving.function import Function
@@ -47,6 +63,44 @@ FUNCTIONS = {
             certificates.EMITS,
             kind="Secret",
             looks=Looks(certificates.LOOKING),
+        ),
+        Function("check-rule", check_rule.check_rule, check_rule.CONSUMES, check_rule.EMITS, fail=unanswered),
+        Function("check-target", check_target.check_target, check_target.CONSUMES, check_target.EMITS, fail=unanswered),
+        Function("check-run", check_run.check_run, check_run.CONSUMES, check_run.EMITS, fail=unanswered),
+        Function(
+            "detect-upgrade",
+            detect_upgrade.detect_upgrade,
+            detect_upgrade.CONSUMES,
+            detect_upgrade.EMITS,
+            fail=unanswered,
+        ),
+        Function("claim-pools", claim_pools.claim_pools, claim_pools.CONSUMES, claim_pools.EMITS, fail=unanswered),
+        Function("pause-pools", pause_pools.pause_pools, pause_pools.CONSUMES, pause_pools.EMITS, fail=unanswered),
+        Function("label-nodes", label_nodes.label_nodes, label_nodes.CONSUMES, label_nodes.EMITS, fail=unanswered),
+        Function("edit-pools", edit_pools.edit_pools, edit_pools.CONSUMES, edit_pools.EMITS, fail=unanswered),
+        Function("run-job", run_job.run_job, run_job.CONSUMES, run_job.EMITS, fail=unanswered),
+        Function("release-node", release_node.release_node, release_node.CONSUMES, release_node.EMITS, fail=unanswered),
+        Function(
+            "await-version",
+            await_version.await_version,
+            await_version.CONSUMES,
+            await_version.EMITS,
+            fail=unanswered,
+        ),
+        Function(
+            "restore-pools",
+            restore_pools.restore_pools,
+            restore_pools.CONSUMES,
+            restore_pools.EMITS,
+            fail=unanswered,
+        ),
+        Function(
+            "resync-runs",
+            resync_runs.resync_runs,
+            resync_runs.CONSUMES,
+            resync_runs.EMITS,
+            fail=unanswered,
+            looks=Looks(resync_runs.LOOKING),
         ),
         Function("record", record.record, record.CONSUMES, record.EMITS),
     )
@@ -82,6 +136,7 @@ def chosen() -> list[Function]:
         per_second(os.environ)
         wanted(os.environ)
         Settings.of(os.environ)
+        patience(os.environ)
     except ValueError as error:
         raise SystemExit(str(error)) from None
     return [FUNCTIONS[alone]] if alone else list(FUNCTIONS.values())

@@ -15,6 +15,8 @@ NAMESPACE = "node-maintenance"
 SERVICE_ACCOUNTS = (
     *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
     *("renew-certificates", "certificate-sources"),
+    *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
+    *("edit-pools", "run-job", "release-node", "await-version", "restore-pools", "resync-runs", "mutex-sources"),
     *("functions", "sources", "podsource", "validate"),
 )
 ADMIN = "admin"

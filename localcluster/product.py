@@ -18,16 +18,22 @@ V1ALPHA1 = ROOT / "manifests" / "v1alpha1" / "crd.yaml"
 FLOW = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
 CERTIFICATES = ROOT / "manifests" / "components" / "certificates" / "eventing.yaml"
 """What has certificates renewed."""
+MUTEX = ROOT / "manifests" / "components" / "mutex"
+MUTEX_KINDS = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
 
-def install(cluster: LocalCluster, *, v1alpha1: bool = False) -> None:
-    """Apply the CRDs, on request the oldest too, the namespace and the RBAC; wait until the new kinds are served."""
+def install(cluster: LocalCluster, *, v1alpha1: bool = False, mutex: bool = False) -> None:
+    """Apply the CRDs, on request the oldest and the mutex's too, namespaces and RBAC; wait until they are served."""
     cluster.kubectl("apply", "--server-side", "-k", INSTALLED)
     if v1alpha1:
         cluster.kubectl("apply", "--server-side", "-f", V1ALPHA1)
+    if mutex:
+        cluster.kubectl("apply", "--server-side", "-k", MUTEX / "local")
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
     for group in ("medik8s", "kubevirt"):  # established is not yet served; kubectl asks again until it is
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
+    for kind in MUTEX_KINDS if mutex else ():
+        cluster.kubectl("get", kind, "-A")
 
 
 class Product(Startable):

@@ -7,6 +7,8 @@ from pathlib import Path
 from functions.app import FUNCTIONS
 
 ROOT = Path(__file__).parents[1]
+OPT_IN = {name for name, function in FUNCTIONS.items() if ".mutex." in function.step.__module__}
+"""The steps of a wing that no overlay has."""
 
 
 def source_of(step: str) -> Path:

@@ -16,6 +16,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing.deadletters import DeadLetter, dead_letter_of
 from eventing.events import ATTEMPTS_MADE, SOURCE
+from eventing.subjects import SUBJECTS
 from eventing.wire import BadEvent
 
 LONGEST, HIGHEST_STATUS = 1e6, 999
@@ -131,11 +132,14 @@ class Query:
 
 
 def maintenance_of(event: BaseCloudEvent) -> tuple[str, str]:
-    """Uid and name of the NodeMaintenance that an event is about, ours or the API server's; "" for other events."""
-    if event.get_extension("kind") == "NodeMaintenance":
+    """Uid and name of the NodeMaintenance that an event is about, ours or the API server's; "" for other events.
+
+    Of the upgrade mutex they are those of the MutexRunConfig, MutexRule or MutexTarget, which are kept alike.
+    """
+    if event.get_extension("kind") in SUBJECTS:
         metadata = _mapping(_mapping(event.get_data()).get("metadata"))
         return _text(metadata.get("uid")), _text(metadata.get("name"))
-    uid = event.get_extension("maintenance")
+    uid = next(filter(None, map(event.get_extension, SUBJECTS.values())), None)
     return (_text(uid), _text(event.get_subject())) if uid else ("", "")
 
 

@@ -25,6 +25,7 @@ from kube.nodes import BEFORE, EXCLUDED, LABEL, NODES, node_path
 from kube.paths import Object
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
+from localcluster.openshift import crds
 from localcluster.processes import await_ready
 from tests.faults import Faults
 from tests.functions.hints import added
@@ -87,9 +88,10 @@ class Functions:
 
 @contextmanager
 def unattended(folder: Path) -> Iterator[LocalCluster]:
-    """A cluster with the three kinds and the accounts, where no function ever runs but those that a test calls."""
+    """A cluster with all kinds and accounts, where no function ever runs but those that a test calls."""
     with LocalCluster(folder, nodes=1) as running:
-        product.install(running, v1alpha1=True)
+        crds.install(running)
+        product.install(running, v1alpha1=True, mutex=True)
         # a kind that was installed a moment ago has no cache yet, and answers 503 to whoever is content with one
         cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
         await_ready("the kinds' caches", lambda: all(running.serves(path) for path in cached), running.servers)

@@ -19,6 +19,7 @@ from kube.paths import Object
 from tests.functions.conftest import Functions, forget
 from tests.functions.hints import added, node_updated, said, tick, updated
 from tests.proofs import proves
+from tests.sources import OPT_IN
 from tests.workload import Workload
 
 HALF_A_CHARACTER = "\ud800"
@@ -40,7 +41,13 @@ VALUES = st.recursive(
 BLOCKED = {"namespace": "ns", "name": "a", "uid": "u", "reason": "Error", "message": "m", "budget": "", "healthy": 1}
 EXAMPLES = 40
 """For each type of event that a function consumes."""
-CASES = [(function.name, kind) for function in FUNCTIONS.values() for kind in function.consumes if kind != events.TICK]
+CASES = [
+    (function.name, kind)
+    for function in FUNCTIONS.values()
+    for kind in function.consumes
+    if kind != events.TICK and function.name not in OPT_IN
+]
+"""What is about a run is in tests/functions/mutex."""
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

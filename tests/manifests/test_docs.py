@@ -13,9 +13,11 @@ from functions.app import FUNCTIONS
 from tests.manifests import wiring
 from tests.manifests.rendering import INSTALLS, MANIFESTS, ROOT, Manifest, of_kind, overlay, rendered, text
 from tests.proofs import proves
+from tests.sources import OPT_IN
 
 INSTALL = (ROOT / "docs/install.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+MUTEX = (ROOT / "docs/mutex.md").read_text()
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
@@ -78,6 +80,8 @@ def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> No
         ("certificates/service", "services", "certificates", "kafka"),
         ("certificates/deployment", "certificates", "plain", "rabbitmq"),
         ("certificates/service", "compact", "certificates", "kafka"),
+        ("mutex/service", "services", "mutex", "kafka"),
+        ("mutex/deployment", "plain", "mutex", "rabbitmq"),
     ],
     ids="-".join,
 )
@@ -94,7 +98,8 @@ def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None
     assert broker["metadata"]["annotations"]
     served = [item for item in of_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
     alone = "certificates" in components  # its function has a process of its own in any case
-    assert len(served) == (1 if "compact" in components else len(FUNCTIONS) - 1) + alone
+    more = len(OPT_IN) if "mutex" in components else 0
+    assert len(served) == (1 if "compact" in components else len(FUNCTIONS) - len(OPT_IN) - 1) + alone + more
     assert ("PersistentVolumeClaim" in text(tmp_path)) is ("journal" in components)
     assert text(tmp_path).count("name: DATABASE_URL") == ("postgresql" in components)
 
@@ -129,7 +134,8 @@ def test_the_table_of_events_is_the_triggers() -> None:
 
 def test_the_table_of_events_names_the_whole_vocabulary() -> None:
     """X-4: in the order of `eventing/events.py` or not, none is left out."""
-    told = {row[0].partition("`, of a ")[0].strip("`") for row in rows(ARCHITECTURE, "What each event is")}
+    listed = [row for page in (ARCHITECTURE, MUTEX) for row in rows(page, "What each event is")]
+    told = {row[0].partition("`, of a ")[0].strip("`") for row in listed}
     heard = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
 
     assert told == {short(kind) for kind in (*events.MEANINGS, *heard)}

@@ -18,14 +18,17 @@ from kube import selectors
 from kube.nodes import LABEL
 from tests.manifests import wiring
 from tests.proofs import proves
+from tests.sources import OPT_IN
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-CHAIN = ("base/eventing", "components/certificates")
+CHAIN = ("base/eventing", "components/certificates", "components/mutex")
 FUNCTIONS = {
     *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
     "renew-certificates",
+    *OPT_IN,
 }
 HEARD = set(KNOWN)
+RUN_HINTS = ("tick", "survey", "pool-updated", "cluster-version-updated")
 CERTIFICATE_HINTS = ("tick", "secret-added", "secret-updated", "secret-deleted")
 
 
@@ -49,7 +52,10 @@ def refs(value: Any) -> list[dict[str, Any]]:
 
 
 TRIGGERS = of_kind("Trigger")
-TICKED = ("resync-on-tick", *(f"renew-certificates-on-{hint}" for hint in CERTIFICATE_HINTS))
+TICKED = (
+    *("resync-on-tick", *(f"resync-runs-on-{hint}" for hint in RUN_HINTS)),
+    *(f"renew-certificates-on-{hint}" for hint in CERTIFICATE_HINTS),
+)
 """Triggers that the next tick is as good for."""
 SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in of_kind(kind)]
 
@@ -95,11 +101,11 @@ def test_a_trigger_filters_by_exact_attributes_of_a_known_event_alone(trigger: d
 
 
 def test_every_event_that_we_emit_has_a_listener_beside_the_journal() -> None:
-    """NODE_RESTORED is the end of the chain."""
+    """These two are the ends of chains: the one is done, the other waits for a person."""
     filters = [trigger["spec"]["filter"]["attributes"] for trigger in TRIGGERS if "filter" in trigger["spec"]]
     heard = {kind for attributes in filters for kind in wiring.brings(attributes, HEARD)}
 
-    assert set(events.MEANINGS) - heard == {events.NODE_RESTORED}
+    assert set(events.MEANINGS) - heard == {events.NODE_RESTORED, events.RUN_STOPPED}
 
 
 def test_what_cannot_be_delivered_is_recorded_but_the_record_does_not_call_itself() -> None:

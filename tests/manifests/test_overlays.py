@@ -29,6 +29,7 @@ from tests.manifests.rendering import (
 )
 from tests.manifests.running import Running, drained_and_given_back
 from tests.proofs import proves
+from tests.sources import OPT_IN
 
 WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
 ONE_EACH = ("knative", "plain", "rabbitmq", "kafka")
@@ -96,9 +97,10 @@ def test_each_function_runs_under_its_own_account(name: str) -> None:
     """Least privilege holds only if no two share an account."""
     pods = pod_specs(overlay(name))
 
-    assert set(pods) == {*FUNCTIONS, *BESIDE}
+    served = FUNCTIONS.keys() - OPT_IN
+    assert set(pods) == {*served, *BESIDE}
     assert {maker: pod["spec"]["serviceAccountName"] for maker, pod in pods.items()} == {maker: maker for maker in pods}
-    for function in FUNCTIONS:
+    for function in served:
         variables = {item["name"]: item.get("value") for item in pods[function]["spec"]["containers"][0]["env"]}
         assert variables["FUNCTION"] == function
 
@@ -158,7 +160,7 @@ def test_knative_services_are_bounded_and_not_for_the_world(name: str) -> None:
 
 def test_what_takes_hints_together_gets_them_in_one_pod_of_two() -> None:
     """Design rule 8: hints are absorbed within a process; the other pod is for when that one is away."""
-    together = {name for name, function in FUNCTIONS.items() if function.looks} | {"status"}
+    together = {name for name, function in FUNCTIONS.items() if function.looks and name not in OPT_IN} | {"status"}
     services = of_kind(overlay("plain"), "Service")
 
     assert {item["metadata"]["name"] for item in services if "sessionAffinity" in item["spec"]} == together

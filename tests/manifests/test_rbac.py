@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from localcluster.cluster import LocalCluster
-from tests.sources import rights_of
+from tests.sources import OPT_IN, rights_of
 
 ROOT = Path(__file__).parents[2]
 RIGHTS = sorted([*ROOT.glob("manifests/base/rbac/*.yaml"), *ROOT.glob("manifests/components/*/rights/*.yaml")])
@@ -23,6 +23,7 @@ FUNCTIONS = (
     "resync",
     "renew-certificates",
     "record",
+    *sorted(OPT_IN),
 )
 
 

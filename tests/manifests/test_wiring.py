@@ -12,9 +12,10 @@ from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
 from tests.manifests import wiring
 from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, text
+from tests.sources import OPT_IN
 
 CONSUMES = {name: function.consumes for name, function in FUNCTIONS.items()}
-ALWAYS = {name: kinds for name, kinds in CONSUMES.items() if name != "renew-certificates"}
+ALWAYS = {name: kinds for name, kinds in CONSUMES.items() if name not in {"renew-certificates", *OPT_IN}}
 PODSOURCE = {events.PODS_GONE, events.BUDGET_OPENED}
 SAID = {events.MAINTENANCE_FAILED, *PODSOURCE}.union(*(function.emits for function in FUNCTIONS.values()))
 
@@ -41,7 +42,8 @@ def test_every_trigger_brings_a_function_what_something_emits(folder: Path, tmp_
 def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: Path) -> None:
     """The other way round: what a function is written for reaches it."""
     found = triggers.read(read(folder, tmp_path), "http://functions")
-    consumes = CONSUMES if folder.name in WITH_CERTIFICATES else ALWAYS
+    certificates = {"renew-certificates": CONSUMES["renew-certificates"]} if folder.name in WITH_CERTIFICATES else {}
+    consumes = ALWAYS | certificates
     known = {*SAID, *(kind for kinds in wiring.EMITTED_BY_SOURCES.values() for kind in kinds)}
     brought = {
         (each.url.rpartition("/")[2], kind) for each in found.values() for kind in wiring.brings(each.attributes, known)

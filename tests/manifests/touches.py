@@ -11,7 +11,7 @@ from kube.maintenance.groups import GROUPS
 from tests.sources import ROOT, source_of
 
 OURS = "node-maintenance"
-NAMESPACES = (OURS, "medik8s-leases", "default", "kube-system")
+NAMESPACES = (OURS, "medik8s-leases", "default", "kube-system", "node-upgrade-mutex-operator")
 VERBS = "get|list|watch|create|patch|delete"
 CLAUSE = rf"[a-z]+(?:/[a-z]+)? (?:{VERBS})(?:, (?:{VERBS}))*(?: in [a-z0-9-]+)?"
 TOUCHES = re.compile(rf"^Touches: (nothing in the cluster|{CLAUSE}(?:;\s{CLAUSE})*)\.", re.MULTILINE)
@@ -29,6 +29,14 @@ GROUPS_OF = {
     "mutatingwebhookconfigurations": ("admissionregistration.k8s.io",),
     "apiservices": ("apiregistration.k8s.io",),
     "customresourcedefinitions": ("apiextensions.k8s.io",),
+    **{
+        f"{kind}{part}": ("openshift-optional.skrzypek.io",)
+        for kind in ("mutexrules", "mutextargets", "mutexrunconfigs")
+        for part in ("", "/status")
+    },
+    "machineconfigpools": ("machineconfiguration.openshift.io",),
+    "clusterversions": ("config.openshift.io",),
+    "jobs": ("batch",),
 }
 """Resource → API groups; the core group if not named."""
 DOCUMENTED = {

@@ -1,0 +1,1 @@
+"""The steps of the upgrade mutex, and the modules that they are made of."""

@@ -1,0 +1,82 @@
+"""Await the version of a released node: it is upgraded when its label says what the ClusterVersion wants (MUT-45).
+
+Nothing waits here: the node's own change calls it, by reference, and the tick when that was lost.
+`MUTEX_UPGRADE_SECONDS` (6000) is how long a released node may take.
+
+In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.cleared` when somebody labelled the node
+again; `node.cleaned` when it is gone; `run.stopped` when it takes too long.
+Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get; clusterversions get;
+events create in node-upgrade-mutex-operator.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.mutex.announcing import announce
+from functions.mutex.subject import Ongoing, Replies, hinted, log_about, now, ongoing, patience, telling
+from kube.door.api import absent_ok
+from kube.door.sync_client import Cluster
+from kube.mutex import lookup, run_record, versions
+from kube.mutex.node_labels import is_released
+from kube.mutex.objects import Verdict
+from kube.mutex.run_record import Stage
+from kube.nodes import node_path
+from kube.paths import Object
+from kube.times import timestamp
+
+CONSUMES = (events.NODE_RELEASED, events.REFERENCE_UPDATED)
+EMITS = (events.NODE_UPGRADED, events.NODE_CLEARED, events.NODE_CLEANED, events.RUN_STOPPED)
+UPGRADE = "NodeUpgrade"
+STOPPED = "UpgradeStopped"
+
+
+@telling(UPGRADE, "NodeUpgradeFailed")
+def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Look how far the released node is. The version that is wanted is the live one, whatever the run began with."""
+    found = ongoing(hinted(event, "Node", cluster), cluster)
+    if found is None or not found.node or found.stage not in (Stage.CLEARED, Stage.RELEASED):
+        return []
+    name, api = found.node, cluster.api
+    node, version = cluster.together(absent_ok(api.get(node_path(name))), lookup.cluster_version(api))
+    if node is None or node["metadata"]["uid"] != found.record["nodes"][name]["uid"]:
+        change = {"released": None, "nodes": {name: {"droppedAt": timestamp(now())}}}
+        return found.written(cluster, change).answer(events.NODE_CLEANED, "await-version", event, node=name)
+    if found.stage is not Stage.RELEASED:
+        return []
+    if not is_released(node):
+        return found.answer(events.NODE_CLEARED, "await-version", event, node=name)
+    return _judged(found, node, versions.wanted(version).version, event, cluster)
+
+
+def _judged(found: Ongoing, node: Object, wanted: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    name, reached = found.node, versions.version_of(node)
+    where = f"{found.at(name)}, {name}"
+    if wanted and reached == wanted:
+        log_about(f"node {name} is at {wanted}", found.run)
+        change = {"nodes": {name: {"upgradedAt": timestamp(now())}}}
+        verdict = Verdict(UPGRADE, True, "NodeUpgradeSucceeded", f"{where}: at {wanted}")
+        return found.written(cluster, change, verdict).answer(events.NODE_UPGRADED, "await-version", event, node=name)
+    said = f"{where}: at {reached or 'no version'}, {_awaited(reached, wanted)}"
+    released = found.record["nodes"][name].get("releasedAt")
+    if run_record.seconds_since(released, now()) >= patience(os.environ):
+        return _stop(found, f"{said}; released at {released}, and out of patience", event, cluster)
+    found.written(cluster, {}, Verdict(UPGRADE, False, "NodeUpgradeWaiting", said))
+    return []
+
+
+def _awaited(reached: str, wanted: str) -> str:
+    if not wanted:
+        return "and the ClusterVersion wants no version any more"
+    is_above = versions.is_version(reached) and versions.is_less(wanted, reached)
+    return f"{'above' if is_above else 'not yet'} {wanted}"
+
+
+def _stop(found: Ongoing, said: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    stopped = run_record.failure(found.run, "await-version", said, node=found.node, now=now())
+    found = found.written(cluster, stopped, Verdict(UPGRADE, False, "NodeUpgradeFailed", said))
+    announce(found.run, STOPPED, said, cluster)
+    return found.answer(events.RUN_STOPPED, "await-version", event, node=found.node, error=said)

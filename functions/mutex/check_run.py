@@ -1,0 +1,82 @@
+"""Check a MutexRunConfig: is all that it names there and valid? Then it goes on where it is (MUT-30, MUT-3, MUT-48).
+
+In: an added or updated MutexRunConfig, `run.found`. Out: `run.validated`, `run.ended`, or the event that a run under
+way waits for: `pools.claimed`, `pools.paused`, `nodes.labelled`, `job.due`, `node.cleared`, `node.released`,
+`run.completed`.
+Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; mutextargets get; machineconfigpools list;
+nodes list.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from eventing.events import Reference
+from eventing.wire import BadEvent
+from functions.data import data_of
+from functions.mutex.subject import OF_STAGE, Ongoing, Replies, is_for, now, ongoing, read, telling, write_status
+from kube.door.sync_client import Cluster
+from kube.mutex import lookup, overdue, run_record
+from kube.mutex.objects import RUN, has_finalizer, is_deleting, references
+from kube.mutex.validation import CONFIG_VALIDATED, config_verdict
+from kube.mutex.world import World
+from kube.paths import Object
+
+CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RUN_FOUND)
+EMITS = (events.RUN_VALIDATED, events.RUN_ENDED, *sorted(set(OF_STAGE.values())))
+
+
+@telling(CONFIG_VALIDATED, "FetchFailed")
+def check_run(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Judge what a person has changed, or what the tick found; a write of ours, which comes back, is none of both."""
+    if not is_for(event, RUN) or (event.get_type() == events.RESOURCE_UPDATED and not _concerns(event)):
+        return []
+    run = read(event, cluster, RUN)
+    if run is None:
+        return []
+    if is_deleting(run):
+        ended = events.event(events.RUN_ENDED, "check-run", Reference.of(run), cause=event)
+        return [ended] if has_finalizer(run) else []
+    verdict = config_verdict(run, _world(run, cluster))
+    changes = {"observedGeneration": run["metadata"]["generation"]}
+    if not run_record.is_active(run):
+        changes["step"] = "Waiting" if verdict.holds else "Invalid"
+    run = write_status(run, cluster, changes, [verdict]) or run
+    return _goes_on(run, event, cluster) if verdict.holds else []
+
+
+def _concerns(event: BaseCloudEvent) -> bool:
+    """Whether the update is one that a person has made: of the spec, of the annotation, or the deletion."""
+    hint = data_of(event)
+    try:
+        return is_deleting(hint) or overdue.is_unseen(hint)
+    except (KeyError, TypeError, AttributeError):
+        raise BadEvent("the MutexRunConfig in data is malformed") from None
+
+
+def _world(run: Object, cluster: Cluster) -> World:
+    api = cluster.api
+    rules, targets, pools, nodes = cluster.together(
+        lookup.named_rules(api, references(run, "mutexRules")),
+        lookup.named_targets(api, references(run, "mutexTargets")),
+        lookup.pools(api),
+        lookup.nodes(api),
+    )
+    return World(rules, targets, pools, nodes)
+
+
+def _goes_on(run: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """The next event: of a run under way the one it waits for, which where it had stopped resumes it."""
+    if not run_record.is_active(run):
+        return [events.event(events.RUN_VALIDATED, "check-run", Reference.of(run), cause=event)]
+    if run_record.is_resumed(run):
+        run = _resumed(run, cluster)
+    found = ongoing(run, cluster)
+    return found.answer_of_stage("check-run", event) if found else []
+
+
+def _resumed(run: Object, cluster: Cluster) -> Object:
+    record = run_record.record_of(run)
+    known = Ongoing(run, cluster.run(lookup.named_rules(cluster.api, run_record.rules_of(record))))
+    return known.written(cluster, run_record.resumption(run, known.has_cleanup, now())).run

@@ -1,0 +1,47 @@
+"""Check a MutexTarget: are its pools there, and which nodes are theirs? (MUT-20..22)
+
+In: an added, updated or deleted MutexTarget, `target.found`. Out: `target.checked`.
+Touches: mutextargets get; mutextargets/status patch; machineconfigpools list; nodes list.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.data import metadata_of
+from functions.mutex.subject import Replies, is_for, read, reference_of, write_status
+from kube.door.sync_client import Cluster
+from kube.mutex import lookup
+from kube.mutex.objects import TARGET, is_deleting
+from kube.mutex.validation import gathered
+
+CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TARGET_FOUND)
+EMITS = (events.TARGET_CHECKED,)
+
+
+def check_target(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Write the target's nodes and whether it is valid. Its own write comes back, and then nothing differs."""
+    if not is_for(event, TARGET):
+        return []
+    about = reference_of(event, TARGET)
+    target = read(event, cluster, TARGET)
+    if target is None or is_deleting(target):
+        gone = event.get_type() == events.RESOURCE_DELETED
+        return [events.event(events.TARGET_CHECKED, "check-target", about, cause=event)] if gone else []
+    if event.get_type() == events.RESOURCE_UPDATED and _is_own(event, target["metadata"]["generation"]):
+        return []
+    pools, nodes = cluster.together(lookup.pools(cluster.api), lookup.nodes(cluster.api))
+    found = gathered(target, pools, nodes.values())
+    if not write_status(target, cluster, {"nodes": found.nodes}, found.verdicts):
+        return []
+    return [events.event(events.TARGET_CHECKED, "check-target", about, cause=event)]
+
+
+def _is_own(event: BaseCloudEvent, generation: int) -> bool:
+    """Whether the update is of the status alone: the last condition was written for the spec as it still is."""
+    status = event.get_data()
+    known = status.get("status") if isinstance(status, dict) else None
+    conditions = known.get("conditions") if isinstance(known, dict) else None
+    judged = {each.get("observedGeneration") for each in conditions or [] if isinstance(each, dict)}
+    return judged == {generation} and metadata_of(event).get("generation") == generation

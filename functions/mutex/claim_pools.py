@@ -1,0 +1,109 @@
+"""Claim the pools of a run, and record how everything was before it changes anything (MUT-34, MUT-44).
+
+Pools are claimed in the order of their names, so that two runs never wait for each other; the second one waits for the
+first and says so. From here on the finalizer keeps the MutexRunConfig until all is given back (MUT-51).
+
+In: `upgrade.found`. Out: `pools.claimed`.
+Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; mutextargets get;
+machineconfigpools list, patch; nodes list; clusterversions get; events create in node-upgrade-mutex-operator.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.mutex.announcing import announce
+from functions.mutex.subject import Ongoing, Replies, log_about, now, read, telling, write_status
+from kube.door.api import JSON_PATCH
+from kube.door.sync_client import Cluster
+from kube.mutex import claims, lookup, pools, run_record
+from kube.mutex.objects import (
+    RUN,
+    Verdict,
+    conditions_with,
+    finalizers_patch,
+    has_finalizer,
+    is_deleting,
+    is_true,
+    path,
+    references,
+)
+from kube.mutex.run_record import Stage
+from kube.mutex.validation import CONFIG_VALIDATED, detection, named
+from kube.mutex.versions import is_worker
+from kube.mutex.world import World
+from kube.paths import Object
+
+CONSUMES = (events.UPGRADE_FOUND,)
+EMITS = (events.POOLS_CLAIMED,)
+PAUSED, OUTSIDE = "TargetPoolsPaused", "WorkersOutsideTargets"
+UNGATED = "WorkersNotGated"
+
+
+@telling(PAUSED, "NotPaused")
+def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Claim all or wait; what is claimed already stays so. Raises `Conflict` when somebody else wrote meanwhile."""
+    run = read(event, cluster, RUN)
+    if run is None or is_deleting(run) or not is_true(run, CONFIG_VALIDATED):
+        return []
+    if run_record.is_active(run):
+        known = Ongoing(run, {})
+        return known.answer(events.POOLS_CLAIMED, "claim-pools", event) if known.stage is Stage.CLAIMED else []
+    world, runs = _read(run, cluster)
+    wanted = detection(run, world, run_record.done_version(run)).version
+    names = claims.wanted_names(run, world.pool_names(run))
+    if not wanted or not set(names) <= set(world.pools):
+        return []  # it has changed since: the tick tells whom it concerns
+    if rivals := claims.rivals(run, names, world.pools, runs):
+        said = "; ".join(f"MachineConfigPool {pool} is claimed by {rival}" for pool, rival in rivals.items())
+        write_status(run, cluster, {"step": "Waiting"}, [Verdict(PAUSED, False, "NotPaused", f"waits: {said}")])
+        return []
+    if not has_finalizer(run):
+        run = cluster.patch(path(run), finalizers_patch(run, ours=True))
+    for name in names:
+        _claim(world.pools[name], run, cluster)
+    return _begin(event, run, wanted, world, cluster)
+
+
+def _read(run: Object, cluster: Cluster) -> tuple[World, list[Object]]:
+    """All of the newest state: it is what the record keeps."""
+    api = cluster.api
+    rules, targets, found, nodes, version, runs = cluster.together(
+        lookup.named_rules(api, references(run, "mutexRules")),
+        lookup.named_targets(api, references(run, "mutexTargets")),
+        lookup.pools(api, None),
+        lookup.nodes(api, None),
+        lookup.cluster_version(api),
+        lookup.runs(api, None),
+    )
+    return World(rules, targets, found, nodes, version), runs
+
+
+def _claim(pool: Object, run: Object, cluster: Cluster) -> None:
+    patch = pools.claim_patch(pool, run["metadata"]["uid"])
+    if patch:
+        cluster.patch(pools.pool_path(pools.name_of(pool)), patch, JSON_PATCH)
+
+
+def _begin(event: BaseCloudEvent, run: Object, wanted: str, world: World, cluster: Cluster) -> Replies:
+    members = {name: world.nodes[name] for name in world.members_of(run)}
+    names = world.pool_names(run)
+    rules = references(run, "mutexRules")
+    record = run_record.begun(run, wanted, world.pools, names, members, rules, now())
+    outside = sorted(name for name, node in world.nodes.items() if is_worker(node) and name not in members)
+    said = f"in no target, so not kept from the upgrade: {named(outside)}" if outside else ""
+    warning = Verdict(OUTSIDE, bool(outside), UNGATED if outside else "AllWorkersGated", said)
+    begun = {**run, "status": {**run["status"], "record": record}}
+    shown = {"job": "", **run_record.shown(begun, {}, lambda _rule: False)}
+    metadata, conditions = run["metadata"], conditions_with(run, [warning], now())
+    values = {"record": record, "conditions": conditions, **shown}
+    patch = [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+        *({"op": "add", "path": f"/status/{name}", "value": value} for name, value in values.items() if value),
+    ]
+    run = cluster.patch(f"{path(run)}/status", patch, JSON_PATCH)
+    log_about(f"Begin the run to {wanted} over {len(members)} nodes", run)
+    if outside:
+        announce(run, UNGATED, said, cluster)
+    return Ongoing(run, {}).answer(events.POOLS_CLAIMED, "claim-pools", event)

@@ -1,0 +1,46 @@
+"""Detect an upgrade: the control plane is at the wanted version, and a worker is older (MUT-2, MUT-31, MUT-32).
+
+In: `run.validated`. Out: `upgrade.found`, or `run.ended` when none is left and pools are still claimed.
+Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;
+clusterversions get.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from eventing.events import Reference
+from functions.mutex.subject import Replies, read, telling, write_status
+from kube.door.sync_client import Cluster
+from kube.mutex import claims, lookup, run_record
+from kube.mutex.objects import RUN, has_finalizer, is_deleting, references
+from kube.mutex.validation import CHECKED, detection
+from kube.mutex.world import World
+
+CONSUMES = (events.RUN_VALIDATED,)
+EMITS = (events.UPGRADE_FOUND, events.RUN_ENDED)
+
+
+@telling(CHECKED, "CheckFailed")
+def detect_upgrade(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Write what the versions say, and nothing else; a run under way is left alone."""
+    run = read(event, cluster, RUN)
+    if run is None or is_deleting(run) or run_record.is_active(run):
+        return []
+    api = cluster.api
+    targets, pools, nodes, version = cluster.together(
+        lookup.named_targets(api, references(run, "mutexTargets")),
+        lookup.pools(api),
+        lookup.nodes(api),
+        lookup.cluster_version(api),
+    )
+    found = detection(run, World({}, targets, pools, nodes, version), run_record.done_version(run))
+    write_status(run, cluster, {}, found.verdicts)
+    about = Reference.of(run)
+    if found.version:
+        data = {"version": found.version}
+        return [events.event(events.UPGRADE_FOUND, "detect-upgrade", about, cause=event, data=data)]
+    if has_finalizer(run) or claims.claimed(run["metadata"]["uid"], pools.values()):
+        return [events.event(events.RUN_ENDED, "detect-upgrade", about, cause=event)]
+    return []

@@ -1,0 +1,39 @@
+"""Edit the pools' selectors: a node with the labels is the target's, one without is the canary's (step 5, MUT-36, 37).
+
+The targets come first and the canary last, when all labels are there: until then nobody can be released.
+
+In: `nodes.labelled`. Out: `pools.edited`.
+Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.mutex.pool_writing import change_pools
+from functions.mutex.subject import Replies, now, read_ongoing, telling
+from kube.door.sync_client import Cluster
+from kube.mutex.claims import selectors
+from kube.mutex.objects import Verdict
+from kube.mutex.pools import name_of, selector_patch
+from kube.mutex.validation import named
+from kube.times import timestamp
+
+CONSUMES = (events.NODES_LABELLED,)
+EMITS = (events.POOLS_EDITED,)
+UPDATED = "MCPUpdated"
+
+
+@telling(UPDATED, "UpdateFailed")
+def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Write each selector that is another; so it does again when somebody applied a pool's own file amid the run."""
+    found = read_ongoing(event, cluster)
+    if found is None or not found.record.get("labelledAt"):
+        return []
+    wanted = selectors(found.record)
+    gone = change_pools(found.record, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), cluster)
+    change = {} if found.record.get("editedAt") else {"editedAt": timestamp(now())}
+    said = f"deleted since: {named(gone)}" if gone else ""
+    found = found.written(cluster, change, Verdict(UPDATED, True, "UpdateSucceeded", said))
+    return found.answer(events.POOLS_EDITED, "edit-pools", event)

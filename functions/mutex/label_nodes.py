@@ -1,0 +1,79 @@
+"""Label the nodes of a run, one label for each rule: with it a node is not upgraded (step 4, MUT-33, MUT-35, MUT-43).
+
+In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` when there was no time for all.
+Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, patch.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.mutex.subject import Ongoing, Replies, now, read_ongoing, telling
+from kube.door.api import JSON_PATCH, absent_ok
+from kube.door.deadline import has_time
+from kube.door.sync_client import Cluster
+from kube.mutex.node_labels import gate_patch
+from kube.mutex.objects import Verdict
+from kube.mutex.run_record import rules_of, unreleased
+from kube.mutex.validation import named
+from kube.nodes import node_path
+from kube.paths import Object
+from kube.times import timestamp
+from kube.words import counted
+
+CONSUMES = (events.POOLS_PAUSED,)
+EMITS = (events.NODES_LABELLED, events.POOLS_PAUSED)
+APPLIED = "MutexRulesApplied"
+TOGETHER, SECONDS = 25, 0.5
+"""So many nodes at once, while there is so much time left for the next ones."""
+
+
+@telling(APPLIED, "ApplyFailed")
+def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Label each node that lacks one and is not released; nodes that are gone are dropped from the run.
+
+    The nodes are read before the record: a node that is released after that has another version, and is left alone.
+    """
+    found = read_ongoing(event, cluster)
+    if found is None or not found.record.get("pausedAt"):
+        return []
+    names = unreleased(found.record)
+    dropped: list[str] = []
+    for start in range(0, len(names), TOGETHER):
+        if start and not has_time(SECONDS):
+            return found.answer(events.POOLS_PAUSED, "label-nodes", event)
+        dropped += _label(names[start : start + TOGETHER], event, cluster)
+    found = read_ongoing(event, cluster)
+    if found is None:
+        return []
+    nodes = {name: {"droppedAt": timestamp(now())} for name in dropped}
+    change: Object = {"nodes": nodes} if nodes else {}
+    change |= {} if found.record.get("labelledAt") else {"labelledAt": timestamp(now())}
+    found = found.written(cluster, change, _verdict(found, dropped))
+    return found.answer(events.NODES_LABELLED, "label-nodes", event)
+
+
+def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[str]:
+    """Label some nodes side by side; those that are gone."""
+    nodes = cluster.together(*(absent_ok(cluster.api.get(node_path(name))) for name in names))
+    found = read_ongoing(event, cluster)
+    if found is None:
+        return []
+    record, still = found.record, set(unreleased(found.record))
+    there = {
+        name: node
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None and node["metadata"]["uid"] == record["nodes"][name]["uid"]
+    }
+    patches = {name: gate_patch(node, record["id"], rules_of(record)) for name, node in there.items() if name in still}
+    cluster.together(
+        *(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)
+    )
+    return [name for name in names if name in still and name not in there]
+
+
+def _verdict(found: Ongoing, dropped: list[str]) -> Verdict:
+    record = found.record
+    said = f"{counted(len(record['order']), 'node')}, {counted(len(record['rules']), 'rule')}"
+    return Verdict(APPLIED, True, "ApplySucceeded", f"{said}; gone: {named(dropped)}" if dropped else said)

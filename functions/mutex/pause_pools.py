@@ -1,0 +1,41 @@
+"""Pause the pools of the targets, so that no node of theirs is upgraded before its Jobs (step 3, MUT-33, MUT-34).
+
+In: `pools.claimed`. Out: `pools.paused`.
+Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.mutex.pool_writing import change_pools
+from functions.mutex.subject import Replies, now, read_ongoing, telling
+from kube.door.sync_client import Cluster
+from kube.mutex.objects import Verdict
+from kube.mutex.pools import pause_patch
+from kube.mutex.run_record import Record
+from kube.mutex.validation import named
+from kube.times import timestamp
+
+CONSUMES = (events.POOLS_CLAIMED,)
+EMITS = (events.POOLS_PAUSED,)
+PAUSED = "TargetPoolsPaused"
+
+
+@telling(PAUSED, "NotPaused")
+def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Pause each that is not; so it does again when somebody lets one go on amid the run."""
+    found = read_ongoing(event, cluster)
+    if found is None:
+        return []
+    gone = change_pools(found.record, list(found.record["pools"]), lambda pool: pause_patch(pool, paused=True), cluster)
+    change = {} if found.record.get("pausedAt") else {"pausedAt": timestamp(now())}
+    found = found.written(cluster, change, Verdict(PAUSED, True, "Paused", _said(found.record, gone)))
+    return found.answer(events.POOLS_PAUSED, "pause-pools", event)
+
+
+def _said(record: Record, gone: list[str]) -> str:
+    before = [name for name, pool in record["pools"].items() if pool["paused"]]
+    said = [f"paused before by somebody else: {named(before)}"] if before else []
+    return "; ".join([*said, *([f"deleted since: {named(gone)}"] if gone else [])])

@@ -1,0 +1,32 @@
+"""Writes MachineConfigPools that a run has claimed, one after another: what is read is what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kube.door.api import JSON_PATCH, absent_ok
+from kube.door.api_errors import Denied
+from kube.door.sync_client import Cluster
+from kube.mutex.pools import claimed_by, pool_path
+from kube.mutex.run_record import Record
+from kube.paths import Object
+
+Patch = Callable[[Object], list[Object]]
+
+
+def change_pools(record: Record, names: Iterable[str], patch: Patch, cluster: Cluster) -> list[str]:
+    """Send each pool its patch, if any; the names of those that are gone.
+
+    Raises `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
+    """
+    gone = []
+    for name in names:
+        pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
+        if pool is None:
+            gone.append(name)
+            continue
+        if not record["id"].startswith(f"{claimed_by(pool)}-"):
+            raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
+        if change := patch(pool):
+            cluster.patch(pool_path(name), change, JSON_PATCH)
+    return gone

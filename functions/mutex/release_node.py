@@ -1,0 +1,73 @@
+"""Release a node: when all Jobs of its rules are complete its labels go, and it is upgraded (step 6b, MUT-43, MUT-44).
+
+The run's record is claimed for the node first, which only one may have; then pools and canary are looked at once more,
+so that it is released into the right one (MUT-36). A node under maintenance waits until it is given back.
+
+In: `node.cleared`. Out: `node.released`; `pools.claimed` or `nodes.labelled` when somebody changed a pool.
+Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
+clusterversions get.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.mutex.subject import Ongoing, Replies, log_about, now, read_ongoing, telling
+from kube.door.api import JSON_PATCH, absent_ok
+from kube.door.sync_client import Cluster
+from kube.mutex import claims, lookup, versions
+from kube.mutex.node_labels import is_released, release_patch
+from kube.mutex.objects import Verdict
+from kube.mutex.run_record import Stage
+from kube.nodes import is_labelled, node_path
+from kube.paths import Object
+from kube.times import timestamp
+
+CONSUMES = (events.NODE_CLEARED,)
+EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.NODES_LABELLED)
+UPGRADE = "NodeUpgrade"
+WAITING = "NodeUpgradeWaiting"
+
+
+@telling(UPGRADE, "NodeUpgradeFailed")
+def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Take the labels off the node whose turn it is, all in one patch."""
+    found = read_ongoing(event, cluster)
+    if found is None or found.stage not in (Stage.CLEARED, Stage.RELEASED):
+        return []
+    name, api = found.node, cluster.api
+    node, pools, version = cluster.together(
+        absent_ok(api.get(node_path(name))), lookup.pools(api, None), lookup.cluster_version(api)
+    )
+    if node is None:
+        return found.answer(events.NODE_RELEASED, "release-node", event, node=name)  # who awaits it sees it gone
+    if not claims.are_paused(found.record, pools):
+        return found.answer(events.POOLS_CLAIMED, "release-node", event)
+    if not claims.are_edited(found.record, pools):
+        return found.answer(events.NODES_LABELLED, "release-node", event)
+    if said := _hindrance(node, versions.wanted(version).version):
+        found.written(cluster, {}, Verdict(UPGRADE, False, WAITING, f"{found.at(name)}, {name}: {said}"))
+        return []
+    return _release(found, node, event, cluster)
+
+
+def _hindrance(node: Object, wanted: str) -> str:
+    """Why a node is not released now, "" for nothing."""
+    if not wanted:
+        return "the ClusterVersion wants no version any more"
+    return "it is under maintenance, and is released when that ends" if is_labelled(node) else ""
+
+
+def _release(found: Ongoing, node: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    name = found.node
+    if found.record.get("released") not in (None, name):
+        return []
+    if found.record.get("released") is None:
+        found = found.written(cluster, {"released": name})
+    if not is_released(node):
+        cluster.patch(node_path(name), release_patch(node, found.record["id"]), JSON_PATCH)
+        log_about(f"node {name} is released", found.run)
+    if not found.record["nodes"][name].get("releasedAt"):
+        found = found.written(cluster, {"nodes": {name: {"releasedAt": timestamp(now())}}})
+    return found.answer(events.NODE_RELEASED, "release-node", event, node=name)

@@ -1,0 +1,109 @@
+"""Restore the pools when all nodes are done, or when the MutexRunConfig is deleted amid a run (step 7, MUT-49, MUT-51).
+
+First the selectors, the canary's before all; then the labels of nodes; then the pools go on, and are nobody's. So a
+deletion upgrades no node whose pool stays paused. A pool that an administrator had paused stays so after a deletion.
+
+In: `run.completed`, `run.ended`. Out: `run.finished`.
+Touches: mutexrunconfigs get, patch; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list, patch;
+nodes list, patch.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from eventing.events import Reference
+from functions.mutex.subject import Replies, log_about, now, ongoing, read, telling, write_status
+from kube.door.api import JSON_PATCH
+from kube.door.sync_client import Cluster
+from kube.mutex import claims, lookup, pools, run_record
+from kube.mutex.node_labels import clear_patch
+from kube.mutex.objects import RUN, RUN_LABEL, Verdict, canary_name, finalizers_patch, has_finalizer, is_deleting, path
+from kube.mutex.run_record import Stage, record_of
+from kube.mutex.validation import AVAILABLE
+from kube.nodes import NODES, node_path
+from kube.paths import Object
+from kube.times import timestamp
+
+CONSUMES = (events.RUN_COMPLETED, events.RUN_ENDED)
+EMITS = (events.RUN_FINISHED,)
+UPDATED = "MCPUpdated"
+
+
+@telling(UPDATED, "UpdateFailed")
+def restore_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Give back whatever the run has changed and still has; what it has no more is left alone."""
+    run = read(event, cluster, RUN)
+    if run is None or not _may_end(run, event, cluster):
+        return []
+    is_abandoned = run_record.is_active(run) and is_deleting(run)
+    uid = run["metadata"]["uid"]
+    held = claims.claimed(uid, cluster.run(lookup.pools(cluster.api, None)).values())
+    held.sort(key=lambda pool: pools.name_of(pool) != canary_name(run))  # it comes first
+    held = [_with_selector(pool, run, cluster) for pool in held]
+    _unlabel(run, cluster)
+    for pool in held:
+        paused = _was_paused(pool, run) if is_abandoned or not record_of(run) else False
+        _patch(pool, pools.release_patch(pool, paused=paused), cluster)
+    _close(run, cluster)
+    log_about("the pools are as they were before the run", run)
+    return [events.event(events.RUN_FINISHED, "restore-pools", Reference.of(run), cause=event)]
+
+
+def _may_end(run: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:
+    if is_deleting(run):
+        return has_finalizer(run)
+    if event.get_type() == events.RUN_ENDED:
+        return not run_record.is_active(run)
+    found = ongoing(run, cluster)
+    return found is not None and found.stage is Stage.DONE
+
+
+def _before(pool: Object, run: Object) -> Object | None:
+    """What the record has of a pool, None for nothing."""
+    record, name = record_of(run), pools.name_of(pool)
+    if not run_record.is_active(run):
+        return None
+    before: Object | None = record["canary"] if name == record["canary"]["name"] else record["pools"].get(name)
+    return before
+
+
+def _was_paused(pool: Object, run: Object) -> bool:
+    before = _before(pool, run)
+    return bool(before["paused"]) if before else pools.is_paused(pool)
+
+
+def _with_selector(pool: Object, run: Object, cluster: Cluster) -> Object:
+    """The pool with the selector that it had, in the cluster too."""
+    before = _before(pool, run)
+    is_canary = pools.name_of(pool) == canary_name(run)
+    wanted = before.get("selector") if before else pools.without_rules(pools.selector(pool), canary=is_canary)
+    return _patch(pool, pools.selector_patch(pool, wanted), cluster)
+
+
+def _patch(pool: Object, patch: list[Object], cluster: Cluster) -> Object:
+    return cluster.patch(pools.pool_path(pools.name_of(pool)), patch, JSON_PATCH) if patch else pool
+
+
+def _unlabel(run: Object, cluster: Cluster) -> None:
+    """Take the labels off the nodes that still carry the run's, side by side."""
+    run_id = str(record_of(run).get("id") or "")
+    if not run_id:
+        return
+    found = cluster.list(NODES, labels=f"{RUN_LABEL}={run_id}")["items"]
+    patches = [(node["metadata"]["name"], clear_patch(node, run_id)) for node in found]
+    cluster.together(*(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches if patch))
+
+
+def _close(run: Object, cluster: Cluster) -> None:
+    """Write that it is finished, and let the object go."""
+    if run_record.is_active(run):
+        record, wanted = record_of(run), record_of(run)["desired"]
+        change: Object = {"finishedAt": timestamp(now()), "released": None, "failure": None}
+        change |= {"abandoned": True} if is_deleting(run) else {}
+        shown = {"step": "Finished", "progress": f"{len(record['order'])} of {len(record['order'])}", "job": None}
+        done = Verdict(AVAILABLE, False, "UpgradeUnavailable", f"the run to {wanted} is finished")
+        run = write_status(run, cluster, {"record": change, **shown}, [done]) or run
+    if has_finalizer(run):
+        cluster.patch(path(run), finalizers_patch(run, ours=False))

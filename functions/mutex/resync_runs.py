@@ -1,0 +1,96 @@
+"""Resync runs: emit again what a rule, target or run waits for, and no other event (X-3, MUT-22, MUT-30).
+
+With each tick all is looked at. When a pool, the ClusterVersion, a rule or a target has changed, runs that wait for it
+go on, and what somebody undid is done again; what a step is just about is left to the step, and to the tick.
+
+In: a PingSource tick; `rule.checked`, `target.checked`, `run.finished`; an updated MachineConfigPool or ClusterVersion,
+by reference. Out: `rule.found`, `target.found`, `run.found`, `run.validated`, `upgrade.found`, `pools.claimed`,
+`pools.paused`, `nodes.labelled`, `job.due`, `node.cleared`, `node.released`, `run.completed`, `run.ended`.
+Touches: mutexrunconfigs list; mutexrules list; mutextargets list; machineconfigpools list; nodes list;
+clusterversions get; jobs list.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from eventing.events import Reference
+from functions.hints import LookingAtState
+from functions.mutex.subject import log_about, now, patience
+from kube.door.sync_client import Cluster
+from kube.mutex import lookup, overdue, run_record
+from kube.mutex.objects import RULE, TARGET, collection, has_finalizer
+from kube.mutex.overdue import Due
+from kube.mutex.world import World
+from kube.paths import Object
+
+CONSUMES = (
+    *(events.TICK, events.RULE_CHECKED, events.TARGET_CHECKED, events.RUN_FINISHED),
+    events.REFERENCE_UPDATED,
+)
+TYPES = {
+    Due.RULE: events.RULE_FOUND,
+    Due.TARGET: events.TARGET_FOUND,
+    Due.CHECK: events.RUN_FOUND,
+    Due.DETECT: events.RUN_VALIDATED,
+    Due.CLAIM: events.UPGRADE_FOUND,
+    Due.PAUSE: events.POOLS_CLAIMED,
+    Due.LABEL: events.POOLS_PAUSED,
+    Due.EDIT: events.NODES_LABELLED,
+    Due.JOB: events.JOB_DUE,
+    Due.RELEASE: events.NODE_CLEARED,
+    Due.UPGRADE: events.NODE_RELEASED,
+    Due.RESTORE: events.RUN_COMPLETED,
+    Due.END: events.RUN_ENDED,
+}
+EMITS = tuple(TYPES.values())
+LOOKING = LookingAtState(lambda _hint: "all runs")
+KINDS = (None, "MachineConfigPool", "ClusterVersion")
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
+"""What the rules raise of an object that is as no schema has it."""
+
+
+def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """One event for each object that waits for one; a cluster without any costs three requests and nothing else."""
+    if event.get_extension("kind") not in KINDS:
+        return []
+    api, is_tick = cluster.api, event.get_type() == events.TICK
+    runs, rules, targets = cluster.together(
+        lookup.runs(api), lookup.listed(api, collection(RULE)), lookup.listed(api, collection(TARGET))
+    )
+    found = _rules_due(rules, now()) if is_tick else []
+    if runs or targets:
+        world = cluster.run(lookup.world(api, with_jobs=is_tick and any(map(overdue.needs_jobs, runs))))
+        found += [(item, _judged(partial(overdue.target_due, item, world), item)) for item in targets]
+        found += [(item, _run_due(item, world, runs, is_tick=is_tick)) for item in runs]
+    about = [(Reference.of(item), TYPES[due]) for item, due in found if due is not Due.NOTHING]
+    return [events.event(kind, "resync-runs", reference, cause=event) for reference, kind in about]
+
+
+def _rules_due(rules: list[Object], moment: datetime) -> list[tuple[Object, Due]]:
+    return [(item, _judged(partial(overdue.rule_due, item, moment), item)) for item in rules]
+
+
+def _run_due(run: Object, world: World, runs: list[Object], *, is_tick: bool) -> Due:
+    def due() -> Due:
+        found = overdue.run_due(run, world, runs, now(), patience(os.environ))
+        is_step = run_record.is_active(run) and found in overdue.OF_STAGE.values()
+        if is_step and not is_tick:
+            return overdue.drift(run, world) or Due.NOTHING
+        return Due.NOTHING if not is_tick and found is Due.END and has_finalizer(run) else found
+
+    return _judged(due, run)
+
+
+def _judged(due: Callable[[], Due], item: Object) -> Due:
+    try:
+        return due()
+    except MALFORMED as error:
+        log_about("resync-runs cannot look after this", item, error=repr(error))
+        return Due.NOTHING

@@ -1,0 +1,133 @@
+"""Run the Jobs of a node, one after another: before its upgrade one of each rule, behind it the cleanup Jobs.
+
+A Job's name is the same each time, so that none is created twice; what became of it is recorded before the next one is
+created (MUT-40, MUT-42). One that failed, or vanished before its result was known, stops the run (MUT-46, MUT-47).
+
+In: `pools.edited`, `job.due`, `node.upgraded`, `node.cleaned`; an updated or deleted Job, by reference.
+Out: `node.cleared`, `node.cleaned`, `run.completed`, `run.stopped`.
+Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get, patch;
+jobs get, create in node-upgrade-mutex-operator; events create in node-upgrade-mutex-operator.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions.mutex.announcing import announce
+from functions.mutex.subject import Ongoing, Replies, hinted, log_about, now, ongoing, telling
+from kube.door.api import JSON_PATCH, absent_ok
+from kube.door.api_errors import Conflict, Denied, NotFound, Rejected
+from kube.door.sync_client import Cluster
+from kube.mutex import jobs, lookup, run_record
+from kube.mutex.jobs import CLEANUP, Outcome
+from kube.mutex.node_labels import clear_patch
+from kube.mutex.objects import Verdict
+from kube.mutex.run_record import Due, Stage, job_entry
+from kube.nodes import node_path
+from kube.paths import Object
+from kube.times import timestamp
+
+CONSUMES = (
+    *(events.POOLS_EDITED, events.JOB_DUE, events.NODE_UPGRADED, events.NODE_CLEANED),
+    *(events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+)
+EMITS = (events.NODE_CLEARED, events.NODE_CLEANED, events.RUN_COMPLETED, events.RUN_STOPPED)
+JOB_RUN = "JobRun"
+STOPPED, OVERRIDDEN = "UpgradeStopped", "VariableOverridden"
+
+
+@telling(JOB_RUN, "JobRunFailed")
+def run_job(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Look at the Job of the node whose turn it is; create it, take its result, or let the node go on."""
+    found = ongoing(hinted(event, "Job", cluster), cluster)
+    if found is None:
+        return []
+    if found.stage in (Stage.CLEARED, Stage.DONE):
+        return found.answer_of_stage("run-job", event)
+    if found.stage not in (Stage.JOBS, Stage.CLEANUP):
+        return []
+    node = cluster.run(absent_ok(cluster.api.get(node_path(found.node))))
+    if node is None or node["metadata"]["uid"] != found.record["nodes"][found.node]["uid"]:
+        return _over(found, "droppedAt", event, cluster)
+    due = run_record.next_job(found.record, found.node, found.has_cleanup)
+    if due is None:
+        return _cleaned(found, node, event, cluster)
+    if due.rule not in found.rules:
+        return []  # somebody deleted a rule in use; ConfigValidated says so, and the run goes on when it is there again
+    try:
+        return _run(found, node, due, event, cluster)
+    except (Denied, Rejected, NotFound) as error:  # refused at creation only: a person has to change something
+        return _stop(found, due, "", error.message, event, cluster)
+
+
+def _run(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    entry = job_entry(found.record, found.node, due)
+    if not entry.get("name"):
+        _create(found, node, due, cluster)
+        return []
+    job = cluster.run(lookup.job(cluster.api, found.rules[due.rule], entry["name"]))
+    if job is not None and job["metadata"]["uid"] != entry["uid"]:
+        job = None
+    outcome = jobs.outcome(job)
+    if outcome is Outcome.RUNNING:
+        return []
+    if outcome is not Outcome.COMPLETE:
+        return _stop(found, due, entry["name"], jobs.failure_of(job), event, cluster)
+    log_about(f"Job {entry['name']} of rule {due.rule} is complete for node {found.node}", found.run)
+    said = f"{found.at(found.node)}, {found.node}: the Jobs of rule {due.rule} are complete"
+    change = _job_change(found.node, due, {"result": Outcome.COMPLETE.value})
+    found = found.written(cluster, change, Verdict(JOB_RUN, True, "JobRunSucceeded", said))
+    following = run_record.next_job(found.record, found.node, found.has_cleanup)
+    if following is None and due.kind == CLEANUP:
+        return _cleaned(found, node, event, cluster)
+    if following is None:
+        return found.answer(events.NODE_CLEARED, "run-job", event, node=found.node)
+    return _run(found, node, following, event, cluster) if following.rule in found.rules else []
+
+
+def _create(found: Ongoing, node: Object, due: Due, cluster: Cluster) -> None:
+    """Create the Job, or find it created, and record it after that: what is recorded has been there."""
+    rule = found.rules[due.rule]
+    attempt = int(job_entry(found.record, found.node, due).get("attempt") or 1)
+    body = jobs.job_of(rule, due.kind, found.record["id"], node, attempt)
+    name = body["metadata"]["name"]
+    try:
+        job = cluster.create(jobs.jobs_path(jobs.namespace_of(rule)), body)
+        log_about(f"Job {name} of rule {due.rule} is created for node {found.node}", found.run)
+    except Conflict:
+        job = cluster.get(jobs.job_path(jobs.namespace_of(rule), name))
+    known = {"attempt": attempt, "name": name, "uid": job["metadata"]["uid"]}
+    found.written(cluster, _job_change(found.node, due, known))
+    for variable in jobs.overridden(rule):
+        announce(found.run, OVERRIDDEN, f"rule {due.rule} sets {variable}, which the run sets for its Jobs", cluster)
+
+
+def _job_change(node: str, due: Due, change: Object) -> Object:
+    return {"nodes": {node: {"jobs": {jobs.job_key(*due): change}}}}
+
+
+def _stop(found: Ongoing, due: Due, job: str, why: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """The node keeps its labels, the pools stay as they are, and nothing goes on until a person resumes it."""
+    reason = "CleanUpJobFailed" if due.kind == CLEANUP else "JobRunFailed"
+    told = f"Job {job}" if job else "the Job"
+    said = f"{found.at(found.node)}, {found.node}: {told} of rule {due.rule} did not complete: {why}"
+    stopped = run_record.failure(found.run, "run-job", said, node=found.node, job=job or told, now=now())
+    found = found.written(cluster, stopped, Verdict(JOB_RUN, False, reason, said))
+    log_about(said, found.run)
+    announce(found.run, STOPPED, said, cluster)
+    return found.answer(events.RUN_STOPPED, "run-job", event, node=found.node, error=said)
+
+
+def _cleaned(found: Ongoing, node: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """The node is done: the run's label goes, and the next one may be released from then on."""
+    if patch := clear_patch(node, found.record["id"]):
+        cluster.patch(node_path(found.node), patch, JSON_PATCH)
+    return _over(found, "cleanedAt", event, cluster)
+
+
+def _over(found: Ongoing, field: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    name = found.node
+    change = {"released": None, "nodes": {name: {field: timestamp(now())}}}
+    log_about(f"node {name} is done: {field}", found.run)
+    return found.written(cluster, change).answer(events.NODE_CLEANED, "run-job", event, node=name)

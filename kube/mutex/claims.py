@@ -1,0 +1,59 @@
+"""Whether pools are as a run wants them: claimed, paused, with its selectors; and who else claims them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kube.mutex import pools
+from kube.mutex.objects import Item, canary_name, rule_label
+from kube.mutex.run_record import Record, is_active, record_of, rules_of
+from kube.paths import Object
+
+
+def wanted_names(run: Item, targets: Iterable[str]) -> list[str]:
+    """The pools that a run claims, sorted: two runs that want the same ones never wait for each other."""
+    return sorted({*targets, canary_name(run)})
+
+
+def rivals(run: Item, names: Iterable[str], known: Mapping[str, Object], runs: Iterable[Item]) -> dict[str, str]:
+    """Pool → who claims it, of those that another run config has; one that is gone claims nothing (MUT-44)."""
+    own, there = run["metadata"]["uid"], {each["metadata"]["uid"]: each for each in runs}
+    found = {name: pools.claimed_by(known[name]) for name in names if name in known}
+    return {
+        name: f"{there[uid]['metadata']['namespace']}/{there[uid]['metadata']['name']}"
+        for name, uid in found.items()
+        if uid and uid != own and uid in there
+    }
+
+
+def claimed(uid: str, known: Iterable[Object]) -> list[Object]:
+    """The pools that a run config claims."""
+    return [pool for pool in known if pools.claimed_by(pool) == uid]
+
+
+def selectors(record: Record) -> dict[str, Object]:
+    """Pool → its selector during the run. The canary comes last: until then nobody may be released (MUT-36, 37)."""
+    labels = [rule_label(rule) for rule in rules_of(record)]
+    gated = {
+        name: pools.gated_selector(before["selector"], labels)
+        for name, before in record["pools"].items()
+        if "selector" in before
+    }
+    return {**gated, record["canary"]["name"]: pools.released_selector(record["canary"]["selector"], labels)}
+
+
+def are_paused(record: Record, known: Mapping[str, Object]) -> bool:
+    """Whether each pool of the targets is paused; one that was deleted is no pool any more."""
+    return all(pools.is_paused(known[name]) for name in record["pools"] if name in known)
+
+
+def are_edited(record: Record, known: Mapping[str, Object]) -> bool:
+    """Whether each pool has the selector of the run."""
+    return all(pools.selector(known[name]) == wanted for name, wanted in selectors(record).items() if name in known)
+
+
+def is_held(run: Item, known: Mapping[str, Object]) -> bool:
+    """Whether the pools of its record are still its own."""
+    record, uid = record_of(run), run["metadata"]["uid"]
+    names = [*record["pools"], record["canary"]["name"]] if is_active(run) else []
+    return all(pools.claimed_by(known[name]) == uid for name in names if name in known)

@@ -1,0 +1,148 @@
+"""Jobs before and behind a node's upgrade: their names, what is added to a rule's template, how they end. Pure."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from kube.mutex.objects import RUN_LABEL, Item, Reference, reference
+from kube.paths import Object, segment
+
+MAIN, CLEANUP = "main", "cleanup"
+SPECS = {MAIN: "jobSpec", CLEANUP: "cleanUpJobSpec"}
+"""Kind of a Job → the field of the rule with its template."""
+HOSTNAME = "kubernetes.io/hostname"
+NODE_ANNOTATION, RULE_ANNOTATION = "nodemaintenance.dev/mutex-node", "nodemaintenance.dev/mutex-rule"
+NODE_VARIABLE, RULE_VARIABLE = "NODE_NAME", "MUTEX_RULE"
+LONGEST_NAME = 63
+"""Characters: the name becomes a label of the Job's pods."""
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+"""What a Job's name may begin with."""
+
+
+class Outcome(Enum):
+    """How it stands with a Job."""
+
+    RUNNING = "Running"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+    VANISHED = "Vanished"
+
+
+def jobs_path(namespace: str) -> str:
+    """Path of the Jobs of a namespace."""
+    return f"/apis/batch/v1/namespaces/{segment(namespace)}/jobs"
+
+
+def job_path(namespace: str, name: str) -> str:
+    """Path of a Job."""
+    return f"{jobs_path(namespace)}/{segment(name)}"
+
+
+def job_key(kind: str, rule: Reference) -> str:
+    """Under what a run's record has the Job of a rule."""
+    return f"{kind}:{rule}"
+
+
+def namespace_of(rule: Item) -> str:
+    """Where the rule's Jobs run."""
+    return str(rule["spec"]["jobNamespace"])
+
+
+def has_cleanup(rule: Item) -> bool:
+    """Whether a Job follows the upgrade."""
+    return rule["spec"].get("cleanUpJobSpec") is not None
+
+
+def job_name(rule: Item, kind: str, run_id: str, node_uid: str, attempt: int) -> str:
+    """The name of one attempt: the same each time, and nobody else's. It begins as the rule says (MUT-41, MUT-42)."""
+    identity = "|".join((run_id, node_uid, kind, *reference(rule)))
+    end = f"-{hashlib.sha256(identity.encode()).hexdigest()[:10]}-{attempt}"
+    prefix = f"{'cleanup-' if kind == CLEANUP else ''}{rule['spec']['jobName']}"
+    return prefix[: LONGEST_NAME - len(end)].rstrip("-.") + end
+
+
+def job_of(rule: Item, kind: str, run_id: str, node: Mapping[str, Any], attempt: int) -> Object:
+    """The Job of a rule for a node: the rule's template, told of node and rule, and kept off that node (MUT-41)."""
+    metadata, spec = node["metadata"], copy.deepcopy(rule["spec"][SPECS[kind]])
+    pod = (spec.get("template") or {}).get("spec")
+    if isinstance(pod, dict):
+        host = (metadata.get("labels") or {}).get(HOSTNAME, metadata["name"])
+        pod["affinity"] = _elsewhere(pod.get("affinity"), host)
+        for container in _containers(pod):
+            container["env"] = _env(container.get("env"), metadata["name"], rule["metadata"]["name"])
+    annotations = {NODE_ANNOTATION: metadata["name"], RULE_ANNOTATION: str(reference(rule))}
+    name = job_name(rule, kind, run_id, metadata.get("uid", ""), attempt)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": namespace_of(rule),
+            "labels": {RUN_LABEL: run_id},
+            "annotations": annotations,
+        },
+        "spec": spec,
+    }
+
+
+def _containers(pod: Object) -> Iterator[Object]:
+    for field in ("initContainers", "containers"):
+        found = pod.get(field)
+        yield from (each for each in found if isinstance(each, dict)) if isinstance(found, list) else ()
+
+
+def _env(known: Any, node: str, rule: str) -> Any:
+    """The container's own variables and ours, which win. What is no list the API server shall refuse."""
+    if known is not None and not isinstance(known, list):
+        return known
+    ours = {NODE_VARIABLE: node, RULE_VARIABLE: rule}
+    kept = [each for each in known or [] if not (isinstance(each, dict) and each.get("name") in ours)]
+    return [*kept, *({"name": name, "value": value} for name, value in ours.items())]
+
+
+def _elsewhere(affinity: Any, host: str) -> Any:
+    """The affinity, and not on that host: each of its terms is enough for the scheduler, so it goes into all."""
+    away = {"key": HOSTNAME, "operator": "NotIn", "values": [host]}
+    whole = copy.deepcopy(affinity) if affinity else {}
+    if not isinstance(whole, dict):
+        return whole
+    required = whole.setdefault("nodeAffinity", {}).setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or []), away]} for term in terms
+    ]
+    return whole
+
+
+def overridden(rule: Item) -> list[str]:
+    """The variables that the rule's containers set themselves, and ours replace."""
+    found: set[str] = set()
+    for field in SPECS.values():
+        pod = ((rule["spec"].get(field) or {}).get("template") or {}).get("spec") or {}
+        for container in _containers(pod):
+            names = {str(each.get("name")) for each in container.get("env") or [] if isinstance(each, dict)}
+            found |= names & {NODE_VARIABLE, RULE_VARIABLE}
+    return sorted(found)
+
+
+def outcome(job: Mapping[str, Any] | None) -> Outcome:
+    """How it stands with a Job; None for one that is gone, whose result nobody knows any more."""
+    if job is None:
+        return Outcome.VANISHED
+    conditions = (job.get("status") or {}).get("conditions") or []
+    met = {each["type"] for each in conditions if each.get("status") == "True"}
+    return Outcome.COMPLETE if "Complete" in met else Outcome.FAILED if "Failed" in met else Outcome.RUNNING
+
+
+def failure_of(job: Mapping[str, Any] | None) -> str:
+    """Why it failed, in the words of the Job controller."""
+    if job is None:
+        return "it was deleted before its result was known"
+    conditions = (job.get("status") or {}).get("conditions") or []
+    failed: Mapping[str, Any] = next((each for each in conditions if each["type"] == "Failed"), {})
+    return f"{failed.get('reason') or 'Failed'}: {failed.get('message') or 'no message'}"

@@ -1,0 +1,95 @@
+"""Reads what a run stands on, side by side. A kind that is not served has no objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kube.door.api import Api, absent_ok
+from kube.door.api_errors import NotFound
+from kube.door.concurrent_requests import together
+from kube.door.paging import pages
+from kube.mutex import jobs
+from kube.mutex.objects import RULE, RUN, RUN_LABEL, TARGET, Reference, collection, path_of, reference
+from kube.mutex.pools import CLUSTER_VERSIONS, POOLS, VERSION_NAMES, name_of
+from kube.mutex.world import World
+from kube.nodes import NODES
+from kube.paths import Object
+from kube.trimming import trimmed_node
+
+CACHED = "0"
+"""Version of a list that may be as old as the server's cache: what it misses comes as an event, or with the tick."""
+
+
+async def listed(api: Api, path: str, *, labels: str = "", version: str | None = CACHED) -> list[Object]:
+    """All objects at a path; none where the kind is not served."""
+    try:
+        return (await pages(api, path, labels=labels, version=version)).items
+    except NotFound:
+        return []
+
+
+async def runs(api: Api, version: str | None = CACHED) -> list[Object]:
+    """All run configs."""
+    return await listed(api, collection(RUN), version=version)
+
+
+async def nodes(api: Api, version: str | None = CACHED) -> dict[str, Object]:
+    """All nodes by name, without their status."""
+    found = (await pages(api, NODES, version=version, keep=trimmed_node)).items
+    return {name_of(node): node for node in found}
+
+
+async def pools(api: Api, version: str | None = CACHED) -> dict[str, Object]:
+    """All pools by name."""
+    return {name_of(pool): pool for pool in await listed(api, POOLS, version=version)}
+
+
+async def cluster_version(api: Api) -> Object | None:
+    """The one ClusterVersion, whichever name it has; None where there is none (C23)."""
+    for name in VERSION_NAMES:
+        found = await absent_ok(api.get(f"{CLUSTER_VERSIONS}/{name}"))
+        if found is not None:
+            return found
+    return None
+
+
+async def world(api: Api, *, with_jobs: bool = False) -> World:
+    """All that any run could stand on, as the server's cache has it."""
+    rules, targets, found, known, version, running = await together(
+        listed(api, collection(RULE)),
+        listed(api, collection(TARGET)),
+        pools(api),
+        nodes(api),
+        cluster_version(api),
+        listed(api, "/apis/batch/v1/jobs", labels=RUN_LABEL) if with_jobs else _nothing(),
+    )
+    return World(_by(rules), _by(targets), found, known, version, _by(running) if with_jobs else None)
+
+
+async def _nothing() -> list[Object]:
+    return []
+
+
+def _by(items: Iterable[Object]) -> dict[Reference, Object]:
+    return {reference(item): item for item in items}
+
+
+async def named_rules(api: Api, wanted: Iterable[Reference]) -> dict[Reference, Object]:
+    """These rules as they are now, those that are there."""
+    return await _named(api, RULE, wanted)
+
+
+async def named_targets(api: Api, wanted: Iterable[Reference]) -> dict[Reference, Object]:
+    """These targets as they are now, those that are there."""
+    return await _named(api, TARGET, wanted)
+
+
+async def _named(api: Api, kind: str, wanted: Iterable[Reference]) -> dict[Reference, Object]:
+    names = list(wanted)
+    found = await together(*(absent_ok(api.get(path_of(kind, *name))) for name in names))
+    return {name: item for name, item in zip(names, found, strict=True) if item is not None}
+
+
+async def job(api: Api, rule: Object, name: str) -> Object | None:
+    """A Job of a rule as it is now."""
+    return await absent_ok(api.get(jobs.job_path(jobs.namespace_of(rule), name)))

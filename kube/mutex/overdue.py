@@ -1,0 +1,194 @@
+"""What a rule, a target or a run waits for, told from what is there: so the tick says what was lost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import Enum
+
+from kube.mutex import claims, jobs, node_labels, run_record, validation, versions
+from kube.mutex.jobs import Outcome
+from kube.mutex.objects import (
+    Item,
+    Reference,
+    Verdict,
+    condition,
+    has_finalizer,
+    is_deleting,
+    is_true,
+    status,
+)
+from kube.mutex.run_record import Stage, current, is_active, job_entry, next_job, record_of
+from kube.mutex.world import World
+from kube.nodes import is_labelled
+
+SLOT_SECONDS, SLOTS = 15, 40
+"""A tick, and the ticks of ten minutes: once in that time all is looked at, whatever is known of it (MUT-30)."""
+
+
+class Due(Enum):
+    """What is to be said."""
+
+    NOTHING = ""
+    RULE = "rule.found"
+    TARGET = "target.found"
+    CHECK = "run.found"
+    DETECT = "run.validated"
+    CLAIM = "upgrade.found"
+    PAUSE = "pools.claimed"
+    LABEL = "pools.paused"
+    EDIT = "nodes.labelled"
+    JOB = "job.due"
+    RELEASE = "node.cleared"
+    UPGRADE = "node.released"
+    RESTORE = "run.completed"
+    END = "run.ended"
+
+
+OF_STAGE = {
+    Stage.CLAIMED: Due.PAUSE,
+    Stage.PAUSED: Due.LABEL,
+    Stage.LABELLED: Due.EDIT,
+    Stage.JOBS: Due.JOB,
+    Stage.CLEARED: Due.RELEASE,
+    Stage.RELEASED: Due.UPGRADE,
+    Stage.CLEANUP: Due.JOB,
+    Stage.DONE: Due.RESTORE,
+}
+"""Stage of a run → what brings it on."""
+
+
+def is_turn(uid: str, moment: datetime) -> bool:
+    """Whether this tick is the one in ten minutes at which this object is looked at anyway."""
+    return int(moment.timestamp() // SLOT_SECONDS) % SLOTS == int(uid.replace("-", "")[:8] or "0", 16) % SLOTS
+
+
+def rule_due(rule: Item, now: datetime) -> Due:
+    """A rule that was never judged as it is now; one that is not valid in its turn, for its namespace may come."""
+    found = condition(rule, validation.VALID_CONFIG)
+    if is_deleting(rule):
+        return Due.NOTHING
+    is_judged = found.get("observedGeneration") == rule["metadata"].get("generation")
+    in_turn = found.get("status") != "True" and is_turn(rule["metadata"]["uid"], now)
+    return Due.NOTHING if is_judged and not in_turn else Due.RULE
+
+
+def target_due(target: Item, world: World) -> Due:
+    """A target whose nodes, or whose conditions, are others than its status says (MUT-22)."""
+    if is_deleting(target):
+        return Due.NOTHING
+    now = validation.gathered(target, world.pools, world.nodes.values())
+    is_told = status(target).get("nodes") == now.nodes and not _differs(target, now.verdicts)
+    return Due.NOTHING if is_told else Due.TARGET
+
+
+def _differs(item: Item, verdicts: list[Verdict]) -> bool:
+    """Whether a condition says something else, or of another spec."""
+    known = [condition(item, verdict.kind) for verdict in verdicts]
+    return any(
+        (found.get("status"), found.get("message")) != (str(verdict.holds), verdict.message)
+        or found.get("observedGeneration") != item["metadata"].get("generation")
+        for found, verdict in zip(known, verdicts, strict=True)
+    )
+
+
+def run_due(run: Item, world: World, runs: Sequence[Item], now: datetime, patience: float) -> Due:
+    """The one event that a run config waits for and that nobody will say by himself.
+
+    `patience` are the seconds that a released node has for its upgrade.
+    """
+    if is_deleting(run):
+        return Due.END if has_finalizer(run) else Due.NOTHING
+    if is_unseen(run) or _differs(run, [validation.config_verdict(run, world)]):
+        return Due.CHECK
+    if not is_true(run, validation.CONFIG_VALIDATED):
+        return Due.NOTHING
+    if is_active(run):
+        return active_due(run, world, now, patience)
+    return _idle_due(run, world, runs, now)
+
+
+def is_unseen(run: Item) -> bool:
+    """Whether a person has changed something that nobody has looked at yet."""
+    known = status(run)
+    is_new = known.get("observedGeneration") != run["metadata"].get("generation")
+    return is_new or run_record.is_resumed(run)
+
+
+def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> Due:
+    found = validation.detection(run, world, run_record.done_version(run))
+    if _differs(run, found.verdicts):
+        return Due.DETECT
+    if found.version:
+        names = claims.wanted_names(run, world.pool_names(run))
+        return Due.NOTHING if claims.rivals(run, names, world.pools, runs) else Due.CLAIM
+    if has_finalizer(run) or claims.claimed(run["metadata"]["uid"], world.pools.values()):
+        return Due.END
+    return Due.CHECK if is_turn(run["metadata"]["uid"], now) else Due.NOTHING
+
+
+def active_due(run: Item, world: World, now: datetime, patience: float) -> Due:
+    """What a run under way waits for; what somebody undid comes first."""
+    at = run_record.stage(run, _cleanups(world))
+    if at is Stage.FAILED:
+        return Due.NOTHING
+    if at is Stage.IDLE:
+        return Due.CHECK
+    if drifted := drift(run, world):
+        return drifted
+    waits = {
+        Stage.JOBS: _job_runs,
+        Stage.CLEANUP: _job_runs,
+        Stage.CLEARED: _is_maintained,
+        Stage.RELEASED: _upgrades,
+    }.get(at)
+    return Due.NOTHING if waits and waits(run, world, now, patience) else OF_STAGE[at]
+
+
+def _cleanups(world: World) -> run_record.HasCleanup:
+    return lambda rule: rule in world.rules and jobs.has_cleanup(world.rules[rule])
+
+
+def drift(run: Item, world: World) -> Due | None:
+    """What somebody undid behind the run's back: a pool that goes on, a label that is off, a selector."""
+    record = record_of(run)
+    if record.get("pausedAt") and not claims.are_paused(record, world.pools):
+        return Due.PAUSE
+    gated = (world.nodes[name] for name in run_record.unreleased(record) if name in world.nodes)
+    if record.get("labelledAt") and not all(
+        node_labels.is_gated(node, record["id"], run_record.rules_of(record)) for node in gated
+    ):
+        return Due.LABEL
+    return Due.EDIT if record.get("editedAt") and not claims.are_edited(record, world.pools) else None
+
+
+def _job_runs(run: Item, world: World, _now: datetime, _patience: float) -> bool:
+    """Whether the Job of the node is there and under way: then its end is told by its source."""
+    record = record_of(run)
+    name = current(record)
+    due = next_job(record, name, _cleanups(world))
+    if name not in world.nodes or due is None or due.rule not in world.rules or world.jobs is None:
+        return False
+    known = str(job_entry(record, name, due).get("name") or "")
+    job = world.jobs.get(Reference(jobs.namespace_of(world.rules[due.rule]), known))
+    return bool(known) and jobs.outcome(job) is Outcome.RUNNING
+
+
+def _is_maintained(run: Item, world: World, _now: datetime, _patience: float) -> bool:
+    node = world.nodes.get(current(record_of(run)))
+    return node is not None and is_labelled(node)
+
+
+def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
+    """Whether the released node is on its way: there, released, older than what is wanted, and in time."""
+    record = record_of(run)
+    name = current(record)
+    node, wanted = world.nodes.get(name), versions.wanted(world.cluster_version).version
+    if node is None or not node_labels.is_released(node) or versions.version_of(node) == wanted:
+        return False
+    return run_record.seconds_since(record["nodes"][name].get("releasedAt"), now) < patience
+
+
+def needs_jobs(run: Item) -> bool:
+    """Whether it has to be known how Jobs stand to tell what it waits for."""
+    return is_active(run) and not is_deleting(run)

@@ -1,0 +1,145 @@
+"""What makes a rule, a target and a run config valid, and whether there is an upgrade to be had (MUT-10..32). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kube.mutex import jobs, versions
+from kube.mutex.objects import (
+    RULE_LABEL,
+    Item,
+    Verdict,
+    canary_name,
+    is_deleting,
+    is_true,
+    reference,
+    references,
+    rule_label,
+)
+from kube.mutex.pools import canary_problem, members_of_all
+from kube.mutex.world import World, pools_of
+from kube.paths import Object
+from kube.words import counted, shortened
+
+VALID_CONFIG, NODES_GATHERED = "ValidConfig", "NodeListGathered"
+CONFIG_VALIDATED, CHECKED = "ConfigValidated", "UpgradeChecked"
+READY, AVAILABLE = "UpgradeReady", "UpgradeAvailable"
+LONGEST_LABEL = 63
+"""Bytes of a label's name behind the slash."""
+MOST_NAMED = 10
+"""Nodes that a message names."""
+
+
+def rule_problem(rule: Item) -> str:
+    """Why a rule is no good, as far as that can be told without the API server; "" when nothing is seen."""
+    name = rule_label(reference(rule)).removeprefix(RULE_LABEL)
+    if len(name) > LONGEST_LABEL:
+        return (
+            f"metadata: name and namespace become the label name {name!r} of {len(name)} bytes, "
+            f"and a label's name must be no more than {LONGEST_LABEL} bytes: choose a shorter name"
+        )
+    prefix = str(rule["spec"].get("jobName") or "")
+    if not jobs.NAME.fullmatch(prefix):
+        return (
+            f"spec.jobName: {shortened(prefix, 100)!r} must be lower-case letters, digits and '-', such as check-disks"
+        )
+    return ""
+
+
+def rule_verdict(problem: str) -> Verdict:
+    """The condition of a rule."""
+    return Verdict(VALID_CONFIG, not problem, "InvalidConfig" if problem else "ValidConfig", problem)
+
+
+class Gathered(NamedTuple):
+    """What is known of a target: its nodes, and its conditions."""
+
+    nodes: list[str]
+    verdicts: list[Verdict]
+
+
+def gathered(target: Item, pools: Mapping[str, Object], nodes: Iterable[Mapping[str, Any]]) -> Gathered:
+    """The nodes of all pools of a target, none when a pool is missing (MUT-20, MUT-21)."""
+    names = pools_of(target)
+    missing = [name for name in names if name not in pools]
+    found = [] if missing else members_of_all((pools[name] for name in names), nodes)
+    problem = f"spec.machineConfigPools: there is no MachineConfigPool {', '.join(missing)}" if missing else ""
+    said = problem or counted(len(found), "node")
+    reason = "MachineConfigPoolFetchFailed" if missing else "MachineConfigPoolFetchSucceeded"
+    return Gathered(found, [Verdict(kind, not missing, reason, said) for kind in (VALID_CONFIG, NODES_GATHERED)])
+
+
+def run_problems(run: Item, world: World) -> list[str]:
+    """Why a run config cannot run, a sentence for each fault (step 1 of the document, MUT-3)."""
+    wanted = references(run, "mutexRules")
+    problems = [] if wanted else ["mutexRules: none is named, so nothing would gate the nodes: name one"]
+    for field, known in (("mutexRules", world.rules), ("mutexTargets", world.targets)):
+        problems += [_named_problem(field, each, known.get(each)) for each in references(run, field)]
+    name = canary_name(run)
+    canary = world.pools.get(name)
+    problems.append(canary_problem(name, canary, world.pool_names(run), world.nodes.values()))
+    return [problem for problem in problems if problem]
+
+
+def _named_problem(field: str, name: object, item: Object | None) -> str:
+    if item is None or is_deleting(item):
+        return f"{field}: there is no {name}"
+    if not is_true(item, VALID_CONFIG):
+        return f"{field}: {name} is not valid, see its condition ValidConfig"
+    return ""
+
+
+def config_verdict(run: Item, world: World) -> Verdict:
+    """The condition ConfigValidated."""
+    problems = run_problems(run, world)
+    return Verdict(CONFIG_VALIDATED, not problems, "FetchFailed" if problems else "FetchSucceeded", "; ".join(problems))
+
+
+class Detection(NamedTuple):
+    """Whether there is an upgrade that a run shall gate: its version, "" for none, and the conditions that say so."""
+
+    version: str
+    verdicts: list[Verdict]
+
+
+def detection(run: Item, world: World, done: str = "") -> Detection:
+    """Step 2 of the document (MUT-2, MUT-31, MUT-32); `done` is the version of the last run, which is finished."""
+    wanted = versions.wanted(world.cluster_version)
+    if not wanted.version:
+        return _none(Verdict(CHECKED, False, "CheckFailed", wanted.hindrance), wanted.hindrance)
+    nameless = [name for name in world.members_of(run) if not versions.is_version(_version(world, name))]
+    if nameless:
+        label = versions.VERSION_LABEL
+        said = f"no version such as 4.16.4 is in the label {label} of {named(nameless)}"
+        return _none(Verdict(CHECKED, False, "CheckFailed", said), said)
+    checked = Verdict(CHECKED, True, "CheckSucceeded", f"the cluster is wanted at {wanted.version}")
+    if wanted.hindrance:
+        return _none(checked, wanted.hindrance)
+    older = sorted(name for name, node in world.nodes.items() if _is_older(node, wanted.version))
+    ready = Verdict(READY, True, "UpgradeReady", f"the control plane is at {wanted.version}")
+    if not older or done == wanted.version:
+        said = f"no worker is older than {wanted.version}" if not older else f"the run to {done} is finished"
+        return Detection("", [checked, ready, Verdict(AVAILABLE, False, "UpgradeUnavailable", said)])
+    said = f"older than {wanted.version}: {named(older)}"
+    return Detection(wanted.version, [checked, ready, Verdict(AVAILABLE, True, "UpgradeAvailable", said)])
+
+
+def _none(checked: Verdict, said: str) -> Detection:
+    ready = Verdict(READY, False, "UpgradeNotReady", said)
+    return Detection("", [checked, ready, Verdict(AVAILABLE, False, "UpgradeUnavailable", said)])
+
+
+def _version(world: World, name: str) -> str:
+    return versions.version_of(world.nodes[name])
+
+
+def _is_older(node: Mapping[str, Any], version: str) -> bool:
+    known = versions.version_of(node)
+    return versions.is_worker(node) and versions.is_version(known) and versions.is_less(known, version)
+
+
+def named(names: list[str]) -> str:
+    """These names, or the first ones and how many more there are."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

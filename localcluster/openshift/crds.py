@@ -1,0 +1,29 @@
+"""OpenShift's own CRDs of MachineConfigPool and ClusterVersion, from its Go module: fetched, not copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from localcluster import build
+from localcluster.cluster import LocalCluster
+
+MODULE = "github.com/openshift/api"
+FILES = (
+    "machineconfiguration/v1/zz_generated.crd-manifests/*_machineconfigpools-Default.crd.yaml",
+    "config/v1/zz_generated.crd-manifests/*_clusterversions-Default.crd.yaml",
+)
+SERVED = ("machineconfigpools", "clusterversions")
+
+
+def crds() -> list[Path]:
+    """Give the files; LocalClusterError where the module cannot be fetched."""
+    folder = build.module_folder("openshift", MODULE)
+    return [file for pattern in FILES for file in sorted(folder.glob(pattern))]
+
+
+def install(cluster: LocalCluster) -> None:
+    """Apply them; return when both kinds are served."""
+    cluster.kubectl("apply", "--server-side", *(word for file in crds() for word in ("-f", file)))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+    for kind in SERVED:
+        cluster.kubectl("get", kind)  # established is not yet served; kubectl asks again until it is

@@ -1,0 +1,60 @@
+"""Runs amid kills: never two nodes at once, no Job twice, and everything given back in the end (MUT-44)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from random import Random
+
+from tests.chain.mutex.stage import NEW, Stage, told
+from tests.chain.mutex.watching import Watcher
+from tests.openshift import FakeMco
+from tests.proofs import proves
+
+SEED, NODES, KILLS, PAUSE = 1, 20, 6, 4.0
+SECONDS = 240.0
+
+
+@proves("MUT-42", "MUT-44", "MUT-49", "X-2")
+def test_a_run_over_twenty_nodes_amid_kills(stage: Stage, mco: FakeMco) -> None:
+    """The functions or the delivery die with SIGKILL again and again; ticks find what was lost."""
+    names = stage.workers("blue", NODES)
+    stage.canary()
+    stage.target("all", stage.pool("blue", "blue"))
+    stage.rule("first", cleanup=True)
+    stage.rule("second")
+    run = stage.run("example", ["first", "second"], ["all"])
+    stage.reaches(run, "Waiting")
+    before = stage.selectors()
+    done = threading.Event()
+    killer = threading.Thread(target=kill, args=(stage, done), daemon=True)
+    with Watcher(stage.admin) as watcher:
+        stage.cvo.want(NEW)
+        killer.start()
+        try:
+            stage.reaches(run, "Finished", SECONDS)
+        finally:
+            done.set()
+            killer.join()
+
+    assert watcher.together == []
+    assert sorted(watcher.released) == sorted(names)
+    jobs = [(*told(job), job["metadata"]["name"].startswith("cleanup-")) for job in stage.created()]
+    assert set(Counter(jobs).values()) == {1}
+    assert len(jobs) == NODES * 3
+    assert stage.selectors() == before
+    assert stage.labelled() == set()
+
+
+def kill(stage: Stage, done: threading.Event) -> None:
+    """Kill the one or the other, start it again, and send a tick, as every 15 seconds one comes."""
+    chance = Random(SEED)
+    for _ in range(KILLS):
+        if done.wait(chance.uniform(0.5, PAUSE)):
+            return
+        if chance.random() < 0.5:
+            stage.product.kill_functions()
+            stage.product.start_functions()
+        else:
+            stage.product.kill_delivery()
+            stage.product.start_delivery()

@@ -1,0 +1,228 @@
+"""A whole upgrade, from the version that is wanted to pools that are as they were."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+
+import pytest
+
+from kube.mutex.objects import NAMESPACE, RULE_LABEL, condition
+from kube.mutex.versions import version_of
+from kube.paths import Object
+from tests.chain.mutex.stage import NEW, OLD, Stage, told
+from tests.chain.mutex.watching import Watcher
+from tests.openshift import FakeMco
+from tests.proofs import proves
+from tests.workload import Audit
+
+
+def moment(job: Object, field: str) -> datetime:
+    text = job["metadata"][field] if field == "creationTimestamp" else job["status"][field]
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def touched(audit: Audit) -> list[Object]:
+    """What the product wrote of nodes and pools."""
+    return [each for each in audit.writes_by() if each["objectRef"]["resource"] in ("nodes", "machineconfigpools")]
+
+
+class Order:
+    """What an audit log says of the order of a run's writes."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._kept = [entry for entry in audit.kept() if entry["responseStatus"]["code"] < 300]
+
+    def places(self, resource: str, verb: str, text: str) -> list[int]:
+        """The places of the writes on a resource whose body has a text."""
+        return [
+            place
+            for place, entry in enumerate(self._kept)
+            if (entry["objectRef"]["resource"], entry["verb"]) == (resource, verb)
+            and text in str(entry.get("requestObject"))
+            and entry["user"]["username"].startswith("system:serviceaccount:node-maintenance")
+        ]
+
+
+@proves("MUT-33", "MUT-35", "MUT-36", "MUT-37", "MUT-40", "MUT-43", "MUT-44", "MUT-46", "MUT-49", "C24", "C25", "C27")
+def test_a_whole_upgrade(stage: Stage, mco: FakeMco) -> None:
+    """Steps 1 to 7 of the document over two pools and two rules, one of them with cleanup Jobs."""
+    names = [*stage.workers("blue", 2), *stage.workers("green", 2, NEW)]
+    stage.canary()
+    stage.target("both", stage.pool("blue", "blue"), stage.pool("green", "green"))
+    stage.rule("first", cleanup=True)
+    stage.rule("second")
+    run = stage.run("example", ["second", "first"], ["both"])
+    stage.reaches(run, "Waiting")
+    before, audit = stage.selectors(), stage.audit()
+    with Watcher(stage.admin) as watcher:
+        stage.cvo.want(NEW)
+        item = stage.reaches(run, "Finished")
+
+    assert item["status"]["record"]["order"] == names
+    assert (watcher.released, watcher.together) == (names, [])
+    assert mco.upgraded == names[:2]
+    assert [version_of(stage.node(name)) for name in names] == [NEW] * 4
+    assert stage.selectors() == before
+    assert stage.labelled() == set()
+    order = Order(audit)
+    steps = [
+        order.places("machineconfigpools", "patch", "/spec/paused', 'value': True"),
+        order.places("nodes", "patch", f"{RULE_LABEL.replace('/', '~1')}first.{NAMESPACE}', 'value': ''"),
+        order.places("machineconfigpools", "patch", "DoesNotExist"),
+        order.places("jobs", "create", "mutex"),
+    ]
+    assert [len(places) for places in steps] == [2, 4, 1, 12]
+    assert all(max(before) < min(after) for before, after in pairwise(steps))
+    edited = order.places("machineconfigpools", "patch", "'operator': 'Exists'")
+    assert max(steps[1]) < min(edited) < max(edited[:2]) < min(steps[2])
+    _assert_one_after_another(stage, names)
+
+
+def _assert_one_after_another(stage: Stage, names: list[str]) -> None:
+    """Rules in their order, the cleanup Job behind them, node after node; no two Jobs at once."""
+    jobs = stage.admin.list(stage.jobs)["items"]
+    jobs.sort(key=lambda job: int(job["metadata"]["resourceVersion"]))
+    found = [(*told(job), job["metadata"]["name"].startswith("cleanup-")) for job in jobs]
+    expected = [(name, *job) for name in names for job in (("second", False), ("first", False), ("first", True))]
+    assert found == expected
+    ended = [(moment(one, "completionTime"), moment(two, "creationTimestamp")) for one, two in pairwise(jobs)]
+    assert all(end <= begin for end, begin in ended)
+
+
+@proves("MUT-47", "MUT-48")
+def test_a_failing_job_stops_everything_and_a_retry_resumes_there(stage: Stage, mco: FakeMco) -> None:
+    """Pools stay paused, the node keeps its labels; after the retry no finished node is touched again."""
+    names = stage.workers("blue", 3)
+    stage.canary()
+    stage.target("all", stage.pool("blue", "blue"))
+    stage.rule("good")
+    stage.rule("picky", delay="1h")
+    run = stage.run("example", ["good", "picky"], ["all"])
+    stage.reaches(run, "Waiting")
+    stage.cvo.want(NEW)
+    stage.end_job(names[0], "picky")
+    stage.end_job(names[1], "picky", "Failed")
+    stopped = stage.reaches(run, "Failed")
+
+    verdict = condition(stopped, "JobRun")
+    assert (verdict["status"], verdict["reason"]) == ("False", "JobRunFailed")
+    assert f"node 2 of 3, {names[1]}" in verdict["message"]
+    assert stage.labelled() == set(names[1:])
+    assert stage.pool_now("blue")["spec"]["paused"] is True
+    assert "DoesNotExist" in str(stage.pool_now("canary")["spec"]["nodeSelector"])
+    stage.tick()
+    count = len(stage.created())
+    stage.cluster.kubectl("annotate", "mutexrunconfig", "example", "-n", NAMESPACE, "nodemaintenance.dev/retry=1")
+    for name in names[1:]:
+        stage.end_job(name, "picky")
+    stage.reaches(run, "Finished")
+
+    jobs = [told(job) for job in stage.created()]
+    assert count == 4
+    assert len(jobs) == 7
+    once = [(name, rule) for name in names for rule in ("good", "picky")]
+    assert sorted(jobs) == sorted([*once, (names[1], "picky")])
+    assert mco.upgraded == names
+
+
+@proves("MUT-50", "X-2")
+def test_a_finished_run_rests_and_a_new_version_begins_another(stage: Stage, mco: FakeMco) -> None:
+    """Two ticks write nothing; another version is another run, with Jobs of its own."""
+    names = stage.workers("blue", 1)
+    stage.canary()
+    stage.target("all", stage.pool("blue", "blue"))
+    stage.rule("only")
+    run = stage.run("example", ["only"], ["all"])
+    stage.reaches(run, "Waiting")
+    stage.cvo.want(NEW)
+    stage.reaches(run, "Finished")
+    stage.settle()
+    version = stage.admin.get(run)["metadata"]["resourceVersion"]
+    audit = stage.audit()
+    for _ in range(2):
+        stage.tick()
+    assert [entry for entry in audit.writes_by() if "mutex" in entry["objectRef"]["resource"]] == []
+    assert stage.admin.get(run)["metadata"]["resourceVersion"] == version
+
+    stage.cvo.want("4.17.0")
+    stage.until(run, lambda item: item["status"].get("record", {}).get("number") == 2)
+    stage.reaches(run, "Finished")
+    assert version_of(stage.node(names[0])) == "4.17.0"
+    assert len(stage.created()) == 2
+
+
+@proves("MUT-32", "MUT-30")
+def test_nothing_is_touched_before_the_control_plane_is_upgraded(stage: Stage, mco: FakeMco) -> None:
+    """Partial, and Completed of the version before: no write on a pool or a node; then it begins."""
+    stage.workers("blue", 1)
+    stage.canary()
+    stage.target("all", stage.pool("blue", "blue", paused=True))
+    stage.rule("only")
+    run = stage.run("example", ["only"], ["all"])
+    stage.reaches(run, "Waiting")
+    audit = stage.audit()
+    stage.cvo.want(NEW, reached=OLD)
+    stage.until(run, lambda item: OLD in condition(item, "UpgradeReady").get("message", ""))
+    stage.cvo.want(NEW, "Partial")
+    stage.until(run, lambda item: "Partial" in condition(item, "UpgradeReady").get("message", ""))
+    assert touched(audit) == []
+    stage.cvo.want(NEW)
+    item = stage.reaches(run, "Finished")
+    assert "blue" in condition(item, "TargetPoolsPaused")["message"]
+
+
+@proves("MUT-30")
+def test_a_rule_that_becomes_valid_lets_the_run_begin(stage: Stage, mco: FakeMco) -> None:
+    """Nothing is written but conditions while a rule is bad; the run config is not touched to have it begin."""
+    stage.workers("blue", 1)
+    stage.canary()
+    stage.target("all", stage.pool("blue", "blue"))
+    stage.rule("bad", jobSpec={"template": {"spec": {"containers": []}}})
+    stage.cvo.want(NEW)
+    audit = stage.audit()
+    run = stage.run("example", ["bad"], ["all"])
+    item = stage.reaches(run, "Invalid")
+    assert "bad" in condition(item, "ConfigValidated")["message"]
+    assert touched(audit) == []
+    stage.amend("bad")
+    stage.reaches(run, "Finished")
+
+
+@proves("MUT-44")
+def test_two_runs_over_one_pool_run_one_after_the_other(stage: Stage, mco: FakeMco) -> None:
+    """The second one waits with a condition that names the first, and begins when that is finished."""
+    stage.workers("blue", 2)
+    stage.canary()
+    stage.canary("other")
+    stage.target("all", stage.pool("blue", "blue"))
+    stage.rule("only", delay="500ms")
+    runs = [stage.run("one", ["only"], ["all"])]
+    stage.reaches(runs[0], "Waiting")
+    with Watcher(stage.admin) as watcher:
+        stage.cvo.want(NEW)
+        stage.reaches(runs[0], "RunningJobs")
+        runs.append(stage.run("two", ["only"], ["all"], canary="other"))
+        waiting = stage.until(
+            runs[1], lambda item: "waits" in condition(item or {}, "TargetPoolsPaused").get("message", "")
+        )
+        stage.reaches(runs[0], "Finished")
+        stage.until(runs[1], lambda item: condition(item, "UpgradeAvailable").get("status") == "False")
+    assert "node-upgrade-mutex-operator/one" in condition(waiting, "TargetPoolsPaused")["message"]
+    assert watcher.together == []
+
+
+@pytest.mark.alone
+@proves("MUT-45")
+def test_a_version_that_changes_is_followed_by_the_first_cleanup_job_at_once(stage: Stage) -> None:
+    """Under half a second from the node's label to the Job."""
+    (name,) = stage.workers("blue", 1)
+    stage.canary()
+    stage.target("all", stage.pool("blue", "blue"))
+    stage.rule("only", cleanup=True)
+    run = stage.run("example", ["only"], ["all"])
+    stage.reaches(run, "Waiting")
+    stage.cvo.want(NEW)
+    stage.reaches(run, "UpgradingNode")
+    assert stage.seconds_to_cleanup(name, NEW) < 0.5
+    stage.reaches(run, "Finished")

@@ -1,0 +1,65 @@
+"""Watches all nodes through a run: who is released, who is done (MUT-44)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import aclosing
+
+from kube.door.list_watch import follow
+from kube.door.sync_client import Cluster
+from kube.mutex.node_labels import is_released, run_of
+from kube.nodes import NODES
+from kube.paths import Object
+
+
+class Watcher:
+    """Sees every write on a node; a node is released and unfinished while it has the run's label and none of a rule.
+
+    `together` has the nodes of which that was so at once, `released` those that ever were, in their order.
+    """
+
+    def __init__(self, admin: Cluster) -> None:
+        self._admin = admin
+        self._open: set[str] = set()
+        self._gated: set[str] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self.together: list[frozenset[str]] = []
+        self.released: list[str] = []
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(timeout=30)
+
+    def _work(self) -> None:
+        self._admin.run(self._follow())
+
+    async def _follow(self) -> None:
+        async def see() -> None:
+            async with aclosing(follow(self._admin.api, NODES)) as changes:
+                async for change in changes:
+                    if change.kind != "SYNCED":
+                        self._see(change.object, gone=change.kind == "DELETED")
+
+        task = asyncio.ensure_future(see())
+        while not self._stopping.is_set():
+            await asyncio.sleep(0.05)
+        task.cancel()
+
+    def _see(self, node: Object, *, gone: bool) -> None:
+        name = node["metadata"]["name"]
+        if not is_released(node):
+            self._gated.add(name)
+        is_open = bool(run_of(node)) and is_released(node) and name in self._gated and not gone
+        if is_open and name not in self._open:
+            self.released.append(name)
+        self._open = self._open | {name} if is_open else self._open - {name}
+        if not run_of(node):
+            self._gated.discard(name)
+        if len(self._open) > 1:
+            self.together.append(frozenset(self._open))

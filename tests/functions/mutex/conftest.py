@@ -1,0 +1,195 @@
+"""What tests of the mutex's steps put on the quiet cluster, and take away again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from eventing.events import Reference
+from kube.door.api_errors import NotFound
+from kube.door.sync_client import Cluster
+from kube.mutex import jobs, pools
+from kube.mutex.jobs import Outcome, jobs_path
+from kube.mutex.objects import (
+    API_VERSION,
+    NAMESPACE,
+    RULE,
+    RULE_LABEL,
+    RUN,
+    RUN_LABEL,
+    TARGET,
+    collection,
+    path,
+    path_of,
+)
+from kube.mutex.versions import VERSION_LABEL, WORKER
+from kube.nodes import NODES, node_path
+from kube.paths import Object
+from tests.functions.conftest import Functions
+from tests.functions.hints import resource
+from tests.openshift import FakeCvo, pool
+from tests.waiting import until, wait_for
+from tests.workload import Audit, Workload
+
+OLD, NEW = "4.15.9", "4.16.4"
+BEFORE_JOBS = ("check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes", "edit-pools")
+NUMBERS = itertools.count(1)
+CONTAINER: Object = {"name": "mutex", "image": "fake"}
+
+
+def job_spec(**pod: Any) -> Object:
+    """A Job of one pod that nobody runs here: its node is none."""
+    spec = {"containers": [CONTAINER], "restartPolicy": "Never", "nodeSelector": {"nobody": "here"}, **pod}
+    return {"template": {"spec": spec}, "backoffLimit": 0}
+
+
+class Upgrade:
+    """One pool of two workers, a canary, a rule with a cleanup Job, a target and a run config; an upgrade is due."""
+
+    def __init__(self, admin: Cluster, work: Workload, functions: Functions) -> None:
+        self.admin, self.functions = admin, functions
+        self.cvo = FakeCvo(admin)
+        self.nodes = sorted(work.node() for _ in range(2))
+        for name in self.nodes:
+            self.label(name, {WORKER: "", VERSION_LABEL: OLD, "role": "blue"})
+        for body in (pool("blue", {WORKER: "", "role": "blue"}), pool("canary", {WORKER: ""}, CANARY)):
+            admin.create(pools.POOLS, body)
+        self.cvo.want(NEW)
+        self.rule = self.create(RULE, "only", rule_spec())
+        self.target = self.create(TARGET, "all", {"machineConfigPools": ["blue"]})
+        named = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
+        self.run = self.create(RUN, "example", {"canary": {"name": "canary"}, **named})
+        self.before = {each: self.pool(each)["spec"] for each in ("blue", "canary")}
+
+    def create(self, kind: str, name: str, spec: Object) -> Object:
+        """Make an object of ours."""
+        body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        return self.admin.create(collection(kind, NAMESPACE), body)
+
+    def label(self, node: str, labels: Object) -> None:
+        """Write labels of a node."""
+        self.admin.patch(node_path(node), {"metadata": {"labels": labels}})
+
+    def again(self, item: Object) -> Object:
+        """The object as it is now."""
+        return self.admin.get(path(item))
+
+    def status(self) -> Object:
+        """The status of the run config."""
+        found: Object = self.again(self.run).get("status") or {}
+        return found
+
+    def pool(self, name: str) -> Object:
+        """A pool as it is now."""
+        return self.admin.get(pools.pool_path(name))
+
+    def node(self, name: str) -> Object:
+        """A node as it is now."""
+        return self.admin.get(node_path(name))
+
+    def jobs(self) -> list[Object]:
+        """The Jobs, in the order of their creation."""
+        items: list[Object] = self.admin.list(jobs_path(NAMESPACE))["items"]
+        return sorted(items, key=lambda job: int(job["metadata"]["resourceVersion"]))
+
+    def judge(self) -> None:
+        """Have rule and target judged."""
+        self.functions.post("check-rule", resource(events.RESOURCE_ADDED, self.rule, RULE))
+        self.functions.post("check-target", resource(events.RESOURCE_ADDED, self.target, TARGET))
+
+    def said(self, kind: str, node: str = "", item: Object | None = None) -> CloudEvent:
+        """One of our own events about the run, or about another object."""
+        about = Reference.of(item or self.run)
+        return events.event(kind, "test", about, node, seed=str(next(NUMBERS)))
+
+    def answer(self, step: str, kind: str) -> str:
+        """The type that a step answers with to an event about the run, "" for none."""
+        reply = self.functions.answer(step, self.said(kind))
+        return reply.get_type() if reply else ""
+
+    def through(self, *steps: str) -> BaseCloudEvent:
+        """Give a found run to the first step, and each one's answer to the next; the last answer."""
+        event: BaseCloudEvent = self.said(events.RUN_FOUND)
+        for step in steps:
+            reply = self.functions.answer(step, event)
+            assert reply is not None, f"{step} answered nothing to {event.get_type()}: {self.status()}"
+            event = reply
+        return event
+
+    def start(self) -> None:
+        """Bring the run to the Jobs of its first node."""
+        self.judge()
+        self.through(*BEFORE_JOBS)
+
+    def end(self, job: Object, kind: str = "Complete") -> None:
+        """Have the pod of a Job end, as its kubelet would say; return when the Job has ended with it."""
+        name, where = job["metadata"]["name"], f"/api/v1/namespaces/{NAMESPACE}/pods"
+        phase = "Succeeded" if kind == "Complete" else "Failed"
+        for pod in until(self.admin, where, bool, labels=f"job-name={name}"):
+            self.admin.patch(f"{where}/{pod}/status", {"status": {"phase": phase}})
+        outcome = Outcome(kind)
+        wait_for(self.admin, f"{jobs_path(NAMESPACE)}/{name}", lambda found: jobs.outcome(found) is outcome)
+
+    def release(self) -> str:
+        """Bring the run to the release of its first node, which it returns."""
+        self.start()
+        self.functions.answer("run-job", self.said(events.POOLS_EDITED))
+        self.end(self.jobs()[-1])
+        reply = self.functions.answer("run-job", self.said(events.JOB_DUE))
+        assert reply is not None
+        assert reply.get_type() == events.NODE_CLEARED
+        assert self.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+        return self.nodes[0]
+
+    def clear(self) -> None:
+        """Take everything away."""
+        for kind in (RUN, TARGET, RULE):
+            for item in self.admin.list(collection(kind, NAMESPACE))["items"]:
+                where = path_of(kind, NAMESPACE, item["metadata"]["name"])
+                self.admin.patch(where, {"metadata": {"finalizers": None}})
+                self._remove(where)
+        self._remove(jobs_path(NAMESPACE))
+        self._remove(pools.POOLS)
+        for node in self.admin.list(NODES, labels=WORKER)["items"]:
+            ours = [name for name in node["metadata"]["labels"] if name.startswith(RULE_LABEL)]
+            self.label(node["metadata"]["name"], dict.fromkeys([*ours, RUN_LABEL, WORKER, VERSION_LABEL, "role"]))
+
+    def _remove(self, where: str) -> None:
+        try:
+            self.admin.run(self.admin.api.request("DELETE", where, body={"propagationPolicy": "Background"}))
+        except NotFound:
+            return
+
+
+CANARY = [{"key": "isCanary", "operator": "Exists"}]
+
+
+def rule_spec(**more: Any) -> Object:
+    """A rule with both Jobs."""
+    return {"jobName": "only", "jobNamespace": NAMESPACE, "jobSpec": job_spec(), "cleanUpJobSpec": job_spec(), **more}
+
+
+@pytest.fixture(scope="package")
+def versioned(admin: Cluster) -> None:
+    """Have the cluster know its version."""
+    FakeCvo(admin).install(OLD)
+
+
+@pytest.fixture
+def upgrade(admin: Cluster, work: Workload, functions: Functions, versioned: None) -> Iterator[Upgrade]:
+    """Give what an upgrade needs, before any step has run."""
+    made = Upgrade(admin, work, functions)
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def written(upgrade: Upgrade, audit: Audit) -> Audit:
+    """Give what the API server is asked to write once all is there."""
+    return audit

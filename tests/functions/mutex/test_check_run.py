@@ -1,0 +1,104 @@
+"""The step `check-run`: is all there that a run config names?"""
+
+from __future__ import annotations
+
+import pytest
+
+from eventing import events
+from kube.door.api_errors import Rejected
+from kube.mutex import pools
+from kube.mutex.objects import RUN, condition, path
+from kube.mutex.versions import WORKER
+from kube.paths import Object
+from tests.functions.hints import resource
+from tests.functions.mutex.conftest import Upgrade
+from tests.proofs import proves
+from tests.workload import Audit
+
+
+def verdict(upgrade: Upgrade, item: Object | None = None) -> tuple[str, str]:
+    upgrade.functions.post("check-run", upgrade.said(events.RUN_FOUND, item=item))
+    found = condition(upgrade.again(item or upgrade.run), "ConfigValidated")
+    return found["status"], found["message"]
+
+
+@proves("MUT-3", "MUT-30")
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"paused": True}, "is paused"),
+        ({"nodeSelector": {"matchLabels": {WORKER: None, "role": "blue"}}}, "must have"),
+        ({"nodeSelector": None}, "must have"),
+    ],
+)
+def test_a_pool_that_can_be_no_canary_is_told(upgrade: Upgrade, written: Audit, spec: Object, said: str) -> None:
+    """Nothing of pools and nodes is written."""
+    upgrade.judge()
+    upgrade.admin.patch(pools.pool_path("canary"), {"spec": spec})
+    status, message = verdict(upgrade)
+    assert (status, said in message) == ("False", True)
+    assert {entry["objectRef"]["resource"] for entry in written.writes_by()} <= {
+        *("jobs", "mutexrules", "mutextargets", "mutexrunconfigs")
+    }
+
+
+@proves("MUT-3")
+def test_a_canary_that_is_not_there_or_a_target_too_is_told(upgrade: Upgrade) -> None:
+    """And one that takes a node which is no worker."""
+    upgrade.judge()
+    spec = upgrade.run["spec"]
+    absent = upgrade.create(RUN, "absent", {**spec, "canary": {"name": "none"}})
+    assert "there is no MachineConfigPool none" in verdict(upgrade, absent)[1]
+    doubled = upgrade.create(RUN, "doubled", {**spec, "canary": {"name": "blue"}})
+    assert "is in a target, too" in verdict(upgrade, doubled)[1]
+    assert verdict(upgrade)[0] == "True"
+
+
+@proves("MUT-30")
+def test_rules_and_targets_that_are_missing_or_invalid_are_named(upgrade: Upgrade) -> None:
+    """Each fault is a sentence; without any rule nothing would gate the nodes."""
+    named = {"mutexRules": [{"name": "other"}], "mutexTargets": [{"name": "all"}]}
+    run = upgrade.create(RUN, "bad", {"canary": {"name": "canary"}, **named})
+    status, message = verdict(upgrade, run)
+    assert status == "False"
+    assert "mutexRules: there is no node-upgrade-mutex-operator/other" in message
+    assert "mutexTargets: node-upgrade-mutex-operator/all is not valid" in message
+    empty = upgrade.create(RUN, "empty", {"canary": {"name": "canary"}, "mutexRules": [], "mutexTargets": []})
+    assert "none is named" in verdict(upgrade, empty)[1]
+
+
+def test_a_write_of_our_own_is_no_reason_to_look(upgrade: Upgrade, written: Audit) -> None:
+    """X-2: the status comes back as an update, and is known by what a person has changed."""
+    upgrade.judge()
+    verdict(upgrade)
+    hint = resource(events.RESOURCE_UPDATED, upgrade.again(upgrade.run), RUN)
+    count = len(written.writes_by())
+    assert upgrade.functions.answer("check-run", hint) is None
+    assert len(written.writes_by()) == count
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"skipTLSVerify": "no"},
+        {"canary": {}},
+        {"canary": None},
+        {"mutexRules": [{"namespace": "x"}]},
+        {"mutexRules": None},
+    ],
+)
+def test_the_schema_refuses(upgrade: Upgrade, spec: Object) -> None:
+    """Table 5.1."""
+    wanted = {name: value for name, value in {**upgrade.run["spec"], **spec}.items() if value is not None}
+    with pytest.raises(Rejected, match=next(iter(spec))):
+        upgrade.create(RUN, "refused", wanted)
+
+
+def test_a_deleted_one_that_holds_pools_is_ended(upgrade: Upgrade) -> None:
+    """MUT-51: its update says so."""
+    upgrade.start()
+    upgrade.admin.run(upgrade.admin.api.request("DELETE", path(upgrade.run)))
+    hint = resource(events.RESOURCE_UPDATED, upgrade.again(upgrade.run), RUN)
+    reply = upgrade.functions.answer("check-run", hint)
+    assert reply is not None
+    assert reply.get_type() == events.RUN_ENDED

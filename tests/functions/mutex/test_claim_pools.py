@@ -1,0 +1,77 @@
+"""The step `claim-pools`: pools are claimed, and how they were is recorded, before anything is changed."""
+
+from __future__ import annotations
+
+from eventing import events
+from kube.mutex import pools
+from kube.mutex.objects import RUN, condition, has_finalizer
+from kube.mutex.versions import VERSION_LABEL, WORKER
+from kube.nodes import node_path
+from tests.functions.mutex.conftest import OLD, Upgrade
+from tests.proofs import proves
+
+BEGIN = ("check-run", "detect-upgrade", "claim-pools")
+
+
+@proves("MUT-34", "MUT-44")
+def test_the_record_has_everything_as_it_was(upgrade: Upgrade) -> None:
+    """Selectors, pauses, nodes in their order; finalizer and claims are there, and no selector is touched."""
+    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": True}})
+    upgrade.judge()
+    upgrade.through(*BEGIN)
+    record = upgrade.status()["record"]
+    assert record["order"] == upgrade.nodes
+    assert record["pools"]["blue"]["selector"] == upgrade.before["blue"]["nodeSelector"]
+    assert record["pools"]["blue"]["paused"] is True
+    assert record["canary"]["selector"] == upgrade.before["canary"]["nodeSelector"]
+    assert has_finalizer(upgrade.again(upgrade.run))
+    uid = upgrade.run["metadata"]["uid"]
+    assert {pools.claimed_by(upgrade.pool(name)) for name in ("blue", "canary")} == {uid}
+    assert upgrade.pool("canary")["spec"] == upgrade.before["canary"]
+
+
+@proves("MUT-44")
+def test_a_pool_of_another_run_is_waited_for(upgrade: Upgrade) -> None:
+    """The condition names who has it; nothing is recorded."""
+    other = upgrade.create(RUN, "other", upgrade.run["spec"])
+    claim = {"metadata": {"annotations": {"nodemaintenance.dev/mutex-run": other["metadata"]["uid"]}}}
+    upgrade.admin.patch(pools.pool_path("blue"), claim)
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade")
+    assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == ""
+    assert "node-upgrade-mutex-operator/other" in condition(upgrade.again(upgrade.run), "TargetPoolsPaused")["message"]
+    assert "record" not in upgrade.status()
+    assert pools.claimed_by(upgrade.pool("canary")) == ""
+
+
+@proves("MUT-44")
+def test_what_a_run_that_is_gone_has_claimed_is_free(upgrade: Upgrade) -> None:
+    """Somebody took its finalizer off: its claim keeps nobody waiting."""
+    claim = {"metadata": {"annotations": {"nodemaintenance.dev/mutex-run": "gone"}}}
+    upgrade.admin.patch(pools.pool_path("blue"), claim)
+    upgrade.judge()
+    upgrade.through(*BEGIN)
+    assert pools.claimed_by(upgrade.pool("blue")) == upgrade.run["metadata"]["uid"]
+
+
+@proves("MUT-38")
+def test_a_worker_outside_all_targets_is_named(upgrade: Upgrade) -> None:
+    """It carries no label, and so the canary would take it."""
+    upgrade.label(upgrade.nodes[1], {"role": "green", WORKER: "", VERSION_LABEL: OLD})
+    upgrade.judge()
+    upgrade.through(*BEGIN)
+    found = condition(upgrade.again(upgrade.run), "WorkersOutsideTargets")
+    assert (found["status"], upgrade.nodes[1] in found["message"]) == ("True", True)
+    told = upgrade.admin.list("/api/v1/namespaces/node-upgrade-mutex-operator/events")["items"]
+    assert any(each["reason"] == "WorkersNotGated" and upgrade.nodes[1] in each["message"] for each in told)
+    assert upgrade.admin.get(node_path(upgrade.nodes[1]))["metadata"]["labels"]["role"] == "green"
+
+
+@proves("X-2")
+def test_a_second_event_claims_nothing_anew(upgrade: Upgrade) -> None:
+    """It answers as the first one: the record stays."""
+    upgrade.judge()
+    upgrade.through(*BEGIN)
+    before = upgrade.again(upgrade.run)["metadata"]["resourceVersion"]
+    assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == events.POOLS_CLAIMED
+    assert upgrade.again(upgrade.run)["metadata"]["resourceVersion"] == before

@@ -1,0 +1,57 @@
+"""Events about runs whose data somebody forged or spoiled: refused with a 4xx or ignored, and never a 500 (X-1)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eventing import events
+from eventing.wire import binary
+from functions.app import FUNCTIONS
+from kube.mutex.objects import RULE, RUN, TARGET
+from tests.functions.hints import resource
+from tests.functions.mutex.conftest import Upgrade
+from tests.functions.test_forged import VALUES, places, poster, spoiled
+from tests.proofs import proves
+from tests.sources import OPT_IN
+
+WHOLE = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
+REFERENCES = (events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
+CASES = [(name, kind) for name in sorted(OPT_IN) for kind in FUNCTIONS[name].consumes if kind != events.TICK]
+KINDS = {"check-rule": RULE, "check-target": TARGET}
+EXAMPLES = 25
+
+
+def sample(upgrade: Upgrade, step: str, kind: str) -> CloudEvent:
+    """An honest event of this type."""
+    of = KINDS.get(step, RUN)
+    item = upgrade.again({RULE: upgrade.rule, TARGET: upgrade.target, RUN: upgrade.run}[of])
+    if kind in WHOLE:
+        return resource(kind, item, of)
+    if kind in REFERENCES:
+        return resource(kind, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "name": "a"}, "Node")
+    return upgrade.said(kind, item=item)
+
+
+@proves("X-1")
+@pytest.mark.parametrize(("step", "kind"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
+def test_spoiled_data_is_no_crash(upgrade: Upgrade, step: str, kind: str) -> None:
+    """X-1: any field of any other type, wherever it is."""
+    upgrade.start()
+    honest = sample(upgrade, step, kind)
+    post = poster(upgrade.functions, step, honest, kind)
+    data = json.loads(binary(honest).body)
+
+    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(list(places(data))), VALUES)
+    def check(path: tuple[Any, ...], value: Any) -> None:
+        status, text = post(spoiled(data, path, value))
+        assert status in (200, 204, 400, 503), (path, value, text)
+        assert "Traceback" not in text
+
+    check()

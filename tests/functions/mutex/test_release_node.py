@@ -1,0 +1,66 @@
+"""The step `release-node`: one node, when all its Jobs are complete."""
+
+from __future__ import annotations
+
+from eventing import events
+from kube.mutex import pools
+from kube.mutex.node_labels import is_released
+from kube.mutex.objects import condition
+from kube.nodes import LABEL
+from tests.functions.mutex.conftest import Upgrade
+from tests.proofs import proves
+from tests.workload import Audit
+
+
+@proves("MUT-43", "MUT-44")
+def test_all_labels_go_in_one_write_after_the_record_is_claimed(upgrade: Upgrade, written: Audit) -> None:
+    """The other node keeps its own; said again, nothing is written."""
+    name = upgrade.release()
+    writes = [entry for entry in written.writes_by() if entry["user"]["username"].endswith(":release-node")]
+    assert [entry["objectRef"]["resource"] for entry in writes] == ["mutexrunconfigs", "nodes", "mutexrunconfigs"]
+    assert is_released(upgrade.node(name))
+    assert not is_released(upgrade.node(upgrade.nodes[1]))
+    assert upgrade.status()["record"]["released"] == name
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+    again = [entry for entry in written.writes_by() if entry["user"]["username"].endswith(":release-node")]
+    assert len(again) == len(writes)
+
+
+@proves("MUT-43", "MUT-44")
+def test_nobody_is_released_before_the_jobs_are_complete(upgrade: Upgrade) -> None:
+    """An event that somebody forged, or that comes early, does nothing."""
+    upgrade.start()
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert not any(is_released(upgrade.node(name)) for name in upgrade.nodes)
+
+
+@proves("MUT-36")
+def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -> None:
+    """The same for a pool that goes on."""
+    ready(upgrade)
+    upgrade.admin.patch(pools.pool_path("canary"), {"spec": {"nodeSelector": {"matchExpressions": None}}})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODES_LABELLED
+    upgrade.answer("edit-pools", events.NODES_LABELLED)
+    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": False}})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.POOLS_CLAIMED
+    assert not is_released(upgrade.node(upgrade.nodes[0]))
+
+
+def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade) -> None:
+    """The condition says what it waits for."""
+    ready(upgrade)
+    upgrade.label(upgrade.nodes[0], {LABEL: "somebody"})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert "under maintenance" in condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]
+    upgrade.label(upgrade.nodes[0], {LABEL: None})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+
+
+def ready(upgrade: Upgrade) -> None:
+    """Bring the run to where its first node may be released."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    upgrade.end(upgrade.jobs()[-1])
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEARED

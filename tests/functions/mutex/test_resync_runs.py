@@ -1,0 +1,83 @@
+"""The step `resync-runs`: each event that was lost is said again, and no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventing import events
+from functions.mutex import resync_runs
+from kube.door.sync_client import Cluster
+from tests.functions.hints import tick
+from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
+from tests.proofs import proves
+from tests.workload import Audit
+
+LOST = dict(
+    zip(
+        BEFORE_JOBS[2:],
+        (events.POOLS_CLAIMED, events.POOLS_PAUSED, events.NODES_LABELLED, events.JOB_DUE),
+        strict=True,
+    )
+)
+"""The last step that was done → what the tick says."""
+
+
+def said(upgrade: Upgrade) -> list[str]:
+    """The types that a tick answers with."""
+    door: Cluster = upgrade.functions.clusters["resync-runs"]
+    return [reply.get_type() for reply in resync_runs.resync_runs(tick(), door)]
+
+
+@proves("X-3", "MUT-30")
+def test_what_was_never_judged_is_found(upgrade: Upgrade) -> None:
+    """A rule, a target and a run that were there before the source."""
+    assert sorted(said(upgrade)) == sorted([events.RULE_FOUND, events.TARGET_FOUND, events.RUN_FOUND])
+    upgrade.judge()
+    assert said(upgrade) == [events.RUN_FOUND]
+    upgrade.through("check-run")
+    assert said(upgrade) == [events.RUN_VALIDATED]
+    upgrade.through("check-run", "detect-upgrade")
+    assert said(upgrade) == [events.UPGRADE_FOUND]
+
+
+@proves("X-3")
+@pytest.mark.parametrize("count", range(3, len(BEFORE_JOBS) + 1))
+def test_an_event_that_was_lost_is_said_again(upgrade: Upgrade, count: int) -> None:
+    """After each step up to the Jobs."""
+    upgrade.judge()
+    upgrade.through(*BEFORE_JOBS[:count])
+    assert said(upgrade) == [LOST[BEFORE_JOBS[count - 1]]]
+
+
+@proves("X-3", "MUT-42", "MUT-45")
+def test_while_a_job_runs_or_a_node_is_upgraded_nothing_is_said(upgrade: Upgrade, written: Audit) -> None:
+    """Until it ends; and a tick writes nothing."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    assert said(upgrade) == []
+    upgrade.end(upgrade.jobs()[-1])
+    assert said(upgrade) == [events.JOB_DUE]
+    upgrade.answer("run-job", events.JOB_DUE)
+    assert said(upgrade) == [events.NODE_CLEARED]
+    upgrade.answer("release-node", events.NODE_CLEARED)
+    assert said(upgrade) == [events.TARGET_FOUND]  # the node has left its pool
+    upgrade.judge()
+    assert said(upgrade) == []
+    upgrade.label(upgrade.nodes[0], {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
+    assert said(upgrade) == [events.NODE_RELEASED]
+    assert [entry for entry in written.writes_by() if entry["user"]["username"].endswith(":resync-runs")] == []
+
+
+@proves("MUT-22", "X-3")
+def test_a_target_whose_nodes_are_others_is_found(upgrade: Upgrade) -> None:
+    """And only then."""
+    upgrade.judge()
+    assert events.TARGET_FOUND not in said(upgrade)
+    upgrade.label(upgrade.nodes[1], {"role": "green"})
+    assert events.TARGET_FOUND in said(upgrade)
+
+
+def test_a_cluster_without_our_kinds_waits_for_nothing(upgrade: Upgrade) -> None:
+    """Design rule 10: three lists, no event."""
+    upgrade.clear()
+    assert said(upgrade) == []

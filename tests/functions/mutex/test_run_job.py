@@ -1,0 +1,99 @@
+"""The step `run-job`: one Job after another, each once."""
+
+from __future__ import annotations
+
+from eventing import events
+from kube.mutex.jobs import jobs_path
+from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, path_of
+from kube.paths import Object
+from tests.functions.mutex.conftest import CONTAINER, Upgrade, job_spec, rule_spec
+from tests.proofs import proves
+
+
+def pod_of(job: Object) -> Object:
+    found: Object = job["spec"]["template"]["spec"]
+    return found
+
+
+@proves("MUT-42", "X-2")
+def test_each_job_is_created_once_however_often_it_is_asked_for(upgrade: Upgrade) -> None:
+    """Also where the record of it was lost, as after a kill between the two writes."""
+    upgrade.start()
+    for _ in range(3):
+        assert upgrade.answer("run-job", events.POOLS_EDITED) == ""
+    (job,) = upgrade.jobs()
+    assert job["metadata"]["name"].startswith("only-")
+    assert job["metadata"]["name"].endswith("-1")
+    gone = {"status": {"record": {"nodes": {upgrade.nodes[0]: {"jobs": None}}}}}
+    upgrade.admin.patch(f"{path_of(RUN, NAMESPACE, 'example')}/status", gone)
+    assert upgrade.answer("run-job", events.JOB_DUE) == ""
+    assert [each["metadata"]["uid"] for each in upgrade.jobs()] == [job["metadata"]["uid"]]
+    (entry,) = upgrade.status()["record"]["nodes"][upgrade.nodes[0]]["jobs"].values()
+    assert entry["uid"] == job["metadata"]["uid"]
+
+
+@proves("MUT-41")
+def test_a_job_is_its_rules_and_is_told_of_node_and_rule(upgrade: Upgrade) -> None:
+    """Own variables and affinity stay beside ours, which win; command and arguments are untouched."""
+    own = {"name": "NODE_NAME", "value": "mine"}, {"name": "OTHER", "value": "kept"}
+    container = {**CONTAINER, "command": ["sleep"], "args": ["30"], "env": list(own)}
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [zone]}, {"matchExpressions": [zone]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    spec = job_spec(containers=[container, {**CONTAINER, "name": "two"}], affinity=affinity)
+    upgrade.admin.patch(path_of(RULE, NAMESPACE, "only"), {"spec": {"jobSpec": spec}})
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    (job,) = upgrade.jobs()
+    first, second = pod_of(job)["containers"]
+    ours = {"NODE_NAME": upgrade.nodes[0], "MUTEX_RULE": "only"}
+    assert {each["name"]: each["value"] for each in first["env"]} == {**ours, "OTHER": "kept"}
+    assert {each["name"]: each["value"] for each in second["env"]} == ours
+    assert (first["command"], first["args"]) == (["sleep"], ["30"])
+    terms = pod_of(job)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [upgrade.nodes[0]]}
+    assert terms["nodeSelectorTerms"] == [{"matchExpressions": [zone, away]}] * 2
+    told = upgrade.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
+    assert any(each["reason"] == "VariableOverridden" and "NODE_NAME" in each["message"] for each in told)
+
+
+@proves("MUT-47", "MUT-1")
+def test_a_template_that_is_refused_only_at_its_creation_stops_the_run(upgrade: Upgrade) -> None:
+    """The server's words are in the condition; no Job is there, and a retry tries again."""
+    upgrade.start()
+    bad = rule_spec(jobSpec={"template": {"spec": {"restartPolicy": "Never", "containers": []}}})
+    upgrade.admin.patch(path_of(RULE, NAMESPACE, "only"), {"spec": bad})
+    assert upgrade.answer("run-job", events.POOLS_EDITED) == events.RUN_STOPPED
+    found = condition(upgrade.again(upgrade.run), "JobRun")
+    assert (found["status"], found["reason"], "containers" in found["message"]) == ("False", "JobRunFailed", True)
+    assert upgrade.jobs() == []
+    assert upgrade.answer("run-job", events.JOB_DUE) == ""
+
+
+@proves("MUT-1")
+def test_a_namespace_that_no_administrator_lists_gets_no_job(upgrade: Upgrade) -> None:
+    """The verb is in the condition, and the run stops."""
+    upgrade.start()
+    upgrade.admin.patch(path_of(RULE, NAMESPACE, "only"), {"spec": {"jobNamespace": "default"}})
+    assert upgrade.answer("run-job", events.POOLS_EDITED) == events.RUN_STOPPED
+    assert "cannot create" in condition(upgrade.again(upgrade.run), "JobRun")["message"]
+    assert upgrade.admin.list(jobs_path("default"))["items"] == []
+
+
+@proves("MUT-46", "MUT-44")
+def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade: Upgrade) -> None:
+    """The node's label goes, the claim of the record too, and only then the next Job is created."""
+    name = upgrade.release()
+    upgrade.label(name, {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
+    upgrade.answer("run-job", events.NODE_UPGRADED)
+    job = upgrade.jobs()[-1]
+    assert job["metadata"]["name"].startswith("cleanup-only-")
+    assert {each["name"] for each in pod_of(job)["containers"][0]["env"]} == {"NODE_NAME", "MUTEX_RULE"}
+    assert upgrade.status()["record"]["released"] == name
+    upgrade.end(job)
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEANED
+    assert "released" not in upgrade.status()["record"]
+    assert "nodemaintenance.dev/mutex-run" not in upgrade.node(name)["metadata"]["labels"]
+    upgrade.answer("run-job", events.NODE_CLEANED)
+    assert len(upgrade.jobs()) == 3

@@ -1,0 +1,103 @@
+"""Names of Jobs, what is added to a template, how Jobs end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kube.mutex import jobs
+from kube.mutex.jobs import CLEANUP, MAIN, Outcome
+from kube.mutex.objects import Reference, rule_label
+from kube.mutex.validation import rule_problem
+from kube.paths import Object
+from tests.proofs import proves
+
+
+def rule(name: str = "r", namespace: str = "ns", job: str = "example", **spec: Any) -> Object:
+    template = {"template": {"spec": {"containers": [{"name": "c"}]}}}
+    known = {"jobName": job, "jobNamespace": "jobs", "jobSpec": template, **spec}
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": known}
+
+
+@proves("MUT-41", "MUT-42")
+def test_a_name_is_the_same_each_time_and_nobody_elses() -> None:
+    """By run, node, rule, kind and attempt; it begins as the rule says, and is short enough for a label."""
+    cases = [
+        (rule(), MAIN, "run-1", "node-a", 1),
+        (rule(), MAIN, "run-1", "node-a", 2),
+        (rule(), MAIN, "run-1", "node-b", 1),
+        (rule(), MAIN, "run-2", "node-a", 1),
+        (rule(), CLEANUP, "run-1", "node-a", 1),
+        (rule("other"), MAIN, "run-1", "node-a", 1),
+        (rule(namespace="other"), MAIN, "run-1", "node-a", 1),
+        (rule(job="x" * 200), MAIN, "run-1", "node-a", 1),
+    ]
+    names = [jobs.job_name(*case) for case in cases]
+    assert names == [jobs.job_name(*case) for case in cases]
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 63 for name in names)
+    assert names[0].startswith("example-")
+    assert names[4].startswith("cleanup-example-")
+
+
+@proves("MUT-13")
+def test_a_rule_may_have_dots_in_its_name() -> None:
+    """Its namespace may not, so the label is its alone."""
+    assert rule_label(Reference("c", "a.b")) == "mutexrule.openshift-optional.skrzypek.io/a.b.c"
+    assert rule_problem(rule("a.b", "c")) == ""
+
+
+@proves("MUT-12")
+@pytest.mark.parametrize(("length", "fine"), [(60, True), (61, False)])
+def test_a_label_has_63_bytes_behind_the_slash(length: int, fine: bool) -> None:
+    """Name, dot and namespace together."""
+    assert (rule_problem(rule("r" * length, "ns")) == "") is fine
+
+
+def test_the_rule_itself_is_not_changed() -> None:
+    """What is added is added to a copy."""
+    item = rule()
+    jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
+    assert item == rule()
+
+
+@proves("MUT-41")
+def test_the_host_is_that_of_the_nodes_label() -> None:
+    """A node's name may be another."""
+    node = {"metadata": {"name": "n", "uid": "u", "labels": {"kubernetes.io/hostname": "host"}}}
+    assert "'host'" in str(jobs.job_of(rule(), MAIN, "run-1", node, 1)["spec"]["template"]["spec"]["affinity"])
+
+
+@pytest.mark.parametrize(
+    "pod", [None, [], "x", {"containers": "x"}, {"containers": ["x"], "affinity": []}, {"containers": [{"env": "x"}]}]
+)
+def test_a_template_that_is_none_is_left_to_the_server(pod: Any) -> None:
+    """It is refused there, with its own words."""
+    item = rule(jobSpec={"template": {"spec": pod}})
+    assert jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["kind"] == "Job"
+
+
+def conditions(*items: tuple[str, str]) -> Object:
+    return {
+        "status": {
+            "conditions": [{"type": kind, "status": state, "reason": "R", "message": "m"} for kind, state in items]
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("job", "outcome"),
+    [
+        (None, Outcome.VANISHED),
+        ({}, Outcome.RUNNING),
+        (conditions(("Complete", "False")), Outcome.RUNNING),
+        (conditions(("FailureTarget", "True")), Outcome.RUNNING),
+        (conditions(("SuccessCriteriaMet", "True"), ("Complete", "True")), Outcome.COMPLETE),
+        (conditions(("FailureTarget", "True"), ("Failed", "True")), Outcome.FAILED),
+    ],
+)
+def test_how_a_job_ends(job: Object | None, outcome: Outcome) -> None:
+    """By the two conditions that end it."""
+    assert jobs.outcome(job) is outcome
+    assert jobs.failure_of(job)

@@ -1,0 +1,139 @@
+"""How far a run is, by its record; how it stops and is resumed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from kube.mutex import node_labels, run_record
+from kube.mutex.jobs import CLEANUP, MAIN, job_key
+from kube.mutex.objects import Reference, Verdict, conditions_with, rule_label, status_patch
+from kube.mutex.run_record import Due, Stage
+from kube.paths import Object
+from tests.proofs import proves
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+RULES = [Reference("ns", "a"), Reference("ns", "b")]
+AT = "2026-01-01T00:00:00Z"
+
+
+def done(kind: str, *rules: Reference) -> Object:
+    return {job_key(kind, rule): {"attempt": 1, "name": "j", "uid": "u", "result": "Complete"} for rule in rules}
+
+
+def run(first: Object | None = None, **record: Any) -> Object:
+    known: Object = {
+        "id": "uid-1",
+        "number": 1,
+        "desired": "4.16.4",
+        "rules": [each._asdict() for each in RULES],
+        "order": ["n1", "n2"],
+        "nodes": {"n1": {"uid": "1", **(first or {})}, "n2": {"uid": "2"}},
+        "pools": {},
+        "canary": {"name": "c"},
+        **record,
+    }
+    metadata = {"name": "r", "namespace": "ns", "uid": "uid", "generation": 3, "resourceVersion": "9"}
+    return {"kind": "MutexRunConfig", "metadata": metadata, "spec": {}, "status": {"record": known}}
+
+
+def has_cleanup(rule: Reference) -> bool:
+    return rule.name == "b"
+
+
+EDITED: Object = {"pausedAt": AT, "labelledAt": AT, "editedAt": AT}
+MAINS = {"jobs": done(MAIN, *RULES)}
+RELEASED = {**MAINS, "releasedAt": AT}
+UPGRADED = {**RELEASED, "upgradedAt": AT}
+
+
+@proves("MUT-40", "MUT-44")
+@pytest.mark.parametrize(
+    ("found", "stage"),
+    [
+        ({**run(), "status": {}}, Stage.IDLE),
+        (run(finishedAt=AT), Stage.IDLE),
+        (run(), Stage.CLAIMED),
+        (run(pausedAt=AT), Stage.PAUSED),
+        (run(pausedAt=AT, labelledAt=AT), Stage.LABELLED),
+        (run(**EDITED), Stage.JOBS),
+        (run({"jobs": done(MAIN, RULES[0])}, **EDITED), Stage.JOBS),
+        (run(MAINS, **EDITED), Stage.CLEARED),
+        (run(RELEASED, **EDITED), Stage.RELEASED),
+        (run(UPGRADED, **EDITED), Stage.CLEANUP),
+        (run({**UPGRADED, "cleanedAt": AT}, **EDITED), Stage.JOBS),
+        (run({"droppedAt": AT}, **EDITED), Stage.JOBS),
+        (run({"cleanedAt": AT}, **EDITED, order=["n1"]), Stage.DONE),
+        (run(**EDITED, failure={"message": "m"}), Stage.FAILED),
+    ],
+)
+def test_the_stage_of_a_run(found: Object, stage: Stage) -> None:
+    """One node after the other, whatever else the record has."""
+    assert run_record.stage(found, has_cleanup) is stage
+
+
+@proves("MUT-40", "MUT-46")
+def test_jobs_come_in_the_order_of_the_rules_and_cleanups_behind() -> None:
+    """Only those rules have a cleanup Job that say so."""
+    assert run_record.next_job(run()["status"]["record"], "n1", has_cleanup) == Due(MAIN, RULES[0])
+    half = run({"jobs": done(MAIN, RULES[0])})["status"]["record"]
+    assert run_record.next_job(half, "n1", has_cleanup) == Due(MAIN, RULES[1])
+    upgraded = run(UPGRADED)["status"]["record"]
+    assert run_record.next_job(upgraded, "n1", has_cleanup) == Due(CLEANUP, RULES[1])
+    assert run_record.next_job(upgraded, "n1", lambda _rule: False) is None
+
+
+@proves("MUT-48")
+def test_a_run_is_resumed_by_a_new_spec_or_a_new_word() -> None:
+    """Nothing else does; the Job that failed gets another attempt, a released node more time."""
+    stopped = run_record.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
+    found = run(**EDITED, **stopped)
+    assert not run_record.is_resumed(found)
+    found["metadata"]["annotations"] = {"nodemaintenance.dev/retry": "1"}
+    assert run_record.is_resumed(found)
+    assert run_record.is_resumed({**found, "metadata": {**found["metadata"], "generation": 4, "annotations": {}}})
+    change = run_record.resumption(found, has_cleanup, NOW)
+    assert change["failure"] is None
+    assert change["nodes"]["n1"]["jobs"][job_key(MAIN, RULES[0])]["attempt"] == 2
+    waited = run_record.failure(run(), "await-version", "m", node="n1", now=NOW)
+    later = run_record.resumption(run(RELEASED, **EDITED, **waited), has_cleanup, NOW)
+    assert later["nodes"] == {"n1": {"releasedAt": AT}}
+
+
+def test_what_kubectl_shows_is_of_the_record_as_it_will_be() -> None:
+    """Step, node i of n, and the Job."""
+    change = {"nodes": {"n1": {"jobs": {job_key(MAIN, RULES[0]): {"name": "a-1", "attempt": 1, "uid": "u"}}}}}
+    shown = run_record.shown(run(**EDITED), change, has_cleanup)
+    assert shown == {"step": "RunningJobs", "progress": "1 of 2: n1", "job": "a-1"}
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+    """And a status in which nothing would change is not written."""
+    item = run()
+    first = conditions_with(item, [Verdict("JobRun", True, "R", "one")], NOW)
+    item["status"]["conditions"] = first
+    later = NOW.replace(year=2027)
+    (same,) = conditions_with(item, [Verdict("JobRun", True, "R", "two")], later)
+    (other,) = conditions_with(item, [Verdict("JobRun", False, "R", "two")], later)
+    assert (same["lastTransitionTime"], other["lastTransitionTime"]) == (AT, "2027-01-01T00:00:00Z")
+    assert status_patch(item, {"step": None}, [Verdict("JobRun", True, "R", "one")], later) == {}
+
+
+@proves("MUT-43", "MUT-44")
+def test_a_release_holds_for_the_run_that_asks_for_it() -> None:
+    """All labels of rules in one patch; of another run's node, or one that has none, nothing."""
+    gates = {rule_label(rule): "" for rule in RULES}
+    node = {
+        "metadata": {"name": "n", "resourceVersion": "5", "labels": {**gates, "nodemaintenance.dev/mutex-run": "uid-1"}}
+    }
+    patch = node_labels.release_patch(node, "uid-1")
+    assert [each["op"] for each in patch] == ["test", "remove", "remove"]
+    assert node_labels.release_patch(node, "uid-2") == []
+    assert node_labels.is_gated(node, "uid-1", RULES)
+    assert not node_labels.is_gated(node, "uid-2", RULES)
+    assert node_labels.gate_patch(node, "uid-1", RULES) == []
+    bare = {"metadata": {"name": "n", "resourceVersion": "5"}}
+    assert [each["op"] for each in node_labels.gate_patch(bare, "uid-1", RULES)] == ["test", "add"]
+    assert len(node_labels.clear_patch(node, "uid-1")) == 4
