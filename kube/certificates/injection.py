@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-<<<<<<< HEAD
-=======
-import copy
 import json
->>>>>>> admission
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,27 +52,19 @@ def trusted(carrier: Object) -> str:
 
 
 def injected(carrier: Object, bundle: str) -> Object:
-<<<<<<< HEAD
-    """Merge patch that puts the bundle into every place, if nobody has written the object since it was read."""
+    """Merge patch that puts the bundle into every place, and the rules with it, if nobody has written the object since
+    it was read."""
     version = {"metadata": {"resourceVersion": carrier["metadata"]["resourceVersion"]}}
     place = {"caBundle": _encoded(bundle)}
     if carrier["kind"] == "CustomResourceDefinition":
         return {**version, "spec": {"conversion": {"webhook": {"clientConfig": place}}}}
     if carrier["kind"] == "APIService":
         return {**version, "spec": place}
+    rules = _rules(carrier)
     changed = [{**hook, "clientConfig": {**hook["clientConfig"], **place}} for hook in carrier["webhooks"]]
+    if rules:
+        changed = [{**hook, "rules": hook.get("rules") or rules} for hook in changed]
     return {**version, "webhooks": changed}
-=======
-    """Merge patch that puts the bundle into every place, and the rules with it, if nobody has written the object since
-    it was read."""
-    changed, rules = copy.deepcopy(carrier), _rules(carrier)
-    for place in _places(changed):
-        place["caBundle"] = _encoded(bundle)
-    for webhook in changed["webhooks"] if rules else []:
-        webhook["rules"] = webhook.get("rules") or rules
-    part = "spec" if changed["kind"] == "APIService" else "webhooks"
-    return {"metadata": {"resourceVersion": carrier["metadata"]["resourceVersion"]}, part: changed[part]}
->>>>>>> admission
 
 
 def _places(carrier: Object) -> Iterator[dict[str, Any]]:
