@@ -16,7 +16,7 @@ from bench.cases import Case
 from bench.load import Load
 from bench.rig import Rig
 from bench.stopwatch import ROOT
-from localcluster.admission.webhook import CONFIGURATIONS
+from kube.certificates.injection import CARRIERS
 from localcluster.servers import LOOPBACK
 
 Figure = tuple[str, float, float | None]
@@ -57,7 +57,7 @@ def measure(rig: Rig, name: str, free: Sequence[str], taken: Sequence[str]) -> l
 
 def webhook_url(rig: Rig) -> str:
     """Where the API server asks."""
-    [hook] = rig.cluster.get(f"{CONFIGURATIONS}/nodemaintenance-validate")["webhooks"]
+    [hook] = rig.cluster.get(f"{CARRIERS['ValidatingWebhookConfiguration']}/nodemaintenance-validate")["webhooks"]
     return str(hook["clientConfig"]["url"])
 
 
