@@ -53,7 +53,6 @@ def await_none(directory: Path, seconds: float = 10.0) -> list[str]:
     return left
 
 
-@pytest.mark.alone
 def test_two_clusters_run_side_by_side_and_each_starts_in_time(cluster: LocalCluster, tmp_path: Path) -> None:
     """A second cluster starts in under ten seconds beside the first, with its own nodes, and stops without a trace."""
     build.servers()

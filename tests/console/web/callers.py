@@ -74,10 +74,13 @@ def audited(site: Site, count: int, **about: str) -> list[dict[str, Any]]:
 
 def account(scene: Scene, name: str, rules: Iterable[str]) -> dict[str, str]:
     """The header of a new ServiceAccount that may do this and nothing else; `rules` are such as "list nodes"."""
-    user = f"system:serviceaccount:default:{name}"
-    scene.cluster.kubectl("create", "serviceaccount", name)
-    allow(scene, name, rules, {"kind": "ServiceAccount", "name": name, "namespace": "default"}, f"--as={user}")
-    return {"Authorization": f"Bearer {scene.cluster.kubectl('create', 'token', name).stdout.strip()}"}
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    scene.admin.create(accounts, {"metadata": {"name": name}})
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
+    allow(scene, name, rules, subject, f"system:serviceaccount:default:{name}")
+    return {
+        "Authorization": f"Bearer {scene.admin.create(f'{accounts}/{name}/token', {'spec': {}})['status']['token']}"
+    }
 
 
 def run_as(scene: Scene, folder: Path, name: str, rules: Iterable[str]) -> tuple[str, Path]:
@@ -88,20 +91,23 @@ def run_as(scene: Scene, folder: Path, name: str, rules: Iterable[str]) -> tuple
     return "--kubeconfig", file
 
 
-def allow(scene: Scene, name: str, rules: Iterable[str], subject: dict[str, str], *identity: str) -> None:
-    """Give a subject these rights in the whole cluster; returns when the API server knows, asked as `identity`."""
+def allow(scene: Scene, name: str, rules: Iterable[str], subject: dict[str, str], user: str) -> None:
+    """Give a subject these rights in the whole cluster; returns when the API server knows, asked as `user`."""
     split = [rule.split() for rule in rules]
     role = [{"apiGroups": ["*"], "resources": [resource], "verbs": [verb]} for verb, resource in split]
-    rbac = "rbac.authorization.k8s.io"
-    about = {"apiVersion": f"{rbac}/v1", "metadata": {"name": name}}
+    rbac, about = "rbac.authorization.k8s.io", {"metadata": {"name": name}}
     reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
-    binding = {**about, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]}
-    for item in ({**about, "kind": "ClusterRole", "rules": role}, binding):
-        scene.cluster.kubectl("create", "-f", "-", input=json.dumps(item))
+    scene.admin.create(f"/apis/{rbac}/v1/clusterroles", {**about, "rules": role})
+    binding = {**about, "roleRef": reference, "subjects": [subject]}
+    scene.admin.create(f"/apis/{rbac}/v1/clusterrolebindings", binding)
     for verb, resource in split:
-        known = partial(_may, scene, verb, resource, *identity)
-        await_ready(f"the right to {verb} {resource}", known, [], 10)
+        await_ready(f"the right to {verb} {resource}", partial(may, scene, user, verb, resource), [], 10)
 
 
-def _may(scene: Scene, *right: str) -> bool:
-    return scene.cluster.kubectl("auth", "can-i", *right, check=False).stdout.strip() == "yes"
+def may(scene: Scene, user: str, verb: str, resource: str) -> bool:
+    """Whether a user has this right in the whole cluster, in every API group."""
+    kind, _, part = resource.partition("/")
+    asked = {"verb": verb, "group": "*", "resource": kind, **({"subresource": part} if part else {})}
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    api = scene.admin.api.impersonating(user)
+    return bool(scene.admin.run(api.create(reviews, {"spec": {"resourceAttributes": asked}}))["status"]["allowed"])

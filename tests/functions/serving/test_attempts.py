@@ -233,7 +233,6 @@ def lost(functions: Functions) -> float:
     return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith("nodemaintenance_attempts_lost"))
 
 
-@pytest.mark.alone
 def test_telling_costs_a_step_next_to_nothing() -> None:
     """A step never waits: at the median under 50 µs, with nobody there to take it."""
     feed, event = Publisher(NOBODY), tick()
