@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from kube.certificates.injection import INJECT
 from kube.door.api_errors import ApiError, Denied, Rejected
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
@@ -77,6 +78,8 @@ class Webhook(Startable):
     def _configure(self) -> None:
         """Apply the configuration as it is shipped, with this machine's address, and with the CA in it."""
         wanted = yaml.safe_load((COMPONENT / "webhook.yaml").read_text())
+        # On Knative and RabbitMQ `renew-certificates` is at work, whose CA this server's certificate is not of.
+        del wanted["metadata"]["annotations"][INJECT]
         bundle = base64.b64encode(self.authority.certificate.encode()).decode()
         for webhook in wanted["webhooks"]:
             webhook["clientConfig"] = {"url": f"{self.url}/validate", "caBundle": bundle}

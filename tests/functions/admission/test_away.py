@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
+from kube.certificates.injection import asked_from
 from kube.door.api import JSON_PATCH
 from kube.door.api_errors import Denied, Rejected
 from kube.door.decoding import hearing
@@ -84,6 +85,14 @@ def test_nothing_goes_past_it_while_its_certificate_changes(webhook: Webhook, do
     for _ in range(10):
         webhook.authority.write_certificate(webhook.folder, [LOOPBACK])
         assert all(refuses(door) for _ in range(5))
+
+
+def test_no_renewal_takes_this_machines_authority_out(webhook: Webhook, door: Cluster) -> None:
+    """On real engines `renew-certificates` writes into what asks for its CA: the webhook's own must stay in there."""
+    configuration = {**door.get(CONFIGURATION), "kind": "ValidatingWebhookConfiguration"}
+
+    assert webhook.server.alive
+    assert asked_from(configuration) == ("", "")
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "{}", '{"apiVersion": "admission.k8s.io/v1"}'])
