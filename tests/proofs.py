@@ -83,7 +83,7 @@ REQUIREMENTS = {
     "DRN-12": "The oldest API is created and used by the document's own two files.",
     "DRN-13": "Under it the node is listed as not schedulable, and has both taints.",
     "DRN-14": "The files of the stepwise install create in their order, and its workloads become ready.",
-    "DRN-15": "Beside HyperConverged it installs into that namespace; of two installs only one may act.",
+    "DRN-15": "Beside HyperConverged it installs into that namespace; of two installs one acts, and the other waits.",
     "DRN-15a": "That install serves the oldest API too.",
     "OSV-1": "Command line and object are two ways to the same end.",
     "OSV-5": "With the object no new workload comes and those that can go leave; without it the node takes them again.",
