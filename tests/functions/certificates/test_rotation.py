@@ -37,8 +37,6 @@ AUTHORITY = COMPONENTS["kubevirt"].authority
 ACCOUNT = access.service_account("renew-certificates")
 PATIENCE = 30
 PER_SECOND = 200
-READ_EVERY = 2.0
-"""Seconds between two looks of a client at the bundle."""
 REQUEST = b"GET / HTTP/1.1\r\nHost: api\r\n\r\n"
 
 
@@ -95,13 +93,33 @@ def client_at_work(certificates: Certificates, port: int) -> Iterator[Client]:
         client.end()
 
 
-def killed_after(quiet: LocalCluster, writes: int, moment: datetime) -> bool:
-    """Whether a look of its own process, which dies at that write, was killed; else it has done all there was."""
-    words = (str(quiet.kubeconfig_for(ACCOUNT)), moment.isoformat(), str(SETTINGS.pause.total_seconds()), str(writes))
+class Mortal:
+    """Looks of processes of their own, each of which dies at its first write."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.kills = 0
+
+    def is_killed(self, moment: datetime) -> bool:
+        """Whether a look at that moment had something to write, and died of it."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{moment.isoformat()}\n")
+        self._process.stdin.flush()
+        ended = int(self._process.stdout.readline())
+        assert ended in (0, -signal.SIGKILL)
+        self.kills += ended != 0
+        return ended != 0
+
+
+@contextmanager
+def mortal(quiet: LocalCluster) -> Iterator[Mortal]:
+    words = (str(quiet.kubeconfig_for(ACCOUNT)), str(SETTINGS.pause.total_seconds()))
     command = [sys.executable, "-m", "tests.functions.certificates.dying", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode != 0
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        yield Mortal(process)
+        process.kill()
 
 
 @proves("OSV-20", "OSV-22", "X-2")
@@ -112,40 +130,40 @@ def test_kill_between_each_two_writes_locks_no_client_out(
     of the pause. A client that reads what is published connects all the while."""
     today = datetime.now(timezone.utc).replace(microsecond=0)
     begun = today - timedelta(days=1) - PAUSE
-    kills = 0
     certificates.add("api")
     certificates.add("handler")
     certificates.add_webhook("nodemaintenance-validate", "api")
-    while killed_after(quiet, 1, begun):
-        kills += 1
-    first = certificates.serial("api")
-    with (
-        MountedSecret(quiet.kubeconfig, tmp_path, NAMESPACE, "api") as mount,
-        server(tmp_path) as port,
-    ):
-        assert mount.came.wait(PATIENCE)
-        with client_at_work(certificates, port) as client:
-            for moment in (today - PAUSE, today):
-                while killed_after(quiet, 1, moment):
-                    kills += 1
+    with mortal(quiet) as looks:
+        while looks.is_killed(begun):
+            pass
+        first = certificates.serial("api")
+        with (
+            MountedSecret(quiet.kubeconfig, tmp_path, NAMESPACE, "api") as mount,
+            server(tmp_path) as port,
+        ):
+            assert mount.came.wait(PATIENCE)
+            with client_at_work(certificates, port) as client:
+                for moment in (today - PAUSE, today):
+                    while looks.is_killed(moment):
+                        client.connects()
                     client.connects()
-                client.connects()
 
     assert certificates.serial("api") != first
     assert len(mount.shown) > 1
-    assert kills >= 14
+    assert looks.kills >= 14
     assert client.failures == []
 
 
 @proves("OSV-22")
 @pytest.mark.alone
+@pytest.mark.parametrize("every", [1.0, 2.0])
 def test_rotations_under_two_hundred_connections_a_second_fail_none(
-    quiet: LocalCluster, functions: Functions, certificates: Certificates, tmp_path: Path
+    quiet: LocalCluster, functions: Functions, certificates: Certificates, tmp_path: Path, every: float
 ) -> None:
-    """One rotation of authority and server, then two inside one pause. Clients read the bundle every two seconds, the
-    server changes four seconds after it at the earliest; connections that were open before stay open to the end."""
+    """One rotation of authority and server, then two inside one pause. Clients read the bundle every second, or every
+    two, the server changes twice as long after it at the earliest; connections that were open before stay open."""
     door = functions.clusters["renew-certificates"]
-    settings = Settings(pause=timedelta(seconds=2 * READ_EVERY))
+    settings = Settings(pause=timedelta(seconds=2 * every))
     certificates.add("api")
     door.run(renewed(door.api, settings, datetime.now(timezone.utc)))
     with (
@@ -153,7 +171,7 @@ def test_rotations_under_two_hundred_connections_a_second_fail_none(
         server(tmp_path) as port,
     ):
         assert mount.came.wait(PATIENCE)
-        crowd = Crowd(certificates.admin, port, certificates.trusted())
+        crowd = Crowd(certificates.admin, port, certificates.trusted(), every)
         asyncio.run(crowd.run(Rotations(door, settings, certificates, mount)))
 
     assert crowd.failures == []
@@ -266,11 +284,11 @@ class Rotations:
 
 
 class Crowd:
-    """Clients that begin 200 connections a second, each by the bundle as it was read within the last two; and some
-    that keep theirs."""
+    """Clients that begin 200 connections a second, each by the bundle as it was read `every` so many seconds;
+    and some that keep theirs."""
 
-    def __init__(self, admin: Cluster, port: int, bundle: str) -> None:
-        self._admin, self._port = admin, port
+    def __init__(self, admin: Cluster, port: int, bundle: str, every: float) -> None:
+        self._admin, self._port, self._every = admin, port, every
         self._contexts = [trusting(bundle)] * 5
         self._ends = asyncio.Event()
         self.failures: list[str] = []
@@ -284,7 +302,7 @@ class Crowd:
         reads = [asyncio.create_task(self._read(number)) for number in range(len(self._contexts))]
         comes = asyncio.create_task(self._come())
         await asyncio.to_thread(rotations.run)
-        await asyncio.sleep(READ_EVERY)  # connections by the last certificate, too
+        await asyncio.sleep(self._every)  # connections by the last certificate, too
         self.seconds = time.monotonic() - began
         self._ends.set()
         await asyncio.gather(comes, *stays, *reads)
@@ -292,11 +310,11 @@ class Crowd:
     async def _read(self, number: int) -> None:
         """Read the bundle again and again, each of several clients at another moment."""
         path = f"/api/v1/namespaces/node-maintenance/configmaps/{COMPONENTS['kubevirt'].publication}"
-        await asyncio.sleep(number * READ_EVERY / len(self._contexts))
+        await asyncio.sleep(number * self._every / len(self._contexts))
         while not self._ends.is_set():
             read = await asyncio.to_thread(self._admin.get, path)
             self._contexts[number] = trusting(read["data"]["ca-bundle.crt"])
-            await asyncio.sleep(READ_EVERY)
+            await asyncio.sleep(self._every)
 
     async def _come(self) -> None:
         """Begin a connection at each two-hundredth of a second, whether those before are done or not.
