@@ -95,13 +95,33 @@ def client_at_work(certificates: Certificates, port: int) -> Iterator[Client]:
         client.end()
 
 
-def killed_after(quiet: LocalCluster, writes: int, moment: datetime) -> bool:
-    """Whether a look of its own process, which dies at that write, was killed; else it has done all there was."""
-    words = (str(quiet.kubeconfig_for(ACCOUNT)), moment.isoformat(), str(SETTINGS.pause.total_seconds()), str(writes))
+class Mortal:
+    """Looks of processes of their own, each of which dies at its first write."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.kills = 0
+
+    def is_killed(self, moment: datetime) -> bool:
+        """Whether a look at that moment had something to write, and died of it."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{moment.isoformat()}\n")
+        self._process.stdin.flush()
+        ended = int(self._process.stdout.readline())
+        assert ended in (0, -signal.SIGKILL)
+        self.kills += ended != 0
+        return ended != 0
+
+
+@contextmanager
+def mortal(quiet: LocalCluster) -> Iterator[Mortal]:
+    words = (str(quiet.kubeconfig_for(ACCOUNT)), str(SETTINGS.pause.total_seconds()))
     command = [sys.executable, "-m", "tests.functions.certificates.dying", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode != 0
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        yield Mortal(process)
+        process.kill()
 
 
 @proves("OSV-20", "OSV-22", "X-2")
@@ -112,28 +132,27 @@ def test_kill_between_each_two_writes_locks_no_client_out(
     of the pause. A client that reads what is published connects all the while."""
     today = datetime.now(timezone.utc).replace(microsecond=0)
     begun = today - timedelta(days=1) - PAUSE
-    kills = 0
     certificates.add("api")
     certificates.add("handler")
     certificates.add_webhook("nodemaintenance-validate", "api")
-    while killed_after(quiet, 1, begun):
-        kills += 1
-    first = certificates.serial("api")
-    with (
-        MountedSecret(quiet.kubeconfig, tmp_path, NAMESPACE, "api") as mount,
-        server(tmp_path) as port,
-    ):
-        assert mount.came.wait(PATIENCE)
-        with client_at_work(certificates, port) as client:
-            for moment in (today - PAUSE, today):
-                while killed_after(quiet, 1, moment):
-                    kills += 1
+    with mortal(quiet) as looks:
+        while looks.is_killed(begun):
+            pass
+        first = certificates.serial("api")
+        with (
+            MountedSecret(quiet.kubeconfig, tmp_path, NAMESPACE, "api") as mount,
+            server(tmp_path) as port,
+        ):
+            assert mount.came.wait(PATIENCE)
+            with client_at_work(certificates, port) as client:
+                for moment in (today - PAUSE, today):
+                    while looks.is_killed(moment):
+                        client.connects()
                     client.connects()
-                client.connects()
 
     assert certificates.serial("api") != first
     assert len(mount.shown) > 1
-    assert kills >= 14
+    assert looks.kills >= 14
     assert client.failures == []
 
 
@@ -266,8 +285,8 @@ class Rotations:
 
 
 class Crowd:
-    """Clients that begin 200 connections a second, each by the bundle as it was read within the last; and some
-    that keep theirs."""
+    """Clients that begin 200 connections a second, each by the bundle as it was read within the last one; and
+    some that keep theirs."""
 
     def __init__(self, admin: Cluster, port: int, bundle: str) -> None:
         self._admin, self._port = admin, port
