@@ -285,7 +285,7 @@ class Rotations:
 
 
 class Crowd:
-    """Clients that begin 200 connections a second, each by the bundle as it was read within the last one; and
+    """Clients that begin 200 connections a second, each by the bundle as it was read within the last second; and
     some that keep theirs."""
 
     def __init__(self, admin: Cluster, port: int, bundle: str) -> None:
