@@ -17,6 +17,8 @@ from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
 
 SECONDS = 60
+SERVED = tuple(name for name, function in FUNCTIONS.items() if ".mutex." not in function.step.__module__)
+"""Those that the overlays install; the upgrade mutex is in none."""
 IDENTITY = "functions.token"
 """The file of the token that the SinkBinding `functions` has, where Knative asks who sends."""
 
@@ -30,7 +32,7 @@ class FunctionProcesses:
 
     def __init__(self, cluster: LocalCluster, directory: Path, sink: str, journal: Path) -> None:
         self._cluster, self._directory = cluster, directory
-        self._ports = {name: free_port() for name in FUNCTIONS}
+        self._ports = {name: free_port() for name in SERVED}
         key = access.signing_key(cluster.directory)
         self._wiring = Wiring(sink, str(journal), self.url("record"), key, str(directory / IDENTITY))
         self.servers: dict[str, Server] = {}
@@ -42,7 +44,7 @@ class FunctionProcesses:
 
     def launch(self, *names: str) -> None:
         """Start these functions, all if none is named, and do not wait for them."""
-        for name in names or FUNCTIONS:
+        for name in names or SERVED:
             if name not in self.servers:
                 self.servers[name] = self._server(name)
             self.servers[name].start()
@@ -50,7 +52,7 @@ class FunctionProcesses:
     def start(self, *names: str) -> None:
         """Start these functions, all if none is named; return when they answer and reach the API server."""
         self.launch(*names)
-        for name in names or FUNCTIONS:
+        for name in names or SERVED:
             await_ready(name, partial(is_ready, self.url(name)), [self.servers[name]], SECONDS)
 
     def kill(self, *names: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from eventing import events
 from eventing.journal.store import Journal, Query
 from eventing.replay.again import post
-from functions.app import FUNCTIONS
 from localcluster.access import NAMESPACE
+from localcluster.functions import SERVED
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import await_ready, free_port
 from localcluster.readiness import is_ready
@@ -39,7 +39,7 @@ def test_who_may_answer_with_several_events_is_given_the_brokers_address(stage: 
     address = stage.local.kubectl("get", "broker/default", "-n", NAMESPACE, "-o", "jsonpath={.status.address.url}")
 
     sinks = {name: _variables(container).get("K_SINK") for name, container in containers.items()}
-    assert sinks == {name: address.stdout if name in BOUND else None for name in FUNCTIONS}
+    assert sinks == {name: address.stdout if name in BOUND else None for name in SERVED}
 
 
 def test_what_resync_sends_there_is_heard(stage: Stage, resync: str) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from functions.app import FUNCTIONS
+from localcluster.functions import SERVED
 from localcluster.knative.planes import PROBE
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server, await_ready
@@ -38,7 +38,7 @@ def test_what_is_killed_amid_drains_is_back_in_time(stage: Stage) -> None:
     assert isinstance(product, KnativeProduct)
     planes = product.planes
     parts: list[tuple[Server, Callable[[], bool]]] = [
-        *((product.functions[name], partial(is_ready, product.function_url(name))) for name in FUNCTIONS),
+        *((product.functions[name], partial(is_ready, product.function_url(name))) for name in SERVED),
         *((planes.data[name], partial(answers, planes.page(name), headers=PROBE)) for name in DATA_PLANE),
     ]
     drains = stage.drains("5s", nodes=stage.nodes[:3])

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from eventing.replay.again import post
-from functions.app import FUNCTIONS
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
+from localcluster.functions import SERVED
 from localcluster.knative.kubelet import kubeconfig
 from tests.e2e.stage import Drains, Stage
 from tests.e2e.ticks import tick
@@ -24,7 +24,7 @@ SECONDS = 20.0
 on_knative = pytest.mark.parametrize("stage", ["knative"], indirect=True)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", SERVED)
 def test_kubectl_lists_exactly_what_a_function_touches(stage: Stage, function: str) -> None:
     """`kubectl auth can-i --list`, asked with the very token that the function's process has."""
     for namespace in NAMESPACES:
