@@ -1,7 +1,8 @@
 """Has one install of the product act on a cluster, however many there are (DRN-15).
 
-`resync` takes the claim at its tick, and takes it over from an install that is gone. Every function that hears of
-something from outside the chain asks whose it is before it acts; what follows in the chain follows only from that.
+`begin` takes a claim that nobody has; `resync` does so at its tick, and takes it over from an install that is gone.
+Every function of the maintenance wing that hears of something from outside the chain asks whose it is before it acts;
+what follows in the chain follows only from that.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from functions.failures import Retry
 from kube import installs
 from kube.door.access_reviews import whoami
 from kube.door.api import absent_ok
-from kube.door.api_errors import ApiError, Conflict, NotFound
+from kube.door.api_errors import ApiError, Conflict, Denied, NotFound
 from kube.door.sync_client import Cluster
 from kube.installs import Account
-from kube.paths import LEASES, Object
+from kube.paths import LEASE_NAMESPACE, LEASES, Object
 
 CONFIRMED_SECONDS = 60.0
 """So long is it believed that the claim is ours: another install takes it only when our account is gone, or by hand."""
@@ -71,8 +72,11 @@ class Claims:
 CLAIMS = Claims()
 
 
-def acts(cluster: Cluster) -> bool:
-    """Whether this install may act: the claim is its own, or nobody has taken it yet. A person may at all times."""
+def acts(cluster: Cluster, *, takes: bool = False) -> bool:
+    """Whether this install may act: the claim is its own, or nobody has taken it yet. A person may at all times.
+
+    With `takes` it takes that of nobody. Raises `Retry` when another one was there first.
+    """
     if CLAIMS.is_confirmed(cluster):
         return True
     own = CLAIMS.own(cluster)
@@ -83,9 +87,21 @@ def acts(cluster: Cluster) -> bool:
     if other is not None and other.namespace != own.namespace:
         _say(own, other)
         return False
-    if other is not None:
+    if claim is None and takes:
+        _take(own, cluster)
+    if other is not None or (claim is None and takes):
         CLAIMS.confirm(cluster)
     return True
+
+
+def _take(own: Account, cluster: Cluster) -> None:
+    """Create the claim, whose name only one can have."""
+    try:
+        cluster.create(LEASES, installs.claim_of(own, datetime.now(timezone.utc)))
+    except Conflict:
+        raise Retry("another install was just taking the claim") from None
+    except NotFound:
+        raise Retry(f"the namespace {LEASE_NAMESPACE} is missing: apply the manifests again") from None
 
 
 def claims(cluster: Cluster) -> bool:
@@ -93,28 +109,41 @@ def claims(cluster: Cluster) -> bool:
 
     Raises `Retry` when another install was there first.
     """
-    own, now = CLAIMS.own(cluster), datetime.now(timezone.utc)
+    own = CLAIMS.own(cluster)
     if own is None or CLAIMS.is_confirmed(cluster):
         return True
     claim = cluster.run(absent_ok(cluster.api.get(installs.CLAIM_PATH)))
     other = installs.holder(claim) if claim else None
-    try:
-        if claim is None:
-            cluster.create(LEASES, installs.claim_of(own, now))
-        elif other is None or other.namespace != own.namespace:
-            if other is not None and cluster.run(absent_ok(cluster.api.get(other.path))):
-                _announce(own, other, cluster)
-                return False
-            cluster.patch(installs.CLAIM_PATH, installs.takeover_patch(claim, own, now))
-            log.warning("this install acts from now on: %s", _before(other))
-    except (Conflict, NotFound):
-        raise Retry("another install was just taking the claim") from None
+    if claim is None:
+        _take(own, cluster)
+    elif other != own:
+        if other is not None and other.namespace != own.namespace and _is_there(other, cluster):
+            _announce(own, other, cluster)
+            return False
+        _take_over(claim, own, cluster)
+        log.warning("this install acts from now on: %s", _before(other))
     CLAIMS.confirm(cluster)
     return True
 
 
+def _is_there(other: Account, cluster: Cluster) -> bool:
+    """Whether an account is; one that we may not ask for is taken for one, and a person has to say otherwise."""
+    try:
+        return cluster.run(absent_ok(cluster.api.get(other.path))) is not None
+    except Denied:
+        return True
+
+
+def _take_over(claim: Object, own: Account, cluster: Cluster) -> None:
+    """Write our account into the claim, if nobody wrote it meanwhile."""
+    try:
+        cluster.patch(installs.CLAIM_PATH, installs.takeover_patch(claim, own, datetime.now(timezone.utc)))
+    except (Conflict, NotFound):
+        raise Retry("another install was just taking the claim") from None
+
+
 def _before(other: Account | None) -> str:
-    return f"the one in namespace {other.namespace} is gone" if other else "none has the claim"
+    return f"{other.namespace}/{other.name} is gone, or of this install" if other else "none has the claim"
 
 
 def _say(own: Account, other: Account) -> None:

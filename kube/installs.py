@@ -66,7 +66,8 @@ def passive_message(own: Account, other: Account) -> str:
     """What a second install says, and what ends it."""
     return (
         f"the install in namespace {own.namespace} does not act, since the one in namespace {other.namespace} does: "
-        f"remove either; when the ServiceAccount {other.namespace}/{other.name} is gone, this one takes over"
+        f"remove either; this one takes over when the ServiceAccount {other.namespace}/{other.name} is gone, or the "
+        f"Lease {LEASE_NAMESPACE}/{CLAIM} is deleted"
     )
 
 

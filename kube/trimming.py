@@ -26,9 +26,9 @@ def trimmed_pod(pod: Mapping[str, Any]) -> Object:
 
 
 def drained_pod(pod: Mapping[str, Any]) -> Object:
-    """As `trimmed_pod`, and whether it would come back: for those who decide about a drain, who are many at a time."""
+    """As `trimmed_pod`, and what holds it, and whether it would come back: for those who decide about a drain."""
     trimmed = trimmed_pod(pod)
-    metadata = {**trimmed["metadata"], **_only(pod["metadata"], ("creationTimestamp",))}
+    metadata = {**trimmed["metadata"], **_only(pod["metadata"], ("creationTimestamp", "finalizers"))}
     return {**trimmed, "metadata": metadata, "spec": {**trimmed["spec"], **_only(pod["spec"], ("tolerations",))}}
 
 

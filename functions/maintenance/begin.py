@@ -46,7 +46,7 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     maintenance = read_maintenance(event, cluster)
     if maintenance is None or m.is_deleting(maintenance) or m.has_given_up(maintenance):
         return []
-    if not acts(cluster):
+    if not acts(cluster, takes=True):
         return []
     log_about("Reconciling NodeMaintenance", maintenance)
     name = m.node_name(maintenance)

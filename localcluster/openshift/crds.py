@@ -6,13 +6,17 @@ from pathlib import Path
 
 from localcluster import build
 from localcluster.cluster import LocalCluster
+from localcluster.processes import await_ready
 
 MODULE = "github.com/openshift/api"
 FILES = (
     "machineconfiguration/v1/zz_generated.crd-manifests/*_machineconfigpools-Default.crd.yaml",
     "config/v1/zz_generated.crd-manifests/*_clusterversions-Default.crd.yaml",
 )
-SERVED = ("machineconfigpools", "clusterversions")
+SERVED = (
+    "/apis/machineconfiguration.openshift.io/v1/machineconfigpools",
+    "/apis/config.openshift.io/v1/clusterversions",
+)
 
 
 def crds() -> list[Path]:
@@ -24,6 +28,4 @@ def crds() -> list[Path]:
 def install(cluster: LocalCluster) -> None:
     """Apply them; return when both kinds are served."""
     cluster.kubectl("apply", "--server-side", *(word for file in crds() for word in ("-f", file)))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
-    for kind in SERVED:
-        cluster.kubectl("get", kind)  # established is not yet served; kubectl asks again until it is
+    await_ready("OpenShift's kinds", lambda: all(cluster.serves(path) for path in SERVED), cluster.servers)

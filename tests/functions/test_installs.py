@@ -16,7 +16,7 @@ from kube.door.api import absent_ok
 from kube.door.sync_client import Cluster
 from kube.installs import Account
 from kube.maintenance import objects as m
-from kube.paths import LEASES, Object
+from kube.paths import LEASE_NAMESPACE, LEASES, Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, node_updated, said, tick, updated
 from tests.proofs import proves
@@ -121,3 +121,32 @@ def test_the_claim_of_an_account_that_is_gone_is_taken_over(functions: Functions
     functions.answer("resync", tick())
 
     assert (kept, installs.holder(admin.get(installs.CLAIM_PATH))) == (THEIRS, OURS)
+
+
+@proves("DRN-15")
+def test_a_maintenance_that_begins_before_the_first_tick_takes_the_claim(
+    functions: Functions, work: Workload, admin: Cluster
+) -> None:
+    """So no two installs begin side by side; from its next tick on the claim names the account that ticks."""
+    functions.answer("begin", added(work.maintenance(work.node())))
+    begun = installs.holder(admin.get(installs.CLAIM_PATH))
+
+    functions.answer("resync", tick())
+
+    assert begun == Account(OURS.namespace, "begin")
+    assert installs.holder(admin.get(installs.CLAIM_PATH)) == OURS
+
+
+@proves("DRN-15")
+def test_a_holder_that_nobody_may_ask_for_keeps_the_claim(
+    functions: Functions, admin: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An account of a name that is not ours: a person has to decide, and is told how."""
+    stranger = Account(THEIRS.namespace, "stranger")
+    taken_by(admin, stranger)
+
+    with caplog.at_level(logging.WARNING):
+        functions.answer("resync", tick())
+
+    assert installs.holder(admin.get(installs.CLAIM_PATH)) == stranger
+    assert f"or the Lease {LEASE_NAMESPACE}/{installs.CLAIM} is deleted" in caplog.text

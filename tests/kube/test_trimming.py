@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kube import pods as rules
 from kube.budgets import Plan, admitted, allows_none, covers, goes_beside, identity, plan
+from kube.maintenance.blocked_pods import still_blocked
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import began_on
 from kube.maintenance.patience import parted
@@ -142,6 +143,17 @@ def test_a_drained_pod_returns_as_the_whole_one_does(tolerations: list[Object], 
 
     assert bool(resting) == rests
     assert (names(due), resting) == (names(parted([whole], asked, now)[0]), parted([whole], asked, now)[1])
+
+
+def test_a_drained_pod_is_as_stuck_as_the_whole_one() -> None:
+    """NMO-12, OSV-15: what holds a pod whose time is over is named."""
+    whole = pod(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/hold"])
+    now = datetime(2026, 1, 1, 0, 1, tzinfo=timezone.utc)
+
+    [told] = still_blocked([], [], [drained_pod(whole)], now)
+
+    assert "example.com/hold" in told["message"]
+    assert [told] == still_blocked([], [], [whole], now)
 
 
 def test_a_trimmed_node_is_in_maintenance_like_the_whole_one() -> None:

@@ -16,6 +16,7 @@ from localcluster.cluster import LocalCluster
 from tests.proofs import proves
 
 ROOT = Path(__file__).parents[2]
+SAMPLES = sorted((ROOT / "config/samples").glob("nodemaintenance*.yaml"))
 CRDS = [
     ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml",
     ROOT / "manifests/base/crds/nodemaintenance.kubevirt.io.yaml",
@@ -102,7 +103,7 @@ def test_api_resources_lists_the_kind_with_its_short_name(installed: LocalCluste
 
 
 @proves("NMO-1", "NMO-2")
-@pytest.mark.parametrize("file", sorted((ROOT / "config/samples").glob("*.yaml")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.name)
 def test_a_sample_of_the_documents_is_accepted_unchanged(installed: LocalCluster, file: Path) -> None:
     """NMO-1, KNM-1, OSV-11: the server takes every sample file as it is, and keeps reason and node (NMO-2)."""
     done = installed.kubectl("apply", "--dry-run=server", "-o", "json", "-f", file)
