@@ -41,7 +41,8 @@ def check_target(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 def _is_own(event: BaseCloudEvent, generation: int) -> bool:
     """Whether the update is of the status alone: the last condition was written for the spec as it still is."""
     status = event.get_data()
-    known = status.get("status") if isinstance(status, dict) else None
-    conditions = known.get("conditions") if isinstance(known, dict) else None
-    judged = {each.get("observedGeneration") for each in conditions or [] if isinstance(each, dict)}
-    return judged == {generation} and metadata_of(event).get("generation") == generation
+    told = status.get("status") if isinstance(status, dict) else None
+    conditions = told.get("conditions") if isinstance(told, dict) else None
+    known = conditions if isinstance(conditions, list) else []
+    judged = [each.get("observedGeneration") for each in known if isinstance(each, dict)]
+    return bool(judged) and all(each == generation for each in judged) and metadata_of(event).get("generation") == generation

@@ -67,17 +67,16 @@ def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 
 def _read(run: Object, cluster: Cluster) -> tuple[World, list[Object]]:
-    """All of the newest state: it is what the record keeps."""
+    """All of the newest state: it is what the record keeps. Runs after pools: who claims one is among them, or gone."""
     api = cluster.api
-    rules, targets, found, nodes, version, runs = cluster.together(
+    rules, targets, found, nodes, version = cluster.together(
         lookup.named_rules(api, references(run, "mutexRules")),
         lookup.named_targets(api, references(run, "mutexTargets")),
         lookup.pools(api, None),
         lookup.nodes(api, None),
         lookup.cluster_version(api),
-        lookup.runs(api, None),
     )
-    return World(rules, targets, found, nodes, version), runs
+    return World(rules, targets, found, nodes, version), cluster.run(lookup.runs(api, None))
 
 
 def _claim(pool: Object, run: Object, cluster: Cluster) -> None:

@@ -34,17 +34,17 @@ UPDATED = "MCPUpdated"
 @telling(UPDATED, "UpdateFailed")
 def restore_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     """Give back whatever the run has changed and still has; what it has no more is left alone."""
+    known = cluster.run(lookup.pools(cluster.api, None))  # before the run: what another one writes since is not undone
     run = read(event, cluster, RUN)
     if run is None or not _may_end(run, event, cluster):
         return []
-    is_abandoned = run_record.is_active(run) and is_deleting(run)
-    uid = run["metadata"]["uid"]
-    held = claims.claimed(uid, cluster.run(lookup.pools(cluster.api, None)).values())
+    goes_on = run_record.is_active(run) and not is_deleting(run)
+    held = claims.claimed(run["metadata"]["uid"], known.values())
     held.sort(key=lambda pool: pools.name_of(pool) != canary_name(run))  # it comes first
     held = [_with_selector(pool, run, cluster) for pool in held]
     _unlabel(run, cluster)
     for pool in held:
-        paused = _was_paused(pool, run) if is_abandoned or not record_of(run) else False
+        paused = False if goes_on else _was_paused(pool, run)
         _patch(pool, pools.release_patch(pool, paused=paused), cluster)
     _close(run, cluster)
     log_about("the pools are as they were before the run", run)

@@ -50,7 +50,8 @@ TYPES = {
     Due.END: events.RUN_ENDED,
 }
 EMITS = tuple(TYPES.values())
-LOOKING = LookingAtState(lambda _hint: "all runs")
+LOOKING = LookingAtState(lambda hint: "all runs, by a tick" if hint.get_type() == events.TICK else "all runs")
+"""A tick says more than a hint does, so no hint's answer stands for its own."""
 KINDS = (None, "MachineConfigPool", "ClusterVersion")
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 """What the rules raise of an object that is as no schema has it."""

@@ -136,8 +136,8 @@ class Ongoing:
         return run_record.current(self.record)
 
     def has_cleanup(self, rule: RuleName) -> bool:
-        """Whether a rule has a Job behind the upgrade."""
-        return rule in self.rules and jobs.has_cleanup(self.rules[rule])
+        """Whether a rule has a Job behind the upgrade; one that is gone may, and is waited for (MUT-46)."""
+        return rule not in self.rules or jobs.has_cleanup(self.rules[rule])
 
     def at(self, node: str) -> str:
         """Which node of how many it is, in words."""

@@ -98,8 +98,10 @@ def status(item: Item) -> Mapping[str, Any]:
 
 
 def condition(item: Item, kind: str) -> Mapping[str, Any]:
-    """The condition of that type, {} when there is none."""
-    return next((each for each in status(item).get("conditions") or [] if each.get("type") == kind), {})
+    """The condition of that type, {} when there is none, or somebody has spoiled it."""
+    found = status(item).get("conditions")
+    known = [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+    return next((each for each in known if each.get("type") == kind), {})
 
 
 def is_true(item: Item, kind: str) -> bool:

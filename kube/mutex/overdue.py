@@ -146,7 +146,7 @@ def active_due(run: Item, world: World, now: datetime, patience: float) -> Due:
 
 
 def _cleanups(world: World) -> run_record.HasCleanup:
-    return lambda rule: rule in world.rules and jobs.has_cleanup(world.rules[rule])
+    return lambda rule: rule not in world.rules or jobs.has_cleanup(world.rules[rule])
 
 
 def drift(run: Item, world: World) -> Due | None:
