@@ -45,4 +45,8 @@ def _is_own(event: BaseCloudEvent, generation: int) -> bool:
     conditions = told.get("conditions") if isinstance(told, dict) else None
     known = conditions if isinstance(conditions, list) else []
     judged = [each.get("observedGeneration") for each in known if isinstance(each, dict)]
-    return bool(judged) and all(each == generation for each in judged) and metadata_of(event).get("generation") == generation
+    return (
+        bool(judged)
+        and all(each == generation for each in judged)
+        and metadata_of(event).get("generation") == generation
+    )

@@ -1,7 +1,10 @@
 """Pause the pools of the targets, so that no node of theirs is upgraded before its Jobs (step 3, MUT-33, MUT-34).
 
+One run at a time, whatever its pools (MUT-44): a run takes the turn by writing so, and looks again at all others. Of
+two that take it at once neither goes on; at the next tick the one that began first does.
+
 In: `pools.claimed`. Out: `pools.paused`.
-Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
+Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.pool_writing import change_pools
-from functions.mutex.subject import Replies, now, read_ongoing, telling
+from functions.mutex.subject import Ongoing, Replies, now, read_ongoing, telling
 from kube.door.sync_client import Cluster
+from kube.mutex import claims, lookup
 from kube.mutex.objects import Verdict
 from kube.mutex.pools import pause_patch
 from kube.mutex.run_record import Record
@@ -27,12 +31,33 @@ PAUSED = "TargetPoolsPaused"
 def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     """Pause each that is not; so it does again when somebody lets one go on amid the run."""
     found = read_ongoing(event, cluster)
+    if found is not None and not found.record.get("pausedAt"):
+        found = _at_turn(found, cluster)
     if found is None:
         return []
     gone = change_pools(found.record, list(found.record["pools"]), lambda pool: pause_patch(pool, paused=True), cluster)
     change = {} if found.record.get("pausedAt") else {"pausedAt": timestamp(now())}
     found = found.written(cluster, change, Verdict(PAUSED, True, "Paused", _said(found.record, gone)))
     return found.answer(events.POOLS_PAUSED, "pause-pools", event)
+
+
+def _at_turn(found: Ongoing, cluster: Cluster) -> Ongoing | None:
+    """The run with its turn; None while others come before it."""
+    if others := claims.ahead(found.run, cluster.run(lookup.runs(cluster.api, None))):
+        _wait(found, others, cluster)
+        return None
+    if not found.record.get("turnAt"):
+        found = found.written(cluster, {"turnAt": timestamp(now())})
+    if others := claims.at_turn(found.run, cluster.run(lookup.runs(cluster.api, None))):
+        _wait(found, others, cluster)
+        return None
+    return found
+
+
+def _wait(found: Ongoing, others: list[str], cluster: Cluster) -> None:
+    """Say for whom, and leave the turn to them; the tick asks again."""
+    said = f"waits: {named(others)} under way, and one run upgrades nodes at a time"
+    found.written(cluster, {"turnAt": None}, Verdict(PAUSED, False, "NotPaused", said))
 
 
 def _said(record: Record, gone: list[str]) -> str:

@@ -19,11 +19,36 @@ def rivals(run: Item, names: Iterable[str], known: Mapping[str, Object], runs: I
     """Pool → who claims it, of those that another run config has; one that is gone claims nothing (MUT-44)."""
     own, there = run["metadata"]["uid"], {each["metadata"]["uid"]: each for each in runs}
     found = {name: pools.claimed_by(known[name]) for name in names if name in known}
-    return {
-        name: f"{there[uid]['metadata']['namespace']}/{there[uid]['metadata']['name']}"
-        for name, uid in found.items()
-        if uid and uid != own and uid in there
-    }
+    return {name: _name(there[uid]) for name, uid in found.items() if uid and uid != own and uid in there}
+
+
+def ahead(run: Item, runs: Iterable[Item]) -> list[str]:
+    """The runs under way that come before this one: those that have the turn, and those that began earlier (MUT-44).
+
+    A canary takes whoever carries none of its run's labels, so runs over other pools open each other's gates, too.
+    """
+    return [_name(each) for each in _others(run, runs) if _has_turn(each) or _began(each) < _began(run)]
+
+
+def at_turn(run: Item, runs: Iterable[Item]) -> list[str]:
+    """The other runs under way that have the turn."""
+    return [_name(each) for each in _others(run, runs) if _has_turn(each)]
+
+
+def _others(run: Item, runs: Iterable[Item]) -> list[Item]:
+    return [each for each in runs if is_active(each) and each["metadata"]["uid"] != run["metadata"]["uid"]]
+
+
+def _has_turn(run: Item) -> bool:
+    return bool(record_of(run).get("turnAt"))
+
+
+def _began(run: Item) -> tuple[str, str]:
+    return str(record_of(run).get("startedAt") or ""), str(run["metadata"]["uid"])
+
+
+def _name(run: Item) -> str:
+    return f"{run['metadata']['namespace']}/{run['metadata']['name']}"
 
 
 def claimed(uid: str, known: Iterable[Object]) -> list[Object]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eventing import events
 from kube.mutex import pools
-from kube.mutex.objects import condition
+from kube.mutex.objects import RUN, condition, path
+from kube.paths import Object
 from tests.functions.mutex.conftest import Upgrade
 from tests.proofs import proves
 from tests.workload import Audit
@@ -33,3 +36,60 @@ def test_a_pool_that_is_the_runs_no_more_is_left_alone_and_stops_it(upgrade: Upg
     found = condition(upgrade.again(upgrade.run), "TargetPoolsPaused")
     assert (found["status"], "not claimed" in found["message"]) == ("False", True)
     assert upgrade.pool("blue")["spec"]["paused"] is False
+
+
+def under_way(upgrade: Upgrade, **more: Object | str) -> Object:
+    """Another run config with a run under way, over pools that are none of the upgrade's."""
+    named = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
+    other = upgrade.create(RUN, "other", {"canary": {"name": "another"}, **named})
+    record: Object = {
+        "id": f"{other['metadata']['uid']}-1",
+        "number": 1,
+        "desired": "4.16.4",
+        "rules": [],
+        "canary": {"name": "another", "uid": "u", "paused": False},
+        "pools": {},
+        "order": [],
+        "nodes": {},
+        **more,
+    }
+    return upgrade.admin.patch(f"{path(other)}/status", {"status": {"record": record}})
+
+
+@proves("MUT-44")
+@pytest.mark.parametrize(
+    "more",
+    [{"startedAt": "2026-01-01T00:00:00Z"}, {"startedAt": "2099-01-01T00:00:00Z", "turnAt": "2026-01-01T00:00:00Z"}],
+    ids=["it began earlier", "it has the turn"],
+)
+def test_a_run_over_other_pools_is_waited_for(upgrade: Upgrade, more: dict[str, str]) -> None:
+    """No pool is paused meanwhile, and the condition names it; when it is finished the same event brings the run on."""
+    other = under_way(upgrade, **more)
+    upgrade.judge()
+    upgrade.through(*BEGIN)
+
+    waited = upgrade.answer("pause-pools", events.POOLS_CLAIMED)
+    found, paused = condition(upgrade.again(upgrade.run), "TargetPoolsPaused"), upgrade.pool("blue")["spec"]["paused"]
+    done = {"status": {"record": {"finishedAt": "2026-01-01T01:00:00Z"}}}
+    upgrade.admin.patch(f"{path(other)}/status", done)
+
+    assert (waited, paused, found["status"]) == ("", False, "False")
+    assert "/other under way" in found["message"]
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert upgrade.status()["record"]["turnAt"]
+
+
+@proves("MUT-44")
+def test_of_two_that_take_the_turn_at_once_neither_goes_on(upgrade: Upgrade) -> None:
+    """Each sees the other's when it looks again; the one that began first takes it at the next tick."""
+    upgrade.judge()
+    upgrade.through(*BEGIN)
+    upgrade.admin.patch(
+        f"{path(upgrade.run)}/status", {"status": {"record": {"turnAt": "2026-01-01T00:00:00Z"}}}
+    )  # written, and not looked at again: killed
+    other = under_way(upgrade, startedAt="2099-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
+
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == ""
+    assert "turnAt" not in upgrade.status()["record"]
+    upgrade.admin.patch(f"{path(other)}/status", {"status": {"record": {"turnAt": None}}})
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
