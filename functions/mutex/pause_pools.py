@@ -9,6 +9,8 @@ Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get
 
 from __future__ import annotations
 
+from functools import partial
+
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
@@ -17,9 +19,10 @@ from functions.mutex.subject import Ongoing, Replies, now, read_ongoing, telling
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup
 from kube.mutex.objects import Verdict
-from kube.mutex.pools import pause_patch
+from kube.mutex.pools import name_of, pause_patch
 from kube.mutex.run_record import Record
 from kube.mutex.validation import named
+from kube.paths import Object
 from kube.times import timestamp
 
 CONSUMES = (events.POOLS_CLAIMED,)
@@ -35,10 +38,20 @@ def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         found = _at_turn(found, cluster)
     if found is None:
         return []
-    gone = change_pools(found.record, list(found.record["pools"]), lambda pool: pause_patch(pool, paused=True), cluster)
+    names = [*found.record["pools"], found.record["canary"]["name"]]  # which is to be claimed, and not to be paused
+    goes_on = partial(_goes_on, event, cluster)
+    gone = change_pools(found.record, names, partial(_paused, found.record), cluster, goes_on)
     change = {} if found.record.get("pausedAt") else {"pausedAt": timestamp(now())}
     found = found.written(cluster, change, Verdict(PAUSED, True, "Paused", _said(found.record, gone)))
     return found.answer(events.POOLS_PAUSED, "pause-pools", event)
+
+
+def _goes_on(event: BaseCloudEvent, cluster: Cluster) -> bool:
+    return read_ongoing(event, cluster) is not None
+
+
+def _paused(record: Record, pool: Object) -> list[Object]:
+    return pause_patch(pool, paused=True) if name_of(pool) in record["pools"] else []
 
 
 def _at_turn(found: Ongoing, cluster: Cluster) -> Ongoing | None:

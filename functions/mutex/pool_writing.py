@@ -1,4 +1,7 @@
-"""Writes MachineConfigPools that a run has claimed, one after another: what is read is what is written."""
+"""Writes MachineConfigPools that a run has claimed, one after another: what is read is what is written.
+
+A pool whose claim was lost, since somebody replaced it by its own file, is claimed again in the same write.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,31 @@ from collections.abc import Callable, Iterable
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import Denied
 from kube.door.sync_client import Cluster
-from kube.mutex.pools import claimed_by, pool_path
-from kube.mutex.run_record import Record
+from kube.mutex.pools import claim_patch, claimed_by, pool_path
+from kube.mutex.run_record import Record, uid_of
 from kube.paths import Object
 
 Patch = Callable[[Object], list[Object]]
 
 
-def change_pools(record: Record, names: Iterable[str], patch: Patch, cluster: Cluster) -> list[str]:
+def change_pools(
+    record: Record, names: Iterable[str], patch: Patch, cluster: Cluster, goes_on: Callable[[], bool]
+) -> list[str]:
     """Send each pool its patch, if any; the names of those that are gone.
 
+    `goes_on` asks, after a pool without a claim was read, whether the run is still under way: it may have ended since.
     Raises `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
     """
+    uid = uid_of(record)
     gone = []
     for name in names:
         pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
         if pool is None:
             gone.append(name)
             continue
-        if not record["id"].startswith(f"{claimed_by(pool)}-"):
+        owner = claimed_by(pool)
+        if owner != uid and (owner or not goes_on()):
             raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
-        if change := patch(pool):
+        if change := [*claim_patch(pool, uid), *patch(pool)]:
             cluster.patch(pool_path(name), change, JSON_PATCH)
     return gone

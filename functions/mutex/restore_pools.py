@@ -39,7 +39,7 @@ def restore_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if run is None or not _may_end(run, event, cluster):
         return []
     goes_on = run_record.is_active(run) and not is_deleting(run)
-    held = claims.claimed(run["metadata"]["uid"], known.values())
+    held = claims.to_restore(run, known.values())
     held.sort(key=lambda pool: pools.name_of(pool) != canary_name(run))  # it comes first
     held = [_with_selector(pool, run, cluster) for pool in held]
     _unlabel(run, cluster)

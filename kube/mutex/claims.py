@@ -56,6 +56,17 @@ def claimed(uid: str, known: Iterable[Object]) -> list[Object]:
     return [pool for pool in known if pools.claimed_by(pool) == uid]
 
 
+def to_restore(run: Item, known: Iterable[Object]) -> list[Object]:
+    """The pools that a run has changed: those that it claims, and those of its record that nobody claims any more."""
+    uid, record = run["metadata"]["uid"], record_of(run)
+    names = {*record["pools"], record["canary"]["name"]} if is_active(run) else set()
+    return [
+        pool
+        for pool in known
+        if (owner := pools.claimed_by(pool)) == uid or (not owner and pools.name_of(pool) in names)
+    ]
+
+
 def selectors(record: Record) -> dict[str, Object]:
     """Pool → its selector during the run. The canary comes last: until then nobody may be released (MUT-36, 37)."""
     labels = [rule_label(rule) for rule in rules_of(record)]

@@ -152,7 +152,10 @@ def _cleanups(world: World) -> run_record.HasCleanup:
 def drift(run: Item, world: World) -> Due | None:
     """What somebody undid behind the run's back: a pool that goes on, a label that is off, a selector."""
     record = record_of(run)
-    if record.get("pausedAt") and not claims.are_paused(record, world.pools):
+    if not current(record):
+        return None  # it is being given back
+    is_whole = claims.are_paused(record, world.pools) and claims.is_held(run, world.pools)
+    if record.get("pausedAt") and not is_whole:
         return Due.PAUSE
     gated = (world.nodes[name] for name in run_record.unreleased(record) if name in world.nodes)
     if record.get("labelledAt") and not all(

@@ -65,6 +65,11 @@ def run_id(uid: str, number: int) -> str:
     return f"{uid}-{number}"
 
 
+def uid_of(record: Record) -> str:
+    """The uid of the run config."""
+    return str(record["id"]).rpartition("-")[0]
+
+
 def rules_of(record: Record) -> list[Reference]:
     """The rules of a run in their order."""
     return [Reference(each["namespace"], each["name"]) for each in record["rules"]]

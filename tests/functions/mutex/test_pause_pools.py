@@ -6,7 +6,7 @@ import pytest
 
 from eventing import events
 from kube.mutex import pools
-from kube.mutex.objects import RUN, condition, path
+from kube.mutex.objects import RUN, RUN_LABEL, condition, path
 from kube.paths import Object
 from tests.functions.mutex.conftest import Upgrade
 from tests.proofs import proves
@@ -31,11 +31,28 @@ def test_a_pool_that_is_the_runs_no_more_is_left_alone_and_stops_it(upgrade: Upg
     """The condition says why, and no label is set."""
     upgrade.judge()
     upgrade.through(*BEGIN)
-    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": None}})
+    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: "somebody"}}})
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == ""
     found = condition(upgrade.again(upgrade.run), "TargetPoolsPaused")
     assert (found["status"], "not claimed" in found["message"]) == ("False", True)
     assert upgrade.pool("blue")["spec"]["paused"] is False
+
+
+@proves("MUT-33", "MUT-49")
+def test_a_pool_that_was_replaced_is_claimed_and_paused_again(upgrade: Upgrade) -> None:
+    """Its own file knows no claim and no pause; the canary's neither."""
+    upgrade.judge()
+    upgrade.through(*BEGIN, "pause-pools")
+    for name in ("blue", "canary"):
+        bare = {"metadata": {"annotations": None}, "spec": {"paused": False}}
+        upgrade.admin.patch(pools.pool_path(name), bare)
+
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+
+    uid = upgrade.run["metadata"]["uid"]
+    found = {name: upgrade.pool(name) for name in ("blue", "canary")}
+    assert {name: pools.claimed_by(pool) for name, pool in found.items()} == {"blue": uid, "canary": uid}
+    assert {name: pools.is_paused(pool) for name, pool in found.items()} == {"blue": True, "canary": False}
 
 
 def under_way(upgrade: Upgrade, **more: Object | str) -> Object:

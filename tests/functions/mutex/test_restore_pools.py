@@ -62,3 +62,15 @@ def test_without_a_record_the_form_of_the_document_is_restored(upgrade: Upgrade)
     assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
     found = {name: upgrade.pool(name)["spec"]["nodeSelector"] for name in upgrade.before}
     assert found == {name: before["nodeSelector"] for name, before in upgrade.before.items()}
+
+
+@proves("MUT-49", "MUT-51")
+def test_a_pool_that_lost_its_claim_is_given_back_too(upgrade: Upgrade) -> None:
+    """Somebody took the annotation off amid the run; pause and selector are the run's all the same."""
+    upgrade.start()
+    upgrade.admin.patch(pool_path("blue"), {"metadata": {"annotations": None}})
+    upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
+
+    assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
+
+    assert spec(upgrade) == upgrade.before
