@@ -1,7 +1,7 @@
 """Label the nodes of a run, one label for each rule: with it a node is not upgraded (step 4, MUT-33, MUT-35, MUT-43).
 
 In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` when there was no time for all.
-Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, patch.
+Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, list, patch.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from eventing import events
 from functions.mutex.subject import Ongoing, Replies, now, read_ongoing, telling
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.deadline import has_time
+from kube.door.paging import pages
 from kube.door.sync_client import Cluster
-from kube.mutex.node_labels import gate_patch
-from kube.mutex.objects import Verdict
-from kube.mutex.run_record import rules_of, unreleased
+from kube.mutex.node_labels import gate_patch, is_gated
+from kube.mutex.objects import RUN_LABEL, Verdict
+from kube.mutex.run_record import Record, rules_of, unreleased
 from kube.mutex.validation import named
-from kube.nodes import node_path
+from kube.nodes import NODES, node_path
 from kube.paths import Object
 from kube.times import timestamp
+from kube.trimming import trimmed_node
 from kube.words import counted
 
 CONSUMES = (events.POOLS_PAUSED,)
@@ -38,7 +40,7 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     found = read_ongoing(event, cluster)
     if found is None or not found.record.get("pausedAt"):
         return []
-    names = unreleased(found.record)
+    names = ungated(found.record, cluster)
     dropped: list[str] = []
     for start in range(0, len(names), TOGETHER):
         if start and not has_time(SECONDS):
@@ -52,6 +54,13 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     change |= {} if found.record.get("labelledAt") else {"labelledAt": timestamp(now())}
     found = found.written(cluster, change, _verdict(found, dropped))
     return found.answer(events.NODES_LABELLED, "label-nodes", event)
+
+
+def ungated(record: Record, cluster: Cluster) -> list[str]:
+    """The unreleased nodes that lack a label, by one list: each turn labels others, so that many come to an end."""
+    listed = cluster.run(pages(cluster.api, NODES, labels=f"{RUN_LABEL}={record['id']}", keep=trimmed_node)).items
+    gated = {node["metadata"]["uid"] for node in listed if is_gated(node, record["id"], rules_of(record))}
+    return [name for name in unreleased(record) if record["nodes"][name]["uid"] not in gated]
 
 
 def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[str]:
