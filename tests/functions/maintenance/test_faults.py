@@ -280,7 +280,7 @@ def judge(functions: Functions, spoiled: Functions, work: Workload, faults: Faul
         check(step, request, kind, response)
 
     assert asked >= costs
-    takes = ("create leases",) if step == "resync" else ()
+    takes = {"resync": ("create leases", "patch leases"), "begin": ("create leases",)}.get(step, ())
     assert asked - costs - HARMLESS <= {"", *(() if step in INSIDE else (*CLAIM, *takes))}
     assert response is not None
     assert response.headers.get("ce-type", "") == wanted
