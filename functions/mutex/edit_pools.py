@@ -32,13 +32,7 @@ def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if found is None or not found.record.get("labelledAt"):
         return []
     wanted = selectors(found.record)
-    gone = change_pools(
-        found.record,
-        wanted,
-        lambda pool: selector_patch(pool, wanted[name_of(pool)]),
-        cluster,
-        lambda: read_ongoing(event, cluster) is not None,
-    )
+    gone = change_pools(found, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), event, cluster)
     change = {} if found.record.get("editedAt") else {"editedAt": timestamp(now())}
     said = f"deleted since: {named(gone)}" if gone else ""
     found = found.written(cluster, change, Verdict(UPDATED, True, "UpdateSucceeded", said))

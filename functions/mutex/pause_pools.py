@@ -39,15 +39,10 @@ def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if found is None:
         return []
     names = [*found.record["pools"], found.record["canary"]["name"]]  # which is to be claimed, and not to be paused
-    goes_on = partial(_goes_on, event, cluster)
-    gone = change_pools(found.record, names, partial(_paused, found.record), cluster, goes_on)
+    gone = change_pools(found, names, partial(_paused, found.record), event, cluster)
     change = {} if found.record.get("pausedAt") else {"pausedAt": timestamp(now())}
     found = found.written(cluster, change, Verdict(PAUSED, True, "Paused", _said(found.record, gone)))
     return found.answer(events.POOLS_PAUSED, "pause-pools", event)
-
-
-def _goes_on(event: BaseCloudEvent, cluster: Cluster) -> bool:
-    return read_ongoing(event, cluster) is not None
 
 
 def _paused(record: Record, pool: Object) -> list[Object]:

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from cloudevents.core.base import BaseCloudEvent
+
+from functions.mutex.subject import Ongoing, read_ongoing
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import Denied
 from kube.door.sync_client import Cluster
 from kube.mutex.pools import claim_patch, claimed_by, pool_path
-from kube.mutex.run_record import Record, uid_of
+from kube.mutex.run_record import uid_of
 from kube.paths import Object
 
 Patch = Callable[[Object], list[Object]]
 
 
 def change_pools(
-    record: Record, names: Iterable[str], patch: Patch, cluster: Cluster, goes_on: Callable[[], bool]
+    found: Ongoing, names: Iterable[str], patch: Patch, event: BaseCloudEvent, cluster: Cluster
 ) -> list[str]:
     """Send each pool its patch, if any; the names of those that are gone.
 
-    `goes_on` asks, after a pool without a claim was read, whether the run is still under way: it may have ended since.
+    After a pool without a claim was read, the run that the event names is read again: it may have ended since.
     Raises `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
     """
-    uid = uid_of(record)
+    uid = uid_of(found.record)
     gone = []
     for name in names:
         pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
@@ -33,7 +36,7 @@ def change_pools(
             gone.append(name)
             continue
         owner = claimed_by(pool)
-        if owner != uid and (owner or not goes_on()):
+        if owner != uid and (owner or read_ongoing(event, cluster) is None):
             raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
         if change := [*claim_patch(pool, uid), *patch(pool)]:
             cluster.patch(pool_path(name), change, JSON_PATCH)

@@ -22,7 +22,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.events import Reference
 from functions.hints import LookingAtState
-from functions.mutex.subject import log_about, now, patience
+from functions.mutex.subject import TYPES, log_about, now, patience
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup, overdue, run_record
 from kube.mutex.objects import RULE, TARGET, collection, has_finalizer
@@ -34,21 +34,6 @@ CONSUMES = (
     *(events.TICK, events.RULE_CHECKED, events.TARGET_CHECKED, events.RUN_FINISHED),
     events.REFERENCE_UPDATED,
 )
-TYPES = {
-    Due.RULE: events.RULE_FOUND,
-    Due.TARGET: events.TARGET_FOUND,
-    Due.CHECK: events.RUN_FOUND,
-    Due.DETECT: events.RUN_VALIDATED,
-    Due.CLAIM: events.UPGRADE_FOUND,
-    Due.PAUSE: events.POOLS_CLAIMED,
-    Due.LABEL: events.POOLS_PAUSED,
-    Due.EDIT: events.NODES_LABELLED,
-    Due.JOB: events.JOB_DUE,
-    Due.RELEASE: events.NODE_CLEARED,
-    Due.UPGRADE: events.NODE_RELEASED,
-    Due.RESTORE: events.RUN_COMPLETED,
-    Due.END: events.RUN_ENDED,
-}
 EMITS = tuple(TYPES.values())
 LOOKING = LookingAtState(lambda hint: "all runs, by a tick" if hint.get_type() == events.TICK else "all runs")
 """A tick says more than a hint does, so no hint's answer stands for its own."""

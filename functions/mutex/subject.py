@@ -18,7 +18,7 @@ from functions.data import data_of, is_text
 from kube.door.api import absent_ok
 from kube.door.api_errors import Denied, NotFound, Rejected
 from kube.door.sync_client import Cluster
-from kube.mutex import jobs, lookup, run_record
+from kube.mutex import jobs, lookup, overdue, run_record
 from kube.mutex.objects import (
     API_VERSION,
     RUN,
@@ -32,6 +32,7 @@ from kube.mutex.objects import (
 from kube.mutex.objects import (
     Reference as RuleName,
 )
+from kube.mutex.overdue import Due
 from kube.mutex.run_record import Record, Stage
 from kube.mutex.validation import CONFIG_VALIDATED
 from kube.paths import Object
@@ -41,16 +42,23 @@ UPGRADE_SECONDS = 6000
 """As long as the document's operator waits for one node: 100 times a minute."""
 Step = Callable[[BaseCloudEvent, Cluster], Replies]
 log = logging.getLogger("functions")
-OF_STAGE = {
-    Stage.CLAIMED: events.POOLS_CLAIMED,
-    Stage.PAUSED: events.POOLS_PAUSED,
-    Stage.LABELLED: events.NODES_LABELLED,
-    Stage.JOBS: events.JOB_DUE,
-    Stage.CLEARED: events.NODE_CLEARED,
-    Stage.RELEASED: events.NODE_RELEASED,
-    Stage.CLEANUP: events.JOB_DUE,
-    Stage.DONE: events.RUN_COMPLETED,
+TYPES = {
+    Due.RULE: events.RULE_FOUND,
+    Due.TARGET: events.TARGET_FOUND,
+    Due.CHECK: events.RUN_FOUND,
+    Due.DETECT: events.RUN_VALIDATED,
+    Due.CLAIM: events.UPGRADE_FOUND,
+    Due.PAUSE: events.POOLS_CLAIMED,
+    Due.LABEL: events.POOLS_PAUSED,
+    Due.EDIT: events.NODES_LABELLED,
+    Due.JOB: events.JOB_DUE,
+    Due.RELEASE: events.NODE_CLEARED,
+    Due.UPGRADE: events.NODE_RELEASED,
+    Due.RESTORE: events.RUN_COMPLETED,
+    Due.END: events.RUN_ENDED,
 }
+"""What waits → the event that says so."""
+OF_STAGE = {stage: TYPES[due] for stage, due in overdue.OF_STAGE.items()}
 """How far a run is → the event that brings it on."""
 
 
