@@ -7,11 +7,15 @@ import pytest
 from eventing import events
 from functions.mutex import resync_runs
 from kube.door.sync_client import Cluster
+from kube.mutex.objects import RULE, RUN, TARGET, collection
+from kube.mutex.pools import POOLS
+from kube.nodes import NODES
 from tests.functions.hints import tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
 from tests.workload import Audit
 
+READ = (*(collection(kind) for kind in (RULE, TARGET, RUN)), POOLS, NODES, "/apis/batch/v1/jobs")
 LOST = dict(
     zip(
         BEFORE_JOBS[2:],
@@ -23,7 +27,9 @@ LOST = dict(
 
 
 def said(upgrade: Upgrade) -> list[str]:
-    """The types that a tick answers with."""
+    """The types that a tick answers with, once the API server's cache, which it reads, has all that was written."""
+    admin = upgrade.admin
+    admin.together(*(admin.api.list(path) for path in READ))  # of the newest state: answered when the cache has it
     door: Cluster = upgrade.functions.clusters["resync-runs"]
     return [reply.get_type() for reply in resync_runs.resync_runs(tick(), door)]
 
