@@ -8,8 +8,10 @@ It deletes none: a cluster with OwnerReferencesPermissionEnforcement wants that 
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from contextlib import nullcontext
 from datetime import datetime, timezone
+from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -53,7 +55,7 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not name:
         raise Failed("spec.nodeName is missing: name the node to maintain")
     counts = m.counted(maintenance)
-    node, lease, pods = _read(name, cluster, count=counts is None)
+    node, lease, pods = _read(name, cluster, is_new=counts is None)
     if node is None:
         raise Failed(f'nodes "{name}" not found')
     try:
@@ -80,12 +82,21 @@ def _without_lease(event: BaseCloudEvent, maintenance: m.Maintenance, reason: st
     return failed("begin", event, error, leaseErrors=count)
 
 
-def _read(name: str, cluster: Cluster, *, count: bool) -> tuple[Node | None, Object | None, list[Pod]]:
-    """The node, its lease, and with `count` its pods, side by side: in a quiet cluster a list waits up to 0.1 s."""
-    lists = [pods_on_node(cluster.api, name)] if count else []
-    found = (absent_ok(cluster.api.get(where)) for where in (node_path(name), leases.lease_path(name)))
-    node, lease, *pods = cluster.together(*found, *lists)
-    return node, lease, pods[0].items if pods else []
+def _read(name: str, cluster: Cluster, *, is_new: bool) -> tuple[Node | None, Object | None, list[Pod]]:
+    """The node and, side by side, its pods for a new maintenance, its lease for one that has begun.
+
+    In a quiet cluster a list waits up to 0.1 s. A new maintenance finds no lease, as a rule: creating one tells.
+    """
+    reading = absent_ok(cluster.api.get(node_path(name)))
+    if is_new:
+        node, pods = cluster.together(reading, pods_on_node(cluster.api, name))
+        return node, None, pods.items
+    node, lease = cluster.together(reading, _lease(name, cluster))
+    return node, lease, []
+
+
+def _lease(node: str, cluster: Cluster) -> Coroutine[Any, Any, Object | None]:
+    return absent_ok(cluster.api.get(leases.lease_path(node)))
 
 
 def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> Object:
@@ -102,22 +113,34 @@ def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Clu
 
 
 def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:
-    """Acquire or renew the node's lease, as it was read; None when there is none.
+    """Acquire or renew the node's lease, as it was read; None when it was not, or there was none.
 
     Raises `Failed` when another maintenance is its holder, `HeldByOther` when another tool is, or it was ours.
     """
     now = datetime.now(timezone.utc)
     wanted = leases.lease_of(node, maintenance, now)
+    if lease is None and (lease := _created(wanted, node, cluster)) is None:
+        return
     try:
-        if lease is None:
-            cluster.create(leases.LEASES, wanted)
-        elif not leases.is_holder(lease, maintenance):
+        if not leases.is_holder(lease, maintenance):
             _check_available(lease, maintenance, node, now, cluster)
             _take_over(lease, wanted, cluster)
         elif leases.is_due(lease, now):
             _take_over(lease, wanted, cluster)
     except Conflict:
         raise Retry(f"the lease of node {node} changed while it was acquired") from None
+
+
+def _created(wanted: Object, node: str, cluster: Cluster) -> Object | None:
+    """None when the lease was created, the one that is there already if not. Raises `Retry` when it is just going."""
+    try:
+        cluster.create(leases.LEASES, wanted)
+    except Conflict:
+        found = cluster.run(_lease(node, cluster))
+        if found is None:
+            raise Retry(f"the lease of node {node} was released while it was acquired") from None
+        return found
+    return None
 
 
 def _take_over(lease: Object, wanted: Object, cluster: Cluster) -> None:

@@ -1,8 +1,9 @@
 """Closes a node for a maintenance, which `cordon` and `taint` do: written, and looked at again (design rule 12).
 
 A maintenance may be deleted while the write is on its way, and its node be given back before the write arrives. So the
-maintenance is read again after it; the write itself has put the label on the node, by which the tick finds what this
-look missed.
+maintenance is read again after a write that puts the label on the node: behind `cordon` the first look of `taint` does
+that, at once. The label is also what the tick finds where this look was missed. A write on a node that has the label
+already demands that it still has it, so the server refuses it when it comes late.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Closed:
 
 
 def close(event: BaseCloudEvent, cluster: Cluster, decide: Decide) -> Closed | None:
-    """Send the patch that `decide` makes for the event's maintenance; None when that is not active, or not any more.
+    """Send the patch that `decide` makes for the event's maintenance; None when that is not active.
 
     Raises `Failed` when the node is gone, `Retry` when others keep writing it.
     """
@@ -46,13 +47,15 @@ def close(event: BaseCloudEvent, cluster: Cluster, decide: Decide) -> Closed | N
         return found, decide(*found) if found else []
 
     found, changed = patch_node(node_of(event), look, cluster)
-    if found is None:
-        return None
-    if changed:
-        again = read_maintenance(event, cluster)
-        if again is None or not is_active(again, node_of(event)):
-            return None
-    return Closed(*found, changed)
+    return Closed(*found, changed) if found else None
+
+
+def came_late(event: BaseCloudEvent, closed: Closed, cluster: Cluster) -> bool:
+    """Whether the write has put the label on a node whose maintenance is not active any more."""
+    if not closed.changed or is_labelled_for(closed.node, reference_of(event).uid):
+        return False
+    again = read_maintenance(event, cluster)
+    return again is None or not is_active(again, node_of(event))
 
 
 def given_up(step: str, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:

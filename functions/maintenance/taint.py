@@ -11,7 +11,7 @@ import json
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.maintenance.cordon_and_taint import again, close, given_up
+from functions.maintenance.cordon_and_taint import again, came_late, close, given_up
 from functions.maintenance.subject import log_about, reference_of
 from kube.door.sync_client import Cluster
 from kube.maintenance.objects import Maintenance, group
@@ -25,7 +25,7 @@ EMITS = (events.NODE_TAINTED, events.MAINTENANCE_ENDED)
 def taint(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Add the maintenance taints that are missing. Raises `Failed` when the node is gone."""
     closed = close(event, cluster, _decide)
-    if closed is None:
+    if closed is None or came_late(event, closed, cluster):
         return given_up("taint", event, cluster)
     if closed.changed:
         _log(closed.maintenance, closed.node)

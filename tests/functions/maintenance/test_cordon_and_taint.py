@@ -54,11 +54,13 @@ def late(functions: Functions, work: Workload, item: Object, step: str) -> BaseC
 
 
 def test_a_cordon_that_comes_after_the_end_is_undone(functions: Functions, work: Workload, audit: Audit) -> None:
-    """Rule 12: deleted while `cordon` was at work: its second look finds nobody, and the node is given back."""
+    """Rule 12: deleted while `cordon` was at work: `taint`, right behind it, has the node given back."""
     node = work.node()
     item = work.maintenance(node)
 
-    reply = late(functions, work, item, "cordon")
+    cordoned = late(functions, work, item, "cordon")
+    assert cordoned is not None
+    reply = functions.answer("taint", cordoned)
 
     assert reply is not None
     assert (reply.get_type(), data_of(reply)["maintenance"]) == (
@@ -137,7 +139,7 @@ def test_a_late_cordon_leaves_the_next_maintenance_alone(functions: Functions, w
 
     with before(functions.clusters["cordon"], "PATCH", node_path(node), act):
         reply = functions.answer("cordon", begun)
-    if reply is not None:
+    if reply is not None and (reply := functions.answer("taint", reply)) is not None:
         assert reply.get_type() == events.MAINTENANCE_ENDED
         functions.answer("restore", reply)
     functions.prepare(following[0])
@@ -150,7 +152,7 @@ def test_a_late_cordon_leaves_the_next_maintenance_alone(functions: Functions, w
 
 @proves("X-3")
 def test_a_tick_finds_what_the_second_look_missed(functions: Functions, work: Workload, audit: Audit) -> None:
-    """Rule 12: `cordon` died before its second look: one event of the tick gives the node back, and no further one."""
+    """Rule 12: what `cordon` answered was lost: one event of the tick gives the node back, and no further one."""
     node = work.node()
     late(functions, work, work.maintenance(node), "cordon")
 

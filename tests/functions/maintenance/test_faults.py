@@ -52,6 +52,12 @@ def begin(_functions: Functions, work: Workload) -> BaseCloudEvent:
     return added(work.maintenance(node))
 
 
+def again(functions: Functions, work: Workload) -> BaseCloudEvent:
+    item = work.maintenance(work.node())
+    functions.begin(item)
+    return added(work.again(item))
+
+
 def cordon(functions: Functions, work: Workload) -> BaseCloudEvent:
     return functions.begin(work.maintenance(work.node()))
 
@@ -113,10 +119,11 @@ SCENES: dict[str, tuple[Scene, str, set[str]]] = {
     "begin": (
         *(begin, events.MAINTENANCE_BEGUN),
         {
-            *("get nodemaintenances", "get nodes", "get leases", "list pods", "get daemonsets"),
+            *("get nodemaintenances", "get nodes", "list pods", "get daemonsets"),
             *("create leases", "patch nodemaintenances"),
         },
     ),
+    "begin, again": (again, events.MAINTENANCE_BEGUN, {"get nodemaintenances", "get nodes", "get leases"}),
     "cordon": (cordon, events.NODE_CORDONED, {"get nodemaintenances", "get nodes", "patch nodes"}),
     "taint": (taint, events.NODE_TAINTED, {"get nodemaintenances", "get nodes", "patch nodes"}),
     "evict": (
