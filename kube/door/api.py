@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import os
 from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import orjson
 from multidict import CIMultiDict
 
 from kube.door.api_errors import NotFound, Unavailable, error_of
@@ -249,7 +249,7 @@ class Api:
                 if response.status >= 400:
                     raise error_of(response.status, decoded(await response.read()))
                 async for line in lines(response.response):
-                    change = json.loads(line)
+                    change = orjson.loads(line)
                     if change["type"] == "ERROR":
                         raise error_of(int(change["object"].get("code") or 500), change["object"])
                     yield change["type"], change["object"]

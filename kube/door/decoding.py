@@ -1,13 +1,17 @@
-"""Decodes answers of the API server: whole ones, watches line by line, and the warnings that come with them."""
+"""Decodes answers of the API server: whole ones, watches line by line, and the warnings that come with them.
+
+By orjson: with Python's own decoder, lists of pods took half of the processor time of the functions in a large drain.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+
+import orjson
 
 from kube.door.lean_aiohttp import aiohttp
 
@@ -60,7 +64,7 @@ async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 def decoded(raw: bytes) -> dict[str, Any]:
     """An answer as an object; what is none becomes its `message`, as in a `Status`."""
     try:
-        answer = json.loads(raw or b"{}")
+        answer = orjson.loads(raw or b"{}")
     except ValueError:
         return {"message": raw.decode(errors="replace")[:500]}
     return answer if isinstance(answer, dict) else {"message": str(answer)}

@@ -20,7 +20,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -48,25 +48,38 @@ NARROWED, WIDENED = 0.95, 0.25
 """What a slow answer leaves of the window, and what another one adds: a fifth of them may be slow."""
 
 
-class Pace:
-    """Gives turns, at most `per_second` of them in any second. For one event loop."""
+class Turns:
+    """Who waits for a turn, by node: the nodes take turns. For one event loop."""
 
-    def __init__(self, per_second: float) -> None:
-        self._per_second = self._tokens = per_second
-        self._counted = 0.0
+    def __init__(self) -> None:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        self._timer: asyncio.TimerHandle | None = None
 
-    async def turn(self, node: str, seconds: float) -> bool:
-        """Wait for a turn, the nodes that wait taking turns; whether it came within `seconds`."""
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
+    async def turn(self, node: str, seconds: float, give: Callable[[], None]) -> bool:
+        """Wait for a turn, which `give` may give at once; whether it came within `seconds`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(node, deque()).append(future)
-        self._give()
+        give()
         try:
             await asyncio.wait_for(future, seconds)
         except asyncio.TimeoutError:
             self._leave(node, future)
             return False
+        return True
+
+    def give_one(self) -> bool:
+        """Give a turn to the node that has waited for longest since its last one; whether somebody still wanted it."""
+        node = next(iter(self._waiting))
+        queue = self._waiting.pop(node)
+        future = queue.popleft()
+        if queue:
+            self._waiting[node] = queue  # behind all others
+        if future.done():
+            return False
+        future.set_result(None)
         return True
 
     def _leave(self, node: str, future: asyncio.Future[None]) -> None:
@@ -75,6 +88,20 @@ class Pace:
             queue.remove(future)
             if not queue:
                 del self._waiting[node]
+
+
+class Pace:
+    """Gives turns, at most `per_second` of them in any second. For one event loop."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = self._tokens = per_second
+        self._counted = 0.0
+        self._turns = Turns()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def turn(self, node: str, seconds: float) -> bool:
+        """Wait for a turn, the nodes that wait taking turns; whether it came within `seconds`."""
+        return await self._turns.turn(node, seconds, self._give)
 
     def rest(self, seconds: float) -> None:
         """Give no turn for so long: the server has said that it is busy."""
@@ -90,28 +117,16 @@ class Pace:
     def _give(self) -> None:
         """Give the turns that there are; come again when there is another one."""
         self._count()
-        while self._waiting and self._tokens >= 1:
-            if self._give_one():
+        while self._turns and self._tokens >= 1:
+            if self._turns.give_one():
                 self._tokens -= 1
-        if self._waiting and self._timer is None:
+        if self._turns and self._timer is None:
             seconds = (1 - self._tokens) / self._per_second
             self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         self._give()
-
-    def _give_one(self) -> bool:
-        """Give a turn to the node that has waited for longest since its last one; whether somebody still wanted it."""
-        node = next(iter(self._waiting))
-        queue = self._waiting.pop(node)
-        future = queue.popleft()
-        if queue:
-            self._waiting[node] = queue  # behind all others
-        if future.done():
-            return False
-        future.set_result(None)
-        return True
 
 
 _paces: WeakKeyDictionary[asyncio.AbstractEventLoop, Pace] = WeakKeyDictionary()
@@ -145,27 +160,29 @@ def pause(shortest: float, usual: float, unanswered: int) -> float:
 
 
 class Window:
-    """How many evictions outside of budgets are under way at once. For one event loop."""
+    """How many evictions outside of budgets are under way at once, the nodes taking turns. For one event loop.
+
+    A place comes before a turn of the `Pace`: who got a turn and no place would waste it, and the node whose look began
+    first would stand in the way of all others until its look ends.
+    """
 
     def __init__(self) -> None:
         self.size = float(MOST)
         self._inside = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turns = Turns()
 
-    async def turn(self, until: float) -> bool:
-        """Wait for a place, in which one is put at once; whether that came before `until` (monotonic)."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        self._admit()
-        try:
-            await asyncio.wait_for(future, until - time.monotonic())
-        except asyncio.TimeoutError:
-            return False
-        return True
+    async def turn(self, node: str, until: float) -> bool:
+        """Wait for a place, to be put in or left; whether that came before `until` (monotonic)."""
+        return await self._turns.turn(node, until - time.monotonic(), self._admit)
 
     def put(self, task: asyncio.Task[Any]) -> None:
         """It has started; the task ends with its answer."""
         task.add_done_callback(partial(self._answered, time.monotonic()))
+
+    def leave(self) -> None:
+        """Nothing was started in the place."""
+        self._inside -= 1
+        self._admit()
 
     def learn(self, seconds: float) -> None:
         """An answer took so long."""
@@ -175,16 +192,13 @@ class Window:
             self.size = max(LEAST, self.size * NARROWED)
 
     def _answered(self, started: float, _task: asyncio.Task[Any]) -> None:
-        self._inside -= 1
         self.learn(time.monotonic() - started)
-        self._admit()
+        self.leave()
 
     def _admit(self) -> None:
-        while self._waiting and self._inside < int(self.size):
-            future = self._waiting.popleft()
-            if not future.done():  # its time was not up
+        while self._turns and self._inside < int(self.size):
+            if self._turns.give_one():
                 self._inside += 1
-                future.set_result(None)
 
 
 class Usual:

@@ -82,13 +82,9 @@ class Sending:
         """
         if self.has_sent(pod):
             return self._sent[uid(pod)]
-        left = until - time.monotonic()
-        node = str((pod.get("spec") or {}).get("nodeName") or "")
-        if left < 0 or not (self._api.is_dry_run or await pace().turn(node, left)):
+        if not await self._may_start(pod, until, budget):
             return None
         lane = self.lane(budget) if budget else self._window
-        if not await lane.turn(until):
-            return None
         work = self._evict(pod, bool(budget), options)
         self._drop(uid(pod))
         expiry = asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._drop, uid(pod))
@@ -96,6 +92,25 @@ class Sending:
         sent = self._sent[uid(pod)] = Sent(task, time.monotonic(), expiry)
         lane.put(sent.task)
         return sent
+
+    async def _may_start(self, pod: Pod, until: float, budget: str) -> bool:
+        """Whether its turn came in time, behind its budget or in the window of the others."""
+        node = str((pod.get("spec") or {}).get("nodeName") or "")
+        if budget:
+            return await self._paced(node, until) and await self.lane(budget).turn(until)
+        if not await self._window.turn(node, until):
+            return False
+        comes = False
+        try:
+            comes = await self._paced(node, until)
+        finally:
+            if not comes:
+                self._window.leave()
+        return comes
+
+    async def _paced(self, node: str, until: float) -> bool:
+        left = until - time.monotonic()
+        return left >= 0 and (self._api.is_dry_run or await pace().turn(node, left))
 
     def has_sent(self, pod: Pod) -> bool:
         """Whether its eviction is under way, or was answered in a way that stands."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
+
+import orjson
 
 from kube.backoff import pauses
 from kube.door.api import Api
@@ -225,9 +226,9 @@ def _version(item: Object) -> str:
 
 def _packed(item: Object) -> bytes:
     """A tenth of what the dict takes: thousands of pods may be followed."""
-    return zlib.compress(json.dumps(item).encode(), level=1)
+    return zlib.compress(orjson.dumps(item), level=1)
 
 
 def _unpacked(packed: bytes) -> Object:
-    item: Object = json.loads(zlib.decompress(packed))
+    item: Object = orjson.loads(zlib.decompress(packed))
     return item

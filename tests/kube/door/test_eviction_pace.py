@@ -231,10 +231,10 @@ def test_an_answer_that_waited_for_a_webhook_says_nothing_of_the_server() -> Non
 async def _two_in_a_window_of_one(first: asyncio.Future[None]) -> list[bool]:
     window = Window()
     window.size = 1
-    assert await window.turn(time.monotonic() + 1)
+    assert await window.turn("a", time.monotonic() + 1)
     window.put(asyncio.ensure_future(_until(first)))
-    late = await window.turn(time.monotonic() + 0.05)
-    waiting = asyncio.create_task(window.turn(time.monotonic() + 5))
+    late = await window.turn("a", time.monotonic() + 0.05)
+    waiting = asyncio.create_task(window.turn("a", time.monotonic() + 5))
     await asyncio.sleep(0)
     first.set_result(None)
     return [late, await waiting]
@@ -251,3 +251,25 @@ def test_who_finds_no_place_in_time_takes_none() -> None:
         return await _two_in_a_window_of_one(asyncio.get_running_loop().create_future())
 
     assert run(scenario()) == [False, True]
+
+
+async def _order_in_a_window_of_one(*nodes: str) -> list[str]:
+    window, order = Window(), []
+    window.size = 1
+
+    async def pass_through(node: str) -> None:
+        assert await window.turn(node, time.monotonic() + 10)
+        order.append(node)
+        window.leave()
+
+    assert await window.turn("first", time.monotonic() + 10)
+    waiting = [asyncio.create_task(pass_through(node)) for node in nodes]
+    await asyncio.sleep(0)
+    window.leave()
+    await asyncio.gather(*waiting)
+    return order
+
+
+def test_nodes_take_turns_at_the_window() -> None:
+    """P7: a hundred pods of one node do not hold up the one pod of another until their look ends."""
+    assert run(_order_in_a_window_of_one("a", "a", "a", "b", "c", "a", "b")) == ["a", "b", "c", "a", "b", "a", "a"]
