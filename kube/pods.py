@@ -81,6 +81,11 @@ def uid(pod: Pod) -> str:
     return str(pod["metadata"]["uid"])
 
 
+def node_of(pod: Pod) -> str:
+    """The name of the node that it is bound to; "" for none."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
 def controller(pod: Pod) -> Mapping[str, Any] | None:
     """The owner reference of the controller that would make this pod again."""
     owners = pod["metadata"].get("ownerReferences") or []

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kube.paths import Object
-from kube.pods import MIRROR_ANNOTATION, controller, has_local_storage, is_mirror, is_ready
+from kube.pods import MIRROR_ANNOTATION, controller, has_local_storage, is_mirror, is_ready, node_of
 
 
 def whole(item: Object) -> Object:
@@ -26,10 +26,15 @@ def trimmed_pod(pod: Mapping[str, Any]) -> Object:
 
 
 def drained_pod(pod: Mapping[str, Any]) -> Object:
-    """As `trimmed_pod`, and what holds it, and whether it would come back: for those who decide about a drain."""
+    """As `trimmed_pod`, and where it is, what holds it, and whether it would come back: for a drain's decisions."""
     trimmed = trimmed_pod(pod)
     metadata = {**trimmed["metadata"], **_only(pod["metadata"], ("creationTimestamp", "finalizers"))}
-    return {**trimmed, "metadata": metadata, "spec": {**trimmed["spec"], **_only(pod["spec"], ("tolerations",))}}
+    place = {"nodeName": sys.intern(node_of(pod))}
+    return {
+        **trimmed,
+        "metadata": metadata,
+        "spec": {**trimmed["spec"], **place, **_only(pod["spec"], ("tolerations",))},
+    }
 
 
 def trimmed_node(node: Object) -> Object:

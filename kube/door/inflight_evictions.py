@@ -21,7 +21,7 @@ from kube.evictions import (
     refusal_of,
     refusal_of_deletion,
 )
-from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, is_terminating, uid
+from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, is_terminating, node_of, uid
 
 Outcome = Blocked | Literal["evicted", "gone"]
 ANSWERED_SECONDS = 30.0
@@ -95,7 +95,7 @@ class Sending:
 
     async def _may_start(self, pod: Pod, until: float, budget: str) -> bool:
         """Whether its turn came in time, behind its budget or in the window of the others."""
-        node = str((pod.get("spec") or {}).get("nodeName") or "")
+        node = node_of(pod)
         if budget:
             return await self._paced(node, until) and await self.lane(budget).turn(until)
         if not await self._window.turn(node, until):

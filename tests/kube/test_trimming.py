@@ -156,6 +156,13 @@ def test_a_drained_pod_is_as_stuck_as_the_whole_one() -> None:
     assert [told] == still_blocked([], [], [whole], now)
 
 
+def test_a_drained_pod_is_where_the_whole_one_is() -> None:
+    """P7: nodes take turns, so each eviction tells whose it is."""
+    whole = {**pod(), "spec": {"nodeName": "node-1"}}
+
+    assert rules.node_of(drained_pod(whole)) == rules.node_of(whole) == "node-1"
+
+
 def test_a_trimmed_node_is_in_maintenance_like_the_whole_one() -> None:
     """Label, cordon, taints and uid are kept; the images are not."""
     whole = {**samples.IN_MAINTENANCE, "status": {"images": [{"names": ["x" * 5000]}]}}
