@@ -7,10 +7,71 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from kube.paths import Object
 from kube.pods import MIRROR_ANNOTATION, controller, has_local_storage, is_mirror, is_ready, node_of
+
+
+class _Owner(TypedDict, total=False):
+    kind: str
+    name: str
+    uid: str
+    controller: bool
+
+
+class _Metadata(TypedDict, total=False):
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str
+    creationTimestamp: str
+    deletionTimestamp: str
+    finalizers: list[str]
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    ownerReferences: list[_Owner]
+
+
+class _Volume(TypedDict, total=False):
+    emptyDir: Any
+
+
+class _Spec(TypedDict, total=False):
+    nodeName: str
+    tolerations: list[Any]
+    volumes: list[_Volume]
+
+
+class _Condition(TypedDict):
+    type: str
+    status: str
+
+
+class _Status(TypedDict, total=False):
+    phase: str
+    conditions: list[_Condition]
+
+
+class _Pod(TypedDict, total=False):
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status
+
+
+class _ListMetadata(TypedDict):
+    resourceVersion: str
+
+
+class _Pods(TypedDict):
+    metadata: _ListMetadata
+    items: list[_Pod]
+
+
+PODS = msgspec.json.Decoder(_Pods)
+"""Of an answer with pods, builds only what `drained_pod` reads: a tenth of it."""
 
 
 def whole(item: Object) -> Object:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import orjson
+import msgspec
 from multidict import CIMultiDict
 
 from kube.door.api_errors import NotFound, Unavailable, error_of
@@ -26,7 +26,7 @@ from kube.door.config import (
     proxy_of,
 )
 from kube.door.deadline import REQUEST_SECONDS, seconds_left
-from kube.door.decoding import decoded, dropped, hear, lines
+from kube.door.decoding import ANY, decoded, dropped, hear, lines
 from kube.door.lean_aiohttp import aiohttp
 from kube.paths import Object
 
@@ -151,11 +151,12 @@ class Api:
         body: Any = None,
         content_type: str = JSON,
         accept: str = JSON,
+        decoder: msgspec.json.Decoder[Any] = ANY,
     ) -> Object:
         """One request. `path` starts with /api or /apis; returns the decoded answer, raises an `ApiError`."""
         if self._dry_run and method != "GET":
             query, body = _rehearsed(method, query, body)
-        return decoded(await self._read(method, path, query, body, content_type, accept))
+        return decoded(await self._read(method, path, query, body, content_type, accept), decoder)
 
     async def text(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """What is at `path` as it is: logs are no JSON. Raises as `request` does."""
@@ -194,8 +195,11 @@ class Api:
         limit: int = 0,
         token: str = "",
         accept: str = JSON,
+        decoder: msgspec.json.Decoder[Any] = ANY,
     ) -> Object:
         """The list at `path`, narrowed by field and label selectors; with `accept=METADATA` only metadata of its items.
+
+        With a `decoder` of a type only the fields of that.
 
         `version` None asks for the newest state, for which a quiet server waits up to 0.1 s; "0" takes what the
         server's cache has; another version takes the cache once it is no older than that (API concepts,
@@ -207,7 +211,7 @@ class Api:
         if query["resourceVersion"] not in ("", "0"):
             query["resourceVersionMatch"] = "NotOlderThan"
         wanted = {key: value for key, value in query.items() if value}
-        return await self.request("GET", path, query=wanted, accept=accept)
+        return await self.request("GET", path, query=wanted, accept=accept, decoder=decoder)
 
     async def create(self, path: str, body: Object) -> Object:
         """POST `body` to the collection or subresource at `path`."""
@@ -249,7 +253,7 @@ class Api:
                 if response.status >= 400:
                     raise error_of(response.status, decoded(await response.read()))
                 async for line in lines(response.response):
-                    change = orjson.loads(line)
+                    change = ANY.decode(line)
                     if change["type"] == "ERROR":
                         raise error_of(int(change["object"].get("code") or 500), change["object"])
                     yield change["type"], change["object"]

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
 
-import orjson
+import msgspec
 
 from kube.backoff import pauses
 from kube.door.api import Api
@@ -226,9 +226,9 @@ def _version(item: Object) -> str:
 
 def _packed(item: Object) -> bytes:
     """A tenth of what the dict takes: thousands of pods may be followed."""
-    return zlib.compress(orjson.dumps(item), level=1)
+    return zlib.compress(msgspec.json.encode(item), level=1)
 
 
 def _unpacked(packed: bytes) -> Object:
-    item: Object = orjson.loads(zlib.decompress(packed))
+    item: Object = msgspec.json.decode(zlib.decompress(packed))
     return item

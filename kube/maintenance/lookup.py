@@ -16,7 +16,7 @@ from kube.maintenance.objects import Maintenance, is_deleting, node_name
 from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS, ControlPlane
 from kube.nodes import NODES
 from kube.paths import Object, on_node, pods_on
-from kube.trimming import drained_pod
+from kube.trimming import PODS, drained_pod
 
 log = logging.getLogger("functions")
 
@@ -99,7 +99,7 @@ async def pods_on_node(api: Api, node: str, version: str | None = None) -> Liste
     `version` as in `Api.list`. Not read by pages: they would come from etcd, which reads the pods of all nodes for it.
     """
     path, fields = pods_on(node)
-    answer = await api.list(path, fields=fields, version=version)
+    answer = await api.list(path, fields=fields, version=version, decoder=PODS)
     return Listed([drained_pod(pod) for pod in answer["items"]], str(answer["metadata"]["resourceVersion"]))
 
 

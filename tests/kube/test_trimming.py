@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kube import pods as rules
 from kube.budgets import Plan, admitted, allows_none, covers, goes_beside, identity, plan
+from kube.door.decoding import decoded
 from kube.maintenance.blocked_pods import still_blocked
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import began_on
@@ -21,7 +22,7 @@ from kube.maintenance.patience import parted
 from kube.nodes import UNSCHEDULABLE, in_maintenance, is_closed
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, Sorted, sort, uid
-from kube.trimming import drained_pod, trimmed_budget, trimmed_node, trimmed_pod
+from kube.trimming import PODS, drained_pod, trimmed_budget, trimmed_node, trimmed_pod
 from tests.kube import samples
 from tests.kube.samples import budget, pod
 
@@ -154,6 +155,22 @@ def test_a_drained_pod_is_as_stuck_as_the_whole_one() -> None:
 
     assert "example.com/hold" in told["message"]
     assert [told] == still_blocked([], [], [whole], now)
+
+
+@given(drawn)
+def test_a_decoded_pod_has_all_that_decides_about_a_drain(pods: list[Object]) -> None:
+    """NMO-6 to NMO-9: what is not decoded, the rules do not read."""
+    served = [{**item, "metadata": {k: v for k, v in item["metadata"].items() if v is not None}} for item in pods]
+    answer = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": served})
+
+    assert [drained_pod(item) for item in PODS.decode(answer)["items"]] == [drained_pod(item) for item in served]
+
+
+def test_a_pod_of_another_form_is_decoded_as_a_whole() -> None:
+    """X-6: what the API server would not send is no crash of the decoder."""
+    answer = b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": 1}}]}'
+
+    assert decoded(answer, PODS) == json.loads(answer)
 
 
 def test_a_drained_pod_is_where_the_whole_one_is() -> None:
