@@ -233,7 +233,7 @@ def test_a_lease_that_is_released_while_it_is_acquired_is_no_failure(functions: 
 
 
 def test_a_lease_that_is_renewed_while_it_is_acquired_is_its_holder_s(functions: Functions, work: Workload) -> None:
-    """NMO-27a, X-6: its holder comes back between its reading and the write: not taken over, and told at the next try."""
+    """NMO-27a, X-6: its holder comes back between reading and write: not taken over, and told at the next try."""
     node = work.node()
     path = leases.lease_path(node)
     spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": "2020-01-01T00:00:00.000000Z"}

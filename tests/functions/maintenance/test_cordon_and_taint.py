@@ -160,8 +160,10 @@ def test_a_tick_finds_what_the_second_look_missed(functions: Functions, work: Wo
     assert ended is not None
     assert (ended.get_type(), data_of(ended)["node"]) == (events.MAINTENANCE_ENDED, node)
     writes = len(audit.writes_by())
-    functions.answer("restore", ended)
+    restored = functions.answer("restore", ended)
 
+    assert restored is not None
+    assert (restored.get_type(), data_of(restored)["node"]) == (events.NODE_RESTORED, node)
     assert is_open(work.read_node(node))
     kinds = [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])]
     assert kinds == [("patch", "nodes"), ("create", "events")]
@@ -198,11 +200,40 @@ def test_a_lease_without_its_maintenance_is_released(functions: Functions, work:
 
     ended = functions.answer("resync", tick())
     assert ended is not None
-    functions.answer("restore", ended)
+    restored = functions.answer("restore", ended)
 
+    assert restored is not None
+    assert restored.get_type() == events.NODE_RESTORED
     assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(node)}")["items"] == []
     assert work.read_node(node)["spec"]["unschedulable"] is True
     assert functions.answer("resync", tick()) is None
+
+
+def test_what_a_duplicate_has_released_is_told_once(functions: Functions, work: Workload) -> None:
+    """X-2: the lease of one that is gone is released by another delivery of the event: that one has told it."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.begin(item)
+    ended, path = said(events.MAINTENANCE_ENDED, item), leases.lease_path(node)
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+
+    with before(functions.clusters["restore"], "DELETE", path, lambda: work.delete(path)):
+        assert functions.answer("restore", ended) is None
+
+
+def test_a_stray_is_given_back_whatever_is_maintained_elsewhere(functions: Functions, work: Workload) -> None:
+    """Rule 12: the maintenance of another node answers for that one, and for no other."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.prepare(item)
+    ended = said(events.MAINTENANCE_ENDED, item)
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+    work.maintenance(work.node())
+
+    assert functions.answer("restore", ended) is not None
+    assert is_open(work.read_node(node))
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "waiting"])

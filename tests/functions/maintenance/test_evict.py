@@ -392,7 +392,7 @@ def test_a_pod_that_went_meanwhile_counts_as_gone(
 def test_whose_turn_did_not_come_goes_with_the_next_batch(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload
 ) -> None:
-    """NMO-6, rule 9: the server was too busy for one of two: nothing holds it, so the next look is asked for at once."""
+    """NMO-6, rule 9: the server was too busy for one of two: nothing holds it, and it goes at once."""
     node = work.node()
     work.pods(node, f"first-{node}", f"second-{node}")
     item = work.maintenance(node)
