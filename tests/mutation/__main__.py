@@ -30,7 +30,7 @@ SESSIONS = 2
 TYPED = FOLDER / "types.json"
 STILL_SECONDS = 120.0
 """Without a line for so long a session hangs where no timeout of a test gets it out."""
-LEFT_OUT = [f"--ignore=tests/functions/maintenance/test_{name}.py" for name in ("faults", "resync_many")]
+LEFT_OUT = ["--ignore=tests/functions/maintenance/test_faults.py"]
 HANGS = "it hangs"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -39,12 +39,13 @@ STEPS = (
     "tests/functions/maintenance",
     "tests/functions/serving/test_looks.py",
     "tests/functions/admission/test_quorum.py",
+    "tests/functions/test_installs.py",
 )
 
 
 @dataclass(frozen=True)
 class Part:
-    """Modules that are judged by the same tests: `pure` by those without a cluster, faults and crowds by none."""
+    """Modules that are judged by the same tests: `pure` by those without a cluster, faults by none."""
 
     name: str
     paths: Sequence[Path]

@@ -31,7 +31,7 @@ changes.install()  # before any conftest imports what is changed
 RUNS = 1500
 """So many tests in one session with a cluster: each leaves a node or two on it."""
 MOST = 30
-"""So many tests with a cluster judge a change at most: what hundreds reach would take hours. Its own come first."""
+"""So many tests with a cluster judge a change at most beside its own: what hundreds reach would take hours."""
 EXAMPLES = 30
 """Of each property; what survives so few is listed, and may be asked again."""
 SERVERS = frozenset({"cluster", "quiet"})
@@ -198,10 +198,10 @@ class Judge:
     def _noticed_by(self, name: str, first: Iterable[str]) -> str:
         """The test that fails under a change, "" for none; what noticed others of its function is asked first."""
         seconds = self._work.seconds
-        mine = f"/test_{name.split('.')[-2]}.py"
+        mine = f"/test_{name.split('.')[-2]}"
         tests = sorted(self._work.reached[name], key=lambda test: (mine not in test, seconds[test]))
-        trusted = list(filter(None, first))
-        chosen = list(dict.fromkeys([*trusted, *tests]))[: None if self._work.pure else MOST]
+        trusted, own = list(filter(None, first)), sum(mine in test for test in tests)
+        chosen = dict.fromkeys([*trusted, *tests[: None if self._work.pure else own + MOST]])
         return next((test for test in chosen if self._fails(test, name, sure=test in trusted)), "")
 
     def _fails(self, test: str, name: str, *, sure: bool) -> bool:

@@ -17,7 +17,7 @@ from kube.nodes import LABEL, cordon_patch, in_maintenance, node_path
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said, tick, updated
-from tests.functions.meanwhile import before
+from tests.functions.meanwhile import before, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -102,6 +102,32 @@ def test_a_taint_that_comes_after_the_end_is_refused(functions: Functions, work:
     assert late(functions, work, work.maintenance(node), "taint") is None
 
     assert is_open(work.read_node(node))
+
+
+def test_a_label_that_somebody_took_off_comes_back_with_the_taint(functions: Functions, work: Workload) -> None:
+    """Rule 12: the maintenance goes on, as the look behind that write finds: its chain does, too."""
+    node = work.node()
+    item = work.maintenance(node)
+    cordoned = functions.chain(item, "begin", "cordon")
+    work.local.kubectl("label", "node", node, f"{LABEL}-")
+
+    reply = functions.answer("taint", cordoned)
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_TAINTED
+    assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
+
+
+def test_a_taint_on_a_labelled_node_needs_no_look_behind_it(functions: Functions, work: Workload) -> None:
+    """Rule 8: the server refuses it when it comes late: the maintenance is read before each write, and not after."""
+    node = work.node()
+    item = work.maintenance(node)
+    cordoned = functions.chain(item, "begin", "cordon")
+
+    with requests_of(functions.clusters["taint"].api) as counted:
+        functions.answer("taint", cordoned)
+
+    assert counted[f"GET {m.path(item)}"] == counted[f"PATCH {node_path(node)}"] > 0
 
 
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
