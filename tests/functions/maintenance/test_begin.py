@@ -232,6 +232,22 @@ def test_a_lease_that_is_released_while_it_is_acquired_is_no_failure(functions: 
     assert leases.is_holder(work.admin.get(path), item)
 
 
+def test_a_lease_that_goes_before_it_is_read_is_no_failure(functions: Functions, work: Workload) -> None:
+    """X-6: it was there when ours was to be created, and is gone when its holder is asked for: tried again."""
+    node = work.node()
+    path = leases.lease_path(node)
+    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": "2999-01-01T00:00:00.000000Z"}
+    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    item = work.maintenance(node)
+
+    with before(functions.clusters["begin"], "GET", path, lambda: work.delete(path)):
+        response = functions.post("begin", added(item))
+
+    assert (response.status_code, f"the lease of node {node}" in response.text) == (503, True)
+    functions.begin(item)
+    assert leases.is_holder(work.admin.get(path), item)
+
+
 def test_a_lease_that_is_renewed_while_it_is_acquired_is_its_holder_s(functions: Functions, work: Workload) -> None:
     """NMO-27a, X-6: its holder comes back between reading and write: not taken over, and told at the next try."""
     node = work.node()
