@@ -354,6 +354,25 @@ def test_a_replay_takes_nobodys_turn(functions: Functions, work: Workload, monke
     assert {version for _, version in looks} == {"0"}
 
 
+@pytest.mark.parametrize(
+    ("draining", "resting", "looked"),
+    [(30, 30, (15, 5)), (30, 2, (18, 2)), (30, 0, (20, 0)), (4, 30, (4, 16)), (4, 3, (4, 3))],
+)
+def test_drains_are_looked_at_first_and_some_of_what_rests_always(
+    draining: int, resting: int, looked: tuple[int, int]
+) -> None:
+    """Rule 10: twenty looks a tick, five of them at least for what rests, and what drains leaves."""
+    phases = ["Running"] * draining + ["Succeeded"] * resting
+    items = [
+        {**maintenance({"phase": phase}), "metadata": {**maintenance()["metadata"], "uid": f"uid-{number}"}}
+        for number, phase in enumerate(phases)
+    ]
+
+    chosen = [m.phase(item) for item in resync._inspected(items, resync.Rounds())]
+
+    assert (chosen.count("Running"), chosen.count("Succeeded")) == looked
+
+
 def test_what_is_malformed_is_in_the_log_and_waits_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """X-3: what no schema of ours lets in, and what a look finds so: the others go on, and an operator reads why."""
     spoiled = {**maintenance(), "status": "none"}
