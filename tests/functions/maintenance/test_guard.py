@@ -156,6 +156,8 @@ def begun_besides(work: Workload, item: Object, *, cordoned: bool) -> None:
         now = timestamp(datetime.now(timezone.utc))
         shown = {"type": "Cordoned", "status": "True", "reason": "Cordoned", "message": "m", "lastTransitionTime": now}
         work.admin.patch(f"{m.path(item)}/status", {"status": {"conditions": [shown]}})
+    version = work.again(item)["metadata"]["resourceVersion"]
+    work.admin.run(work.admin.api.list(m.group(item).path, version=version))  # the server's cache has it from now on
 
 
 @pytest.mark.parametrize("why", ["not cordoned yet", "told a moment ago"])
