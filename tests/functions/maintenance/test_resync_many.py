@@ -72,6 +72,7 @@ def test_what_a_tick_costs_does_not_grow_with_what_rests(functions: Functions, r
     """Rule 10: 50 or 300 that rest: five lists and the looks at pods, and not one event."""
     api = functions.clusters["resync"].api
     costs = []
+    CLAIMS.own(functions.clusters["resync"])  # who it is itself is asked once
     for more in (50, 250):
         rests(more)
         CLAIMS.confirm(functions.clusters["resync"])  # which install acts is asked once a minute

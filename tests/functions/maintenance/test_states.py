@@ -178,8 +178,9 @@ def test_a_tick_moves_it_on_to_its_end(
 ) -> None:
     """Rule 11, X-3: one event of the tick, few more until it is drained, and from then on none.
 
-    It is known which install acts: that is asked once a minute.
+    It is known which install acts, which is asked once a minute, and under which account, which is asked once.
     """
+    CLAIMS.own(functions.clusters["resync"])
     CLAIMS.confirm(functions.clusters["resync"])
     item = arrange(functions, work)
     with requests_of(functions.clusters["resync"].api) as requests:
