@@ -56,7 +56,7 @@ class Functions:
     def answer(self, step: str, event: BaseCloudEvent) -> BaseCloudEvent | None:
         """The event that the function answers with, None for none; any other answer is an error.
 
-        Whatever it answers says who emitted it and what caused it.
+        Whatever it answers says who emitted it and what caused it, and of a maintenance on which node.
         """
         response = self.post(step, event)
         assert response.status_code in (200, 204), response.text
@@ -64,6 +64,8 @@ class Functions:
             return None
         reply = received(dict(response.headers), response.data)
         assert (reply.get_source(), reply.get_extension("cause")) == (events.SOURCE + step, event.get_id())
+        if reply.get_extension("maintenance"):
+            assert data_of(reply)["node"] == reply.get_extension("node") == reply.get_extension("partitionkey")
         if reply.get_type() == events.MAINTENANCE_FAILED:
             assert data_of(reply)["step"] == step
         return reply

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -54,3 +54,31 @@ def requests_of(api: Api) -> Iterator[Counter[str]]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(api, "request", request)
         yield counted
+
+
+class Asked(NamedTuple):
+    """A list that was asked for: its path, its field selector, and the version that it must not be older than.
+
+    The version is "" for the newest state, "0" for whatever the server has at hand.
+    """
+
+    path: str
+    fields: str
+    version: str
+
+
+@contextmanager
+def lists_of(api: Api) -> Iterator[list[Asked]]:
+    """Which lists are asked for through this door meanwhile."""
+    asked: list[Asked] = []
+    real = api.request
+
+    async def request(method: str, path: str, **more: Any) -> Object:
+        query = more.get("query") or {}
+        if "resourceVersion" in query or "limit" in query or "fieldSelector" in query:
+            asked.append(Asked(path, query.get("fieldSelector", ""), query.get("resourceVersion", "")))
+        return await real(method, path, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(api, "request", request)
+        yield asked

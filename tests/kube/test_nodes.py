@@ -198,11 +198,19 @@ def test_taints_bring_the_label_where_it_is_missing() -> None:
     assert keys(taints["value"]) == [DRAIN, UNSCHEDULABLE]
 
 
-@pytest.mark.parametrize("before", [node(*OURS, cordoned=True), IN_MAINTENANCE], ids=["no labels", "labelled"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        node(*OURS, cordoned=True),
+        {"metadata": {"name": "node-1", "uid": "u", "labels": {}}, "spec": node(*OURS, cordoned=True)["spec"]},
+        IN_MAINTENANCE,
+    ],
+    ids=["no labels", "an empty object", "labelled"],
+)
 def test_what_gives_back_and_what_closes_holds_for_the_label_that_was_read(before: Object) -> None:
     """Rule 12: who closes the node, or gives it back, changes the label; what was decided before is refused then."""
     labels = before["metadata"].get("labels")
-    path, value = (LABEL_PATH, labels[LABEL]) if labels else ("/metadata/labels", None)
+    path, value = (LABEL_PATH, labels[LABEL]) if labels else ("/metadata/labels", labels)
 
     untainted = {**before, "spec": {}}
 

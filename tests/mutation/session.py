@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +31,7 @@ changes.install()  # before any conftest imports what is changed
 RUNS = 1500
 """So many tests in one session with a cluster: each leaves a node or two on it."""
 MOST = 30
-"""So many tests with a cluster judge a change at most: what hundreds reach would take hours. Its own come first."""
+"""So many tests with a cluster judge a change at most beside its own: what hundreds reach would take hours."""
 EXAMPLES = 30
 """Of each property; what survives so few is listed, and may be asked again."""
 SERVERS = frozenset({"cluster", "quiet"})
@@ -187,35 +187,43 @@ class Judge:
         suspects = self._outcomes.suspects()
         for _, group in groupby(names, changes.function_of):
             noticed: dict[str, str] = {}
+            sure: dict[str, set[str]] = {}
             for name in group:
                 self._outcomes.add(begun=name)
-                noticed[name] = self._noticed_by(name, [*suspects.get(name, ()), *reversed(noticed.values())])
+                suspected = dict.fromkeys(suspects.get(name, ()))
+                sure[name] = {test for test in suspected if self._passes(test, "")}
+                first = [*sure[name], *reversed(noticed.values())]
+                noticed[name] = self._noticed_by(name, first, suspected.keys() - sure[name])
                 if self._runs > self._most:
                     break
-            if not self._confirmed(noticed, suspects) or self._runs > self._most:
+            if not self._confirmed(noticed, sure) or self._runs > self._most:
                 return
 
-    def _noticed_by(self, name: str, first: Iterable[str]) -> str:
-        """The test that fails under a change, "" for none; what noticed others of its function is asked first."""
+    def _noticed_by(self, name: str, first: Iterable[str], spoiled: Set[str]) -> str:
+        """The test that fails under a change, "" for none; what noticed others of its function is asked first.
+
+        Not asked is what fails here without any change.
+        """
         seconds = self._work.seconds
-        mine = f"/test_{name.split('.')[-2]}.py"
+        mine = f"/test_{name.split('.')[-2]}"
         tests = sorted(self._work.reached[name], key=lambda test: (mine not in test, seconds[test]))
-        trusted = list(filter(None, first))
-        chosen = list(dict.fromkeys([*trusted, *tests]))[: None if self._work.pure else MOST]
-        return next((test for test in chosen if self._fails(test, name, sure=test in trusted)), "")
+        trusted, own = list(filter(None, first)), sum(mine in test for test in tests)
+        chosen = dict.fromkeys([*trusted, *tests[: None if self._work.pure else own + MOST]])
+        asked = (test for test in chosen if test not in spoiled)
+        return next((test for test in asked if self._fails(test, name, sure=test in trusted)), "")
 
     def _fails(self, test: str, name: str, *, sure: bool) -> bool:
         """Whether a test fails under a change; twice, lest a busy machine be taken for it, unless it is known to."""
         return not self._passes(test, name) and (sure or not self._passes(test, name))
 
-    def _confirmed(self, noticed: Mapping[str, str], suspects: Mapping[str, Sequence[str]]) -> bool:
+    def _confirmed(self, noticed: Mapping[str, str], sure: Mapping[str, Set[str]]) -> bool:
         """Note what came of each change; whether all tests that failed pass without one.
 
         Who failed in two sessions in both of which it passed at first is taken at its word.
         """
         good = {test: self._passes(test, "") for test in dict.fromkeys(noticed.values()) if test}
         for name, test in noticed.items():
-            if good.get(test, True) or test in suspects.get(name, ()):
+            if good.get(test, True) or test in sure[name]:
                 self._outcomes.add(judged=name, by=test)
             else:
                 self._outcomes.add(suspect=name, by=test)
@@ -223,4 +231,5 @@ class Judge:
 
     def _passes(self, test: str, name: str) -> bool:
         self._runs += 1
+        self._outcomes.add(asked=test)  # a session that writes no line hangs
         return all(not report.failed for report in _run(self._items[test], name, self._top))

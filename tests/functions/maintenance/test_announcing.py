@@ -11,7 +11,7 @@ from functions.maintenance import subject
 from functions.maintenance.announcing import announce_on_node
 from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
-from kube.maintenance.announcements import BEGIN, EVENTS, FAIL, REMOVE, SUCCEED, UNCORDON
+from kube.maintenance.announcements import BEGIN, EVENTS, FAIL, REMOVE, SUCCEED, TEXTS, UNCORDON
 from kube.maintenance.groups import GROUPS, Group
 from kube.paths import Object
 from kube.times import timestamp
@@ -103,6 +103,9 @@ def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> No
     name = item["metadata"]["name"]
     told = about(work, "Node", node)
     assert {UNCORDON, REMOVE} <= told.keys()
+    assert {reason: told[reason]["message"] for reason in (SUCCEED, REMOVE)} == {
+        reason: TEXTS[reason] for reason in (SUCCEED, REMOVE)
+    }
     assert {item["type"] for item in told.values()} == {"Normal"}
     assert "NodeSchedulable" not in told
     assert about(work, "NodeMaintenance", name)[REMOVE]["involvedObject"]["uid"] == item["metadata"]["uid"]

@@ -10,6 +10,7 @@ from eventing import events
 from functions.data import data_of
 from functions.installs import CLAIMS
 from functions.maintenance import subject
+from kube.evictions import pod_path
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
@@ -224,10 +225,95 @@ def test_a_lease_that_is_released_while_it_is_acquired_is_no_failure(functions: 
     item = work.maintenance(node)
 
     with before(functions.clusters["begin"], "PATCH", path, lambda: work.delete(path)):
-        assert functions.post("begin", added(item)).status_code == 503
+        response = functions.post("begin", added(item))
 
+    assert (response.status_code, f"the lease of node {node}" in response.text) == (503, True)
     functions.begin(item)
     assert leases.is_holder(work.admin.get(path), item)
+
+
+def test_a_lease_that_goes_before_it_is_read_is_no_failure(functions: Functions, work: Workload) -> None:
+    """X-6: it was there when ours was to be created, and is gone when its holder is asked for: tried again."""
+    node = work.node()
+    path = leases.lease_path(node)
+    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": "2999-01-01T00:00:00.000000Z"}
+    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    item = work.maintenance(node)
+
+    with before(functions.clusters["begin"], "GET", path, lambda: work.delete(path)):
+        response = functions.post("begin", added(item))
+
+    assert (response.status_code, f"the lease of node {node}" in response.text) == (503, True)
+    functions.begin(item)
+    assert leases.is_holder(work.admin.get(path), item)
+
+
+def test_a_lease_that_is_renewed_while_it_is_acquired_is_its_holder_s(functions: Functions, work: Workload) -> None:
+    """NMO-27a, X-6: its holder comes back between reading and write: not taken over, and told at the next try."""
+    node = work.node()
+    path = leases.lease_path(node)
+    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": "2020-01-01T00:00:00.000000Z"}
+    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    item = work.maintenance(node)
+    renewed = {"spec": {"renewTime": "2999-01-01T00:00:00.000000Z"}}
+
+    with before(functions.clusters["begin"], "PATCH", path, lambda: work.admin.patch(path, renewed)):
+        response = functions.post("begin", added(item))
+    reply = functions.answer("begin", added(item))
+
+    assert (response.status_code, f"the lease of node {node}" in response.text) == (503, True)
+    assert reply is not None
+    assert "is held by another-tool" in data_of(reply)["error"]
+    assert not m.has_begun(work.again(item))
+
+
+@proves("NMO-27a")
+def test_one_whose_lease_another_maintenance_has_says_whose(functions: Functions, work: Workload) -> None:
+    """NMO-27a: it has begun, so it counts the renewal that failed, and names the holder by group and name."""
+    node = work.node()
+    item, other = work.maintenance(node), work.maintenance(node, KUBEVIRT)
+    functions.begin(item)
+    taken = leases.lease_of(node, other, datetime.now(timezone.utc))
+    work.admin.patch(leases.lease_path(node), {"metadata": taken["metadata"], "spec": taken["spec"]})
+
+    reply = functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+
+    assert reply is not None
+    assert (reply.get_type(), data_of(reply)["leaseErrors"]) == (events.MAINTENANCE_FAILED, 1)
+    holder = f"{other['metadata']['name']} ({other['apiVersion']})"
+    assert f"the lease of node {node} is held by {holder}" in data_of(reply)["error"]
+
+
+@proves("NMO-7", "NMO-11")
+def test_a_daemon_without_its_daemonset_counts_among_those_that_leave(functions: Functions, work: Workload) -> None:
+    """NMO-7, NMO-11: it will be evicted like any bare pod, so the drain is at 0 % as long as it is there."""
+    node = work.node()
+    metadata = work.daemonset("agent", node)["metadata"]
+    daemonset = f"/apis/apps/v1/namespaces/{work.namespace}/daemonsets/agent"
+    work.admin.run(work.admin.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
+    work.wait_for(daemonset, lambda found: found is None)
+    pod = f"/api/v1/namespaces/{work.namespace}/pods/{metadata['name']}"
+    # the garbage collector deletes nothing whose owner's kind it cannot find
+    owner = {**metadata["ownerReferences"][0], "apiVersion": "gone.example.com/v1"}
+    work.admin.patch(pod, {"metadata": {"ownerReferences": [owner]}})
+
+    begun = functions.begin(work.maintenance(node))
+
+    assert (data_of(begun)["totalpods"], data_of(begun)["evictionPods"]) == (1, 1)
+
+
+@proves("DRN-1a")
+def test_a_pod_that_has_time_left_to_end_counts_among_those_that_leave(functions: Functions, work: Workload) -> None:
+    """DRN-1a: a drain that waits for nobody's end for longer than an hour waits for this one."""
+    node = work.node()
+    (pod,) = work.pods(node, "slow", finalizers=("example.com/hold",))
+    work.delete(pod_path(pod))
+    item = work.maintenance(node, drain={"skipWaitForDeleteTimeoutSeconds": 3600})
+
+    begun = functions.begin(item)
+
+    assert data_of(begun)["evictionPods"] == 1
+    work.admin.patch(pod_path(pod), {"metadata": {"finalizers": []}})
 
 
 @pytest.mark.parametrize("name", ["x/status", "..", "x?watch=1"])
@@ -374,3 +460,17 @@ def test_the_operators_lines_are_in_the_log(
         f"WARNING: ignoring DaemonSet-managed Pods: {work.namespace}/{daemon}; deleting Pods not managed by "
         f"ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet: {work.namespace}/bare",
     ]
+    assert vars(caplog.records[1])["fields"]["reason"] == "new disks"
+
+
+def test_a_maintenance_without_a_reason_is_logged_without_one(
+    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NMO-17: nobody has to give one."""
+    node = work.node()
+    item = work.maintenance(node, reason="")
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        functions.begin(item)
+
+    assert f"Applying Maintenance mode on Node: {node} with Reason: " in [record.message for record in caplog.records]

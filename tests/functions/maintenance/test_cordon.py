@@ -9,6 +9,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.data import data_of
+from functions.maintenance import subject
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import BEFORE, EXCLUDED, LABEL, UNSET
@@ -67,6 +68,25 @@ def test_a_node_that_was_cordoned_before_is_only_labelled(functions: Functions, 
     assert [reply and reply.get_type() for reply in replies] == [events.NODE_CORDONED, events.NODE_CORDONED]
     assert [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])] == [("patch", "nodes")]
     assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
+
+
+@proves("NMO-17")
+@pytest.mark.parametrize("by_hand", [False, True], ids=["open", "cordoned by hand"])
+def test_the_cordon_is_in_the_log_where_it_is_ours(
+    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture, by_hand: bool
+) -> None:
+    """NMO-17: a node that is cordoned already is labelled, and nobody says that it was cordoned then, nor twice."""
+    node = work.node()
+    begun = functions.begin(work.maintenance(node))
+    if by_hand:
+        work.local.kubectl("cordon", node)
+    caplog.clear()
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        functions.answer("cordon", begun)
+        functions.answer("cordon", begun)
+
+    assert [record.message for record in caplog.records] == ([] if by_hand else [f"cordon Node: {node}"])
 
 
 def test_a_label_that_names_another_is_ours_to_write(functions: Functions, work: Workload) -> None:

@@ -17,7 +17,7 @@ from kube.nodes import LABEL, cordon_patch, in_maintenance, node_path
 from kube.paths import Object
 from tests.functions.conftest import Functions
 from tests.functions.hints import said, tick, updated
-from tests.functions.meanwhile import before
+from tests.functions.meanwhile import before, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -104,6 +104,32 @@ def test_a_taint_that_comes_after_the_end_is_refused(functions: Functions, work:
     assert is_open(work.read_node(node))
 
 
+def test_a_label_that_somebody_took_off_comes_back_with_the_taint(functions: Functions, work: Workload) -> None:
+    """Rule 12: the maintenance goes on, as the look behind that write finds: its chain does, too."""
+    node = work.node()
+    item = work.maintenance(node)
+    cordoned = functions.chain(item, "begin", "cordon")
+    work.local.kubectl("label", "node", node, f"{LABEL}-")
+
+    reply = functions.answer("taint", cordoned)
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_TAINTED
+    assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
+
+
+def test_a_taint_on_a_labelled_node_needs_no_look_behind_it(functions: Functions, work: Workload) -> None:
+    """Rule 8: the server refuses it when it comes late: the maintenance is read before each write, and not after."""
+    node = work.node()
+    item = work.maintenance(node)
+    cordoned = functions.chain(item, "begin", "cordon")
+
+    with requests_of(functions.clusters["taint"].api) as counted:
+        functions.answer("taint", cordoned)
+
+    assert counted[f"GET {m.path(item)}"] == counted[f"PATCH {node_path(node)}"] > 0
+
+
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_a_taint_on_a_node_that_was_given_back_already_is_undone(
     functions: Functions, work: Workload, group: Group
@@ -160,8 +186,10 @@ def test_a_tick_finds_what_the_second_look_missed(functions: Functions, work: Wo
     assert ended is not None
     assert (ended.get_type(), data_of(ended)["node"]) == (events.MAINTENANCE_ENDED, node)
     writes = len(audit.writes_by())
-    functions.answer("restore", ended)
+    restored = functions.answer("restore", ended)
 
+    assert restored is not None
+    assert (restored.get_type(), data_of(restored)["node"]) == (events.NODE_RESTORED, node)
     assert is_open(work.read_node(node))
     kinds = [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])]
     assert kinds == [("patch", "nodes"), ("create", "events")]
@@ -198,11 +226,40 @@ def test_a_lease_without_its_maintenance_is_released(functions: Functions, work:
 
     ended = functions.answer("resync", tick())
     assert ended is not None
-    functions.answer("restore", ended)
+    restored = functions.answer("restore", ended)
 
+    assert restored is not None
+    assert restored.get_type() == events.NODE_RESTORED
     assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(node)}")["items"] == []
     assert work.read_node(node)["spec"]["unschedulable"] is True
     assert functions.answer("resync", tick()) is None
+
+
+def test_what_a_duplicate_has_released_is_told_once(functions: Functions, work: Workload) -> None:
+    """X-2: the lease of one that is gone is released by another delivery of the event: that one has told it."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.begin(item)
+    ended, path = said(events.MAINTENANCE_ENDED, item), leases.lease_path(node)
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+
+    with before(functions.clusters["restore"], "DELETE", path, lambda: work.delete(path)):
+        assert functions.answer("restore", ended) is None
+
+
+def test_a_stray_is_given_back_whatever_is_maintained_elsewhere(functions: Functions, work: Workload) -> None:
+    """Rule 12: the maintenance of another node answers for that one, and for no other."""
+    node = work.node()
+    item = work.maintenance(node)
+    functions.prepare(item)
+    ended = said(events.MAINTENANCE_ENDED, item)
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
+    work.delete(m.path(item))
+    work.maintenance(work.node())
+
+    assert functions.answer("restore", ended) is not None
+    assert is_open(work.read_node(node))
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "waiting"])

@@ -27,6 +27,7 @@ from localcluster.cluster import LocalCluster
 from tests.faults import RESET, SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import added
+from tests.functions.meanwhile import before
 from tests.proofs import proves
 from tests.sources import ROOT
 from tests.workload import Audit, Workload, written
@@ -114,11 +115,74 @@ def test_while_another_one_begins_it_waits(
     admin.create(LEASES, quorum.lease_for(other, datetime.now(timezone.utc)))
     item = work.maintenance(plane[1])
 
-    assert functions.post("begin", added(item)).status_code == 503
+    waits = functions.post("begin", added(item))
+    assert (waits.status_code, "control-plane node" in waits.text) == (503, True)
 
     admin.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
     functions.begin(item)
     assert admin.get(quorum.LEASE_PATH)["spec"].get("holderIdentity") is None
+
+
+@proves("NMO-23")
+def test_a_lease_that_is_taken_meanwhile_is_not_taken_over(
+    functions: Functions, work: Workload, plane: list[str], admin: Cluster
+) -> None:
+    """It was over when it was read, and another one was faster with the write: that one begins, and this one waits."""
+    expired_one = quorum.lease_for(work.maintenance(plane[0]), datetime.now(timezone.utc))
+    admin.create(LEASES, expired_one)
+    expired(admin)
+    faster = quorum.lease_for(work.maintenance(plane[1]), datetime.now(timezone.utc))["spec"]
+    item = work.maintenance(plane[2])
+
+    with before(
+        functions.clusters["begin"],
+        "PATCH",
+        quorum.LEASE_PATH,
+        lambda: admin.patch(quorum.LEASE_PATH, {"spec": faster}),
+    ):
+        assert functions.post("begin", added(item)).status_code == 503
+
+    assert admin.get(quorum.LEASE_PATH)["spec"]["holderIdentity"] == faster["holderIdentity"]
+    assert not m.has_begun(work.again(item))
+
+
+@proves("NMO-23")
+def test_a_lease_that_was_over_is_the_next_ones_until_it_releases_it(
+    functions: Functions, work: Workload, plane: list[str], admin: Cluster
+) -> None:
+    """While it begins the lease has its name, so that others wait; behind that it has nobody's."""
+    admin.create(LEASES, quorum.lease_for(work.maintenance(plane[0]), datetime.now(timezone.utc)))
+    expired(admin)
+    item = work.maintenance(plane[1])
+    holders: list[str] = []
+
+    def act() -> None:
+        holders.append(admin.get(quorum.LEASE_PATH)["spec"]["holderIdentity"])
+
+    with before(functions.clusters["begin"], "PATCH", m.path(item), act):
+        functions.begin(item)
+
+    assert holders == [quorum.lease_for(item, datetime.now(timezone.utc))["spec"]["holderIdentity"]]
+    assert admin.get(quorum.LEASE_PATH)["spec"].get("holderIdentity") is None
+
+
+@proves("NMO-23")
+def test_whoever_is_late_releases_nobody_elses_lease(
+    functions: Functions, work: Workload, plane: list[str], admin: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It began so slowly that its lease was over, and the next one has it by then: that one keeps it."""
+    item = work.maintenance(plane[0])
+    taken = quorum.lease_for(work.maintenance(plane[1]), datetime.now(timezone.utc))["spec"]
+
+    with before(
+        functions.clusters["begin"], "PATCH", quorum.LEASE_PATH, lambda: admin.patch(quorum.LEASE_PATH, {"spec": taken})
+    ):
+        functions.begin(item)
+
+    assert admin.get(quorum.LEASE_PATH)["spec"]["holderIdentity"] == taken["holderIdentity"]
+    (line,) = [record for record in caplog.records if record.name == "functions"]
+    assert line.message.startswith(f"the lease {quorum.LEASE} was not released: ")
+    assert "modified" in line.message
 
 
 def test_one_that_has_begun_waits_for_nobody(

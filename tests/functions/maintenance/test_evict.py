@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 from cloudevents.core.base import BaseCloudEvent
+from prometheus_client import REGISTRY
 
-from eventing import events
+from eventing import events, marks
+from eventing.wire import received
 from functions.data import data_of
 from functions.maintenance import evict, subject
 from kube.budgets import plan
 from kube.door.eviction_batch import evict_batch
 from kube.evictions import Batch, pod_path
+from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
 from kube.paths import PODS, Object
 from kube.pods import key
@@ -63,6 +66,7 @@ def test_pods_leave_through_the_eviction_subresource(functions: Functions, work:
     assert {pod["name"]: pod["uid"] for pod in data_of(reply)["evicted"]} == uids
     assert data_of(reply)["blocked"] == []
     assert data_of(reply)["error"] == ""
+    assert int(data_of(reply)["podsVersion"]) > 0
     ours = audit.writes_by()[writes:]
     assert {(verb, kind) for verb, kind, _ in written(ours)} == {("create", "pods/eviction")}
     sent = {entry["objectRef"]["name"]: entry["requestObject"]["deleteOptions"] for entry in ours}
@@ -384,6 +388,96 @@ def test_a_pod_that_went_meanwhile_counts_as_gone(
     } == {404}
 
 
+@proves("NMO-6")
+def test_whose_turn_did_not_come_goes_with_the_next_batch(
+    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+) -> None:
+    """NMO-6, rule 9: the server was too busy for one of two: nothing holds it, and it goes at once."""
+    node = work.node()
+    work.pods(node, f"first-{node}", f"second-{node}")
+    item = work.maintenance(node)
+    tainted = functions.prepare(item)
+    busy = Fault(429, "too many requests", 1)
+    faults.spoil(lambda request: busy if request == "create pods/eviction 1" else None)
+
+    first = spoiled.post("evict", tainted)
+    faults.speak_again()
+    second = spoiled.post("evict", received(dict(first.headers), first.data))
+
+    told = [json.loads(response.data) for response in (first, second)]
+    assert [response.headers.get("ce-more") for response in (first, second)] == ["true", None]
+    assert [(data["blocked"], data["error"]) for data in told] == [([], "")] * 2
+    assert [len(data["evicted"]) for data in told] == [1, 1]
+    assert names(told[0]["evicted"] + told[1]["evicted"]) == {f"first-{node}", f"second-{node}"}
+
+
+def test_what_the_server_keeps_refusing_asks_for_no_batch_at_once(
+    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+) -> None:
+    """Rule 9: too busy for all of them: they are blocked and the batch is no reason for another one."""
+    node = work.node()
+    work.pods(node, f"first-{node}", f"second-{node}")
+    tainted = functions.prepare(work.maintenance(node))
+    busy = Fault(429, "too many requests", 1)
+    faults.spoil(lambda request: busy if request.startswith("create pods/eviction") else None)
+
+    response = spoiled.post("evict", tainted)
+
+    faults.speak_again()
+    assert response.headers.get("ce-more") is None
+    assert [pod["reason"] for pod in json.loads(response.data)["blocked"]] == ["Busy", "Busy"]
+
+
+def test_a_list_that_fails_does_not_matter_where_nothing_is_to_be_done(
+    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+) -> None:
+    """X-2: the maintenance is gone: the event is done with, and is not asked for again for the sake of its pods."""
+    item = work.maintenance(work.node())
+    tainted = functions.prepare(item)
+    work.delete(m.path(item))
+    faults.spoil(lambda request: Fault(500, "no list") if request.startswith("list pods") else None)
+
+    response = spoiled.post("evict", tainted)
+
+    asked = faults.seen["list pods"]
+    faults.speak_again()
+    assert (response.status_code, asked > 0) == (204, True)
+
+
+def test_daemons_are_looked_after_when_all_others_go(functions: Functions, work: Workload) -> None:
+    """Rule 8, NMO-7: whether a daemon is an orphan is asked behind the pods that may go, not at each look."""
+    node = work.node()
+    work.daemonset("agent", node)
+    work.pods(node, "bare")
+    tainted = functions.prepare(work.maintenance(node))
+
+    with requests_of(functions.clusters["evict"].api) as counted:
+        reply = functions.answer("evict", tainted)
+
+    assert reply is not None
+    assert names(data_of(reply)["evicted"]) == {"bare"}
+    assert not [request for request in counted if "daemonsets" in request]
+
+
+def test_an_eviction_is_in_the_figures_and_a_replay_of_it_is_not(functions: Functions, work: Workload) -> None:
+    """docs/observability.md: a dry run, or an event posted again to see the replies, evicts nobody."""
+    node = work.node()
+    work.pods(node, "bare")
+    tainted = functions.prepare(work.maintenance(node))
+    before = evicted_so_far()
+
+    functions.answer("evict", marks.marked(tainted, "r", dry_run=True))
+    replayed = evicted_so_far()
+    functions.answer("evict", tainted)
+
+    assert (replayed - before, evicted_so_far() - before) == (0, 1)
+
+
+def evicted_so_far() -> float:
+    """What /metrics shows."""
+    return REGISTRY.get_sample_value("nodemaintenance_evictions_total", {"outcome": "evicted"}) or 0.0
+
+
 THIRTY = [f"pod-{number}" for number in range(30)]
 
 
@@ -422,6 +516,23 @@ def test_the_operators_lines_are_in_the_log(
         functions.answer("evict", tainted)
 
     assert [record.message for record in caplog.records] == ["Evict all Pods from Node", line.format(key=key(pod))]
+    assert vars(caplog.records[-1])["fields"]["pod"] == key(pod)
+
+
+def test_what_is_blocked_is_in_the_log(functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture) -> None:
+    """NMO-17: how many, and as a field of the line who and why."""
+    node = work.node()
+    work.pods(node, "a", labels={"app": "db"})
+    work.budget("keep-all", {"app": "db"}, 1, counted=1)
+    tainted = functions.prepare(work.maintenance(node))
+    caplog.clear()
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        reply = functions.answer("evict", tainted)
+
+    assert reply is not None
+    assert [record.message for record in caplog.records] == ["1 pod blocked"]
+    assert vars(caplog.records[-1])["fields"]["error"] == data_of(reply)["error"] != ""
 
 
 @pytest.mark.parametrize("name", ["podsVersion", "budgetsVersion"])

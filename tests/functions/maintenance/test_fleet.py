@@ -73,6 +73,31 @@ def test_the_time_that_a_pod_was_blocked_is_told_when_it_no_longer_is() -> None:
     assert value("nodemaintenance_blocked_seconds_sum", reason="DisruptionBudget") - before == 120
 
 
+def test_what_a_clock_that_is_ahead_wrote_lasts_no_time() -> None:
+    """Times are of several machines: what seems to begin in the future is in the figures, and takes nothing off."""
+    blocked = "nodemaintenance_blocked_seconds"
+    drains = "nodemaintenance_drain_seconds"
+    figures = [(drains, {"phase": "Succeeded"}), (blocked, {"reason": "DisruptionBudget"})]
+    ahead = with_status(blockedPods=[{**WEB, "since": ago(-60)}])
+    ahead["metadata"] = {**ahead["metadata"], "creationTimestamp": ago(-60)}
+    before = [value(f"{name}_{part}", **labels) for name, labels in figures for part in ("sum", "count")]
+
+    metrics.written(ahead, {"phase": "Succeeded", "blockedPods": []}, NOW)
+
+    after = [value(f"{name}_{part}", **labels) for name, labels in figures for part in ("sum", "count")]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [0, 1, 0, 1]
+
+
+def test_a_pod_that_no_budget_blocks_is_shown_without_one() -> None:
+    """docs/observability.md: the label is empty, and the reason says what blocks it."""
+    fleet = Fleet()
+    refused = {"namespace": "shop", "name": "web-1", "reason": "Forbidden", "since": ago(30)}
+
+    fleet.update([with_status(phase="Running", blockedPods=[refused, {**refused, "name": "web-2", "budget": ""}])])
+
+    assert shown(fleet)["blocked_pods", maintenance()["spec"]["nodeName"], "", "Forbidden"] == 2
+
+
 def test_a_tick_shows_phases_and_what_is_blocked_and_nothing_of_before() -> None:
     """What is not blocked any more is not shown at all, so that labels do not pile up."""
     fleet = Fleet()

@@ -10,16 +10,17 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 from functions.data import data_of
 from functions.installs import CLAIMS
-from functions.maintenance.guard import AGAIN
+from functions.maintenance.guard import AGAIN, guard
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import EVENTS
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
+from kube.maintenance.lookup import by_age
 from kube.nodes import LABEL
 from kube.paths import Object
 from kube.times import timestamp
 from tests.functions.conftest import Functions
 from tests.functions.hints import node_deleted, node_updated, said, updated
-from tests.functions.meanwhile import requests_of
+from tests.functions.meanwhile import before, lists_of, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -49,7 +50,8 @@ def test_an_uncordoned_node_is_told_and_warned_of(functions: Functions, work: Wo
     assert [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])] == [("create", "events")]
     described = work.local.kubectl("describe", "node", node).stdout
     assert f"node {node} was uncordoned or untainted during maintenance {item['metadata']['name']}" in described
-    assert "Warning" in described
+    (warned,) = work.admin.list(EVENTS, fields=f"involvedObject.name={node},reason={AGAIN}")["items"]
+    assert warned["type"] == "Warning"
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
@@ -139,6 +141,80 @@ def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions
     aged(work, node, first=21, last=11)
     assert functions.answer("guard", node_deleted(labelled)) is not None
     assert not m.is_deleting(work.again(item))
+
+
+def two_of(work: Workload, node: str) -> list[Object]:
+    """Two maintenances of a node, in the order in which they are listed: by age, which is told in seconds, and uid."""
+    return list(by_age([work.maintenance(node), work.maintenance(node)]))
+
+
+def begun_besides(work: Workload, item: Object, *, cordoned: bool) -> None:
+    """As if it had begun beside another one, as two do between whom a lease was lost; its status may say cordoned."""
+    node = work.read_node(item["spec"]["nodeName"])
+    work.admin.patch(m.path(item), m.begin_patch(work.again(item), node, {"totalpods": 0, "evictionPods": 0}))
+    if cordoned:
+        now = timestamp(datetime.now(timezone.utc))
+        shown = {"type": "Cordoned", "status": "True", "reason": "Cordoned", "message": "m", "lastTransitionTime": now}
+        work.admin.patch(f"{m.path(item)}/status", {"status": {"conditions": [shown]}})
+    version = work.again(item)["metadata"]["resourceVersion"]
+    work.admin.run(work.admin.api.list(m.group(item).path, version=version))  # the server's cache has it from now on
+
+
+@pytest.mark.parametrize("why", ["not cordoned yet", "told a moment ago"])
+def test_one_that_needs_no_answer_keeps_none_from_the_next(functions: Functions, work: Workload, why: str) -> None:
+    """X-7: two maintenances of a node: the first one is between its steps, or was answered; the second one is told."""
+    node = work.node()
+    first, second = two_of(work, node)
+    begun_besides(work, first, cordoned=why == "told a moment ago")
+    work.local.kubectl("label", "node", node, f"{LABEL}={second['metadata']['uid']}")
+    hint = node_updated(work.read_node(node))
+    earlier = [] if why == "not cordoned yet" else guard(hint, functions.clusters["guard"])
+    begun_besides(work, second, cordoned=True)
+
+    told = guard(hint, functions.clusters["guard"])
+
+    assert [data_of(event)["maintenance"]["uid"] for event in (*earlier, *told)] == [
+        item["metadata"]["uid"] for item in ([first, second] if earlier else [second])
+    ]
+
+
+def test_the_end_of_one_whose_node_is_gone_does_not_hold_up_the_next(functions: Functions, work: Workload) -> None:
+    """NMO-20: the garbage collector was faster with the first one; the second one is ended all the same."""
+    node = work.node()
+    first, second = two_of(work, node)
+    for item in (first, second):
+        begun_besides(work, item, cordoned=True)
+        # of a version that is not served: the garbage collector leaves it
+        owner = {**work.again(item)["metadata"]["ownerReferences"][0], "apiVersion": "example.com/v1"}
+        work.admin.patch(m.path(item), {"metadata": {"ownerReferences": [owner]}})
+    hint = node_deleted(work.read_node(node))
+    work.delete(f"/api/v1/nodes/{node}")
+
+    def act() -> None:
+        work.admin.patch(m.path(first), {"metadata": {"finalizers": []}})
+        work.delete(m.path(first))
+
+    with before(functions.clusters["guard"], "DELETE", m.path(first), act):
+        assert functions.answer("guard", hint) is None
+
+    assert m.is_deleting(work.again(second))
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["updated", "deleted"])
+def test_what_a_label_was_taken_off_for_is_asked_of_the_newest_state(
+    functions: Functions, work: Workload, deleted: bool
+) -> None:
+    """Rule 1: a list from the cache may still show the maintenance that gave the node back; others it suffices for."""
+    node = work.node()
+    item = maintained(functions, work, node)
+    work.local.kubectl("uncordon", node)
+    hint = (node_deleted if deleted else node_updated)(work.read_node(node))
+
+    with lists_of(functions.clusters["guard"].api) as asked:
+        functions.answer("guard", hint)
+
+    versions = {one.version for one in asked if one.path == m.group(item).path}
+    assert versions == ({""} if deleted else {"0"})
 
 
 def aged(work: Workload, node: str, *, first: int, last: int) -> None:

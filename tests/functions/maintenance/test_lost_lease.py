@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
+from functions.data import data_of
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.nodes import EXCLUDED, LABEL, in_maintenance, is_cordoned, missing_taints
@@ -61,7 +62,9 @@ def test_more_than_three_failed_renewals_give_the_node_back(functions: Functions
     assert shown["lastError"] == "maintenance failed: lease could not be extended after 4 attempts"
     assert [m.condition(given_up, kind)["status"] for kind in ("Cordoned", "Drained")] == ["False", "False"]
 
-    settle(functions, updated(given_up))
+    restored = functions.answer("restore", updated(given_up))
+    assert restored is not None
+    assert (restored.get_type(), data_of(restored)["node"]) == (events.NODE_RESTORED, node)
     assert is_given_back(work.read_node(node))
     lease = work.admin.get(leases.lease_path(node))
     assert lease["spec"]["holderIdentity"] == "self-node-remediation"

@@ -12,7 +12,9 @@ from functions.data import data_of
 from functions.maintenance import subject
 from kube.maintenance import leases
 from kube.maintenance import objects as m
+from kube.maintenance.announcements import EVENTS, UNCORDON
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
+from kube.maintenance.lookup import by_age
 from kube.nodes import BEFORE, EXCLUDED, LABEL, node_path
 from kube.nodes import in_maintenance as closed_for
 from kube.paths import Object
@@ -172,6 +174,96 @@ def test_the_pods_of_others_nodes_stay_where_they_are(functions: Functions, work
         ("create", "events"),
     ]
     assert "Uncordon a node" in work.local.kubectl("describe", "node", node).stdout
+
+
+def test_what_one_writes_meanwhile_keeps_the_finalizer_for_the_next_try(functions: Functions, work: Workload) -> None:
+    """X-6: somebody edits the object between its reading and the release: 503 that says so, and then it is gone."""
+    item = deleting(work, in_maintenance(functions, work, work.node()))
+
+    def act() -> None:
+        work.admin.patch(m.path(item), {"metadata": {"labels": {"edited": "yes"}}})
+
+    with before(functions.clusters["restore"], "PATCH", m.path(item), act):
+        response = functions.post("restore", updated(item))
+    assert (response.status_code, "finalizer" in response.text) == (503, True)
+    functions.answer("restore", updated(item))
+
+    assert is_gone(work, item)
+
+
+@proves("OSV-12")
+def test_the_announcement_is_no_warning(functions: Functions, work: Workload) -> None:
+    """OSV-12: a node that is given back is nothing to worry about."""
+    node = work.node()
+    functions.answer("restore", updated(deleting(work, in_maintenance(functions, work, node))))
+
+    assert uncordoned(work, node) == ["Normal"]
+
+
+def uncordoned(work: Workload, node: str) -> list[str]:
+    """The types of the Events that say that the node was given back."""
+    found = work.admin.list(EVENTS, fields=f"involvedObject.name={node},reason={UNCORDON}")["items"]
+    return [item["type"] for item in found]
+
+
+@proves("X-7", "OSV-12")
+def test_a_node_that_is_handed_over_is_not_announced_as_open(functions: Functions, work: Workload) -> None:
+    """X-7, OSV-12: the taint of the first one's group goes, and the node stays closed for the next one."""
+    node = work.node()
+    first = in_maintenance(functions, work, node, KUBEVIRT)
+    work.maintenance(node)
+
+    functions.answer("restore", updated(deleting(work, first)))
+
+    assert work.read_node(node)["spec"]["unschedulable"] is True
+    assert uncordoned(work, node) == []
+
+
+@proves("NMO-14")
+def test_the_drain_taint_of_another_group_that_others_set_stays(functions: Functions, work: Workload) -> None:
+    """NMO-14: by hand, or for virtual machines: it was none of this maintenance's, whose own one goes."""
+    node = work.node()
+    work.local.kubectl("taint", "node", node, "kubevirt.io/drain=by-hand:NoSchedule")
+    item = deleting(work, in_maintenance(functions, work, node))
+
+    functions.answer("restore", updated(item))
+
+    taints = {(taint["key"], taint.get("value")) for taint in work.read_node(node)["spec"]["taints"]}
+    assert ("kubevirt.io/drain", "by-hand") in taints
+    assert MEDIK8S.drain_taint not in {key for key, _ in taints}
+
+
+@proves("X-7")
+def test_the_maintenance_of_another_node_is_no_heir(functions: Functions, work: Workload) -> None:
+    """X-7: one waits elsewhere: this node is given back, and that one does not get the finalizer by it."""
+    node = work.node()
+    item = in_maintenance(functions, work, node)
+    elsewhere = work.maintenance(work.node())
+
+    reply = functions.answer("restore", updated(deleting(work, item)))
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_RESTORED
+    assert is_given_back(work.read_node(node))
+    assert m.finalizers(work.again(elsewhere)) == []
+
+
+@proves("X-7")
+def test_the_taint_that_only_the_second_in_turn_would_need_goes(functions: Functions, work: Workload) -> None:
+    """X-7, NMO-14: two wait, the next one of another group: the taint of the first one's group is nobody's now."""
+    node = work.node()
+    first = in_maintenance(functions, work, node, KUBEVIRT)
+    heir = work.maintenance(node)
+    last = work.maintenance(node, KUBEVIRT)
+    while by_age([heir, last])[0] is not heir:  # of one second: their uids decide
+        work.delete(m.path(last))
+        last = work.maintenance(node, KUBEVIRT)
+
+    reply = functions.answer("restore", updated(deleting(work, first)))
+
+    assert reply is not None
+    assert data_of(reply)["maintenance"] == events.Reference.of(heir).as_data()
+    assert KUBEVIRT.drain_taint not in {taint["key"] for taint in work.read_node(node)["spec"]["taints"]}
 
 
 def test_an_update_that_is_no_deletion_costs_nothing(functions: Functions, work: Workload, audit: Audit) -> None:

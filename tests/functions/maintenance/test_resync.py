@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events
+from eventing import events, marks
 from eventing.wire import received
 from functions.data import data_of
 from functions.installs import CLAIMS
-from functions.maintenance import due
+from functions.maintenance import due, resync, subject
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.groups import KUBEVIRT
+from kube.maintenance.groups import GROUPS, KUBEVIRT
 from kube.nodes import LABEL
-from kube.paths import Object
+from kube.paths import PODS, Object
+from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
+from tests.functions.meanwhile import lists_of
+from tests.kube.samples import maintenance
 from tests.proofs import proves
 from tests.receiver import Receiver
 from tests.workload import Audit, Workload
@@ -296,6 +300,93 @@ def test_a_refused_second_one_is_found_when_its_turn_comes(functions: Functions,
     functions.answer("restore", updated(work.again(first)))
 
     assert (before, told(functions, second)) == ([], [events.MAINTENANCE_FOUND])
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_group_that_is_refused_stops_no_other_and_has_no_strays(
+    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+) -> None:
+    """X-6, rule 12: nodes are labelled for maintenances that nobody could list: these are not taken for gone."""
+    for group in GROUPS.values():
+        functions.prepare(work.maintenance(work.node(), group))
+    faults.spoil(lambda request: Fault(403, "may not") if request == "list nodemaintenances 1" else None)
+
+    told = resync.resync(tick(), spoiled.clusters["resync"])
+
+    faults.speak_again()
+    assert [event.get_type() for event in told] == [events.NODE_TAINTED] * (len(GROUPS) - 1)
+
+
+@proves("X-6")
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("request_of_it", ["list nodemaintenances", "list nodes", "list leases"])
+def test_a_list_that_gets_no_answer_fails_the_whole_tick(
+    spoiled: Functions, faults: Faults, work: Workload, request_of_it: str
+) -> None:
+    """X-6: the tick comes again; nobody takes a part of the lists for all, not even for those that are new."""
+    work.maintenance(work.node())
+    faults.spoil(lambda request: Fault(500, "no answer") if request.startswith(request_of_it) else None)
+
+    response = spoiled.post("resync", tick())
+
+    faults.speak_again()
+    assert response.status_code == 503
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_replay_takes_nobodys_turn(functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 10: of two that rest the ticks look at each in turn, at what the server has at hand, replays or not."""
+    nodes = {work.node(), work.node()}
+    for node in nodes:
+        functions.answer("status", functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict"))
+    monkeypatch.setattr(resync, "LOOKS", 1)
+
+    looks = []
+    for _ in range(6):
+        with lists_of(functions.clusters["resync"].api) as asked:
+            assert functions.answer("resync", tick()) is None
+        looks += [(one.fields, one.version) for one in asked if one.path == PODS]
+        assert functions.answer("resync", marks.marked(tick(), "r", dry_run=True)) is None
+
+    assert len(looks) == 6
+    assert {fields.rpartition("=")[2] for fields, _ in looks[:2]} == nodes
+    assert looks == looks[:2] * 3
+    assert {version for _, version in looks} == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("draining", "resting", "looked"),
+    [(30, 30, (15, 5)), (30, 2, (18, 2)), (30, 0, (20, 0)), (4, 30, (4, 16)), (4, 3, (4, 3))],
+)
+def test_drains_are_looked_at_first_and_some_of_what_rests_always(
+    draining: int, resting: int, looked: tuple[int, int]
+) -> None:
+    """Rule 10: twenty looks a tick, five of them at least for what rests, and what drains leaves."""
+    phases = ["Running"] * draining + ["Succeeded"] * resting
+    items = [
+        {**maintenance({"phase": phase}), "metadata": {**maintenance()["metadata"], "uid": f"uid-{number}"}}
+        for number, phase in enumerate(phases)
+    ]
+
+    chosen = [m.phase(item) for item in resync._inspected(items, resync.Rounds())]
+
+    assert (chosen.count("Running"), chosen.count("Succeeded")) == looked
+
+
+def test_what_is_malformed_is_in_the_log_and_waits_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """X-3: what no schema of ours lets in, and what a look finds so: the others go on, and an operator reads why."""
+    spoiled = {**maintenance(), "status": "none"}
+
+    async def look() -> due.Due:
+        raise ValueError("no time in RFC 3339")
+
+    with caplog.at_level("INFO", logger=subject.log.name):
+        known = resync._due(spoiled, due.Known([spoiled], {}, {}), datetime.now(timezone.utc))
+        looked = asyncio.run(resync._looked(spoiled, look()))
+
+    assert (known, looked) == ("", (spoiled, ""))
+    errors = [vars(record)["fields"]["error"] for record in caplog.records]
+    assert [("no attribute" in error, "RFC 3339" in error) for error in errors] == [(True, False), (False, True)]
 
 
 @pytest.mark.usefixtures("alone")

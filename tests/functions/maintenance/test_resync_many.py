@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from eventing import events
+from functions.installs import CLAIMS
 from functions.maintenance.resync import LOOKS, resync
 from kube.door.api import Api
 from kube.door.api_errors import Unavailable
@@ -71,8 +72,10 @@ def test_what_a_tick_costs_does_not_grow_with_what_rests(functions: Functions, r
     """Rule 10: 50 or 300 that rest: five lists and the looks at pods, and not one event."""
     api = functions.clusters["resync"].api
     costs = []
+    CLAIMS.own(functions.clusters["resync"])  # who it is itself is asked once
     for more in (50, 250):
         rests(more)
+        CLAIMS.confirm(functions.clusters["resync"])  # which install acts is asked once a minute
         with requests_of(api) as counted:
             assert functions.answer("resync", tick()) is None
         costs.append(counted)
@@ -125,6 +128,7 @@ def test_a_list_that_is_refused_stops_no_other(
     """X-6: under an account that may list neither nodes nor leases, new ones are found all the same."""
     begun, new = work.maintenance(work.node()), work.maintenance(work.node())
     functions.prepare(begun)
+    CLAIMS.confirm(functions.clusters["guard"])  # which install acts is another question
 
     (found,) = resync(tick(), functions.clusters["guard"])
 

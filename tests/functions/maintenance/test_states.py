@@ -13,6 +13,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.subscriptions import subscribers
+from functions.installs import CLAIMS
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
@@ -175,7 +176,12 @@ def unknown(functions: Functions, work: Workload) -> Object:
 def test_a_tick_moves_it_on_to_its_end(
     functions: Functions, work: Workload, arrange: Callable[[Functions, Workload], Object], says: str, most: int
 ) -> None:
-    """Rule 11, X-3: one event of the tick, few more until it is drained, and from then on none."""
+    """Rule 11, X-3: one event of the tick, few more until it is drained, and from then on none.
+
+    It is known which install acts, which is asked once a minute, and under which account, which is asked once.
+    """
+    CLAIMS.own(functions.clusters["resync"])
+    CLAIMS.confirm(functions.clusters["resync"])
     item = arrange(functions, work)
     with requests_of(functions.clusters["resync"].api) as requests:
         said_now = functions.answer("resync", tick())

@@ -12,11 +12,13 @@ from functions.data import data_of
 from functions.maintenance import subject
 from kube.evictions import pod_path
 from kube.maintenance import objects as m
+from kube.maintenance.announcements import CORDON, EVENTS
 from kube.maintenance.groups import GROUPS, Group
-from kube.paths import Object
+from kube.paths import PODS, Object
 from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, node_updated, said
+from tests.functions.meanwhile import lists_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -249,10 +251,12 @@ def test_why_a_node_is_not_given_back_is_said_while_the_object_ends(functions: F
     item = drain_to_begun(functions, work, work.node())
     work.delete(m.path(item))
 
-    for step, error in (("evict", "too late"), ("restore", "no right")):
+    shown = []
+    for step, error in (("evict", "too late"), ("restore", "no right"), ("cordon", "too late")):
         functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": step, "error": error}))
+        shown.append(m.last_error(work.again(item)))
 
-    assert work.again(item)["status"]["lastError"] == "no right"
+    assert shown == ["", "no right", "no right"]
 
 
 @proves("X-6")
@@ -311,6 +315,47 @@ def test_a_success_is_not_taken_back_by_a_list_from_the_cache(
     assert (response.status_code, asked) == (204, 2)
     assert work.again(item)["status"]["phase"] == "Succeeded"
     assert len(audit.writes_by()) == writes
+
+
+@pytest.mark.parametrize("seen", ["", "1"], ids=["no state", "a state"])
+def test_the_pods_are_no_older_than_the_state_that_the_event_speaks_of(
+    functions: Functions, work: Workload, seen: str
+) -> None:
+    """Rule 1: what the event tells was seen in some state; a list from before would show what is gone by then."""
+    item = drain_to_begun(functions, work, work.node())
+    told = said(events.PODS_EVICTED, item, data={"podsVersion": seen} if seen else {})
+
+    with lists_of(functions.clusters["status"].api) as asked:
+        functions.answer("status", told)
+
+    assert [one.version for one in asked if one.path == PODS] == [seen or "0"]
+
+
+@proves("OSV-12")
+def test_that_a_node_is_cordoned_is_announced_once(functions: Functions, work: Workload) -> None:
+    """OSV-12: by the first status that shows it, and by no later one, whatever that writes."""
+    node = work.node()
+    work.pods(node, "a", "b", finalizers=("example.com/hold",))
+    item = drain_to_begun(functions, work, node)
+    assert CORDON not in announced(work, node)
+    functions.chain(item, "begin", "cordon", "taint")
+
+    counts = []
+    for error in ("one", "another"):
+        functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": "evict", "error": error}))
+        told = announced(work, node)[CORDON]
+        counts.append((told["type"], told.get("count", 1)))
+
+    assert counts == [("Normal", 1)] * 2
+    for name in ("a", "b"):
+        path = f"/api/v1/namespaces/{work.namespace}/pods/{name}"
+        work.admin.patch(path, {"metadata": {"finalizers": []}})
+
+
+def announced(work: Workload, node: str) -> dict[str, Object]:
+    """Reason → the Event of that reason about a node."""
+    found = work.admin.list(EVENTS, fields=f"involvedObject.kind=Node,involvedObject.name={node}")["items"]
+    return {item["reason"]: item for item in found}
 
 
 @proves("NMO-12")

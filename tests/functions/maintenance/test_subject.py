@@ -11,9 +11,15 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 from eventing.events import Reference
 from eventing.wire import BadEvent
-from functions.maintenance.subject import node_of, reference_of
-from kube.maintenance.groups import GROUPS, MEDIK8S
+from functions.data import data_of
+from functions.failures import Retry
+from functions.maintenance.subject import failed, log, log_about, node_of, reference_of
+from kube.maintenance.groups import GROUPS, MEDIK8S, Group
+from kube.maintenance.progress import LONGEST_ERROR
+from kube.words import shortened
+from tests.functions.hints import added
 from tests.kube.samples import maintenance
+from tests.proofs import proves
 
 REFERENCE = {"apiVersion": MEDIK8S.api_version, "name": "maintenance-1", "uid": "some-uid"}
 
@@ -56,3 +62,52 @@ def test_what_is_wrong_about_the_node_is_named(node: object) -> None:
         node_of(event({"node": node}))
 
     assert str(error.value).startswith("data.node is ")
+
+
+@proves("NMO-13")
+@pytest.mark.parametrize(
+    ("said", "node"),
+    [
+        pytest.param(event({"maintenance": REFERENCE, "node": "node-1"}), "node-1", id="an event of ours"),
+        pytest.param(event({"maintenance": REFERENCE, "node": ""}), "-", id="without a node"),
+        pytest.param(added(maintenance()), "node-1", id="the object"),
+        pytest.param(added({**maintenance(), "spec": {}}), "-", id="the object without a node"),
+        pytest.param(added({**maintenance(), "spec": "none"}), "-", id="the object without a spec"),
+    ],
+)
+def test_a_failure_names_the_step_the_maintenance_and_its_node(said: CloudEvent, node: str) -> None:
+    """NMO-13: whatever event the step was called with; the words are cut to what a status holds."""
+    (reply,) = failed("cordon", said, "x" * 10**5, waits=True)
+
+    data, reference = data_of(reply), reference_of(said)
+    assert (reply.get_type(), reply.get_source()) == (events.MAINTENANCE_FAILED, events.SOURCE + "cordon")
+    assert (reply.get_extension("cause"), reply.get_extension("node")) == (said.get_id(), node)
+    assert (data["maintenance"], data["node"], data["step"]) == (reference.as_data(), node, "cordon")
+    assert data["waits"] is True
+    assert data["error"] == shortened("x" * 10**5, LONGEST_ERROR)
+
+
+@pytest.mark.parametrize("data", [{}, {"kind": "Node", "metadata": {"name": "node-1"}}], ids=["a tick", "a node"])
+def test_a_failure_about_no_maintenance_is_tried_again(data: Mapping[str, Any]) -> None:
+    """X-6: there is no status to write it to."""
+    with pytest.raises(Retry, match="no right"):
+        failed("resync", event(data), "no right")
+
+
+@proves("NMO-17", "NMO-17a", "KNM-5")
+@pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+def test_a_line_has_the_keys_that_an_operator_greps_for(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """NMO-17, NMO-17a, KNM-5: those of the operator's own lines, and what else is known."""
+    item = {**maintenance(), "apiVersion": group.api_version}
+
+    with caplog.at_level("INFO", logger=log.name):
+        log_about("cordon Node: node-1", item, pod="shop/web")
+
+    (record,) = caplog.records
+    assert record.message == "cordon Node: node-1"
+    assert vars(record)["fields"] == {
+        "reconciler group": group.api_version.split("/")[0],
+        "reconciler kind": "NodeMaintenance",
+        **{"name": "nm", "namespace": "", "Request.Namespace": "", "Request.Name": "nm"},
+        **{"node": "node-1", "nodeName": "node-1", "pod": "shop/web"},
+    }

@@ -215,6 +215,18 @@ def test_a_blocked_pod_that_is_gone_or_on_its_way_is_not_blocked() -> None:
     assert [item["name"] for item in status["blockedPods"]] == ["a"]
 
 
+@pytest.mark.parametrize(("reason", "pending"), [("Force", ["agent"]), ("", [])], ids=["orphan", "with its DaemonSet"])
+def test_a_daemon_that_force_alone_would_evict_is_pending(reason: str, pending: list[str]) -> None:
+    """DRN-1a, NMO-7: nobody makes it again and `force: false` keeps it, as the step that looked has found."""
+    item = maintenance()
+    item["spec"]["drain"] = {"force": False}
+    said = [{"namespace": "ns", "name": "agent", "reason": reason, "message": "m"}] if reason else []
+
+    status = written(item, pod("agent", owner="DaemonSet"), findings=Findings(blocked=said))
+
+    assert status["pendingPods"] == pending
+
+
 @pytest.mark.parametrize(
     ("finalizers", "ended", "reason"),
     [
