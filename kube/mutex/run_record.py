@@ -6,7 +6,7 @@ lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple
@@ -65,9 +65,19 @@ def run_id(uid: str, number: int) -> str:
     return f"{uid}-{number}"
 
 
+def ids_under_way(runs: Iterable[Item]) -> set[str]:
+    """The ids of the runs that are under way."""
+    return {str(record_of(run).get("id")) for run in runs if is_active(run)}
+
+
 def uid_of(record: Record) -> str:
     """The uid of the run config."""
-    return str(record["id"]).rpartition("-")[0]
+    return uid_of_id(str(record["id"]))
+
+
+def uid_of_id(run_id: str) -> str:
+    """The uid of the run config of a run; "" for what is no id of a run."""
+    return run_id.rpartition("-")[0]
 
 
 def rules_of(record: Record) -> list[Reference]:
