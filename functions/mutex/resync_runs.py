@@ -27,7 +27,7 @@ from functions.mutex.subject import TYPES, log_about, now, patience
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup, overdue, run_record
 from kube.mutex.node_labels import run_of, strays
-from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN, TARGET, collection, has_finalizer
+from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN, TARGET, Item, collection, has_finalizer
 from kube.mutex.overdue import Due
 from kube.mutex.world import World
 from kube.paths import Object
@@ -65,7 +65,7 @@ def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]
     return [*said, *(_stray_event(node, runs, event) for node in strays(labelled, run_record.ids_under_way(runs)))]
 
 
-def _stray_event(node: Object, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
+def _stray_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
     """Of a run config that is gone its uid is all that there is to know."""
     name, uid = node["metadata"]["name"], run_record.uid_of_id(run_of(node)) or UNKNOWN
     known = next((Reference.of(run) for run in runs if run["metadata"]["uid"] == uid), None)

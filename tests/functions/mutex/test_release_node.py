@@ -53,8 +53,8 @@ def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -
 def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade, work: Workload) -> None:
     """The condition names the maintenance and who asked for it; of another run it is somebody else's, too."""
     ready(upgrade)
-    asked = {"annotations": {REQUESTER: "alice"}, "labels": {RUN_LABEL: f"{upgrade.status()['record']['id']}0"}}
-    maintenance = work.maintenance(upgrade.nodes[0], **asked)
+    labels = {RUN_LABEL: f"{upgrade.status()['record']['id']}0"}
+    maintenance = work.maintenance(upgrade.nodes[0], annotations={REQUESTER: "alice"}, labels=labels)
     upgrade.functions.chain(maintenance, "begin", "cordon")
     assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
     said = condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]

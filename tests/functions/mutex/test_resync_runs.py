@@ -7,13 +7,14 @@ import pytest
 from eventing import events
 from eventing.events import Reference
 from functions.mutex import resync_runs
+from kube.maintenance.objects import path as maintenance_path
 from kube.mutex.objects import RUN_LABEL
 from kube.nodes import LABEL
 from tests.functions.hints import resource, tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.functions.serving.test_looks import PATIENCE, Gated
 from tests.proofs import proves
-from tests.workload import Audit, Workload, maintenance_path
+from tests.workload import Audit, Workload
 
 LOST = dict(
     zip(
