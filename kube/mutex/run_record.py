@@ -18,6 +18,8 @@ from kube.paths import Object
 from kube.times import SECONDS, timestamp
 
 Record = Mapping[str, Any]
+JOB_FIELDS = ("namespace", "name", "uid", "createdAt", "endedAt", "result")
+"""What is recorded of one attempt of a Job; another attempt begins without."""
 HasCleanup = Callable[[Reference], bool]
 
 
@@ -140,7 +142,7 @@ def unreleased(record: Record) -> list[str]:
 
 
 def job_entry(record: Record, node: str, due: Due) -> Mapping[str, Any]:
-    """What is known of a Job: attempt, name, uid, result; {} before it was created."""
+    """What is known of a Job: attempt and `JOB_FIELDS`; {} before it was created."""
     found: Mapping[str, Any] = (record["nodes"][node].get("jobs") or {}).get(job_key(*due)) or {}
     return found
 
@@ -230,7 +232,7 @@ def resumption(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
     node: Object = {"releasedAt": timestamp(now)} if _awaits_upgrade(record, name) else {}
     if due and record["failure"].get("job"):
         attempt = int(job_entry(record, name, due).get("attempt") or 1) + 1
-        node["jobs"] = {job_key(*due): {"attempt": attempt, "name": None, "uid": None, "result": None}}
+        node["jobs"] = {job_key(*due): {"attempt": attempt, **dict.fromkeys(JOB_FIELDS)}}
     return {**change, "nodes": {name: node}} if node else change
 
 
