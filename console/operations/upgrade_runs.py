@@ -9,11 +9,11 @@ from http import HTTPStatus
 
 from console.operations.errors import OperationError, Refusal
 from console.operations.run_reports import full_name, step_word
-from kube.door.api import Api
+from kube.door.api import Api, absent_ok
 from kube.door.api_errors import NotFound
 from kube.door.list_watch import follow
 from kube.door.paging import pages
-from kube.mutex.objects import RETRY, RUN, collection, path
+from kube.mutex.objects import PLURALS, RETRY, ROOT, RUN, collection, path
 from kube.mutex.run_record import is_resumed, record_of
 from kube.paths import Object
 from kube.times import microtime
@@ -30,6 +30,12 @@ async def runs(api: Api) -> list[Object]:
         return in_order((await pages(api, RUNS)).items)
     except NotFound:
         raise NOT_SERVED from None
+
+
+async def is_served(api: Api) -> bool:
+    """Whether the kind is installed."""
+    answer = await absent_ok(api.get(ROOT))
+    return any(each["name"] == PLURALS[RUN] for each in (answer or {}).get("resources", []))
 
 
 def in_order(items: list[Object]) -> list[Object]:

@@ -67,9 +67,8 @@ def rule_due(rule: Item, now: datetime) -> Due:
     found = condition(rule, validation.VALID_CONFIG)
     if is_deleting(rule):
         return Due.NOTHING
-    is_judged = found.get("observedGeneration") == rule["metadata"].get("generation")
     in_turn = found.get("status") != "True" and is_turn(rule["metadata"]["uid"], now)
-    return Due.NOTHING if is_judged and not in_turn else Due.RULE
+    return Due.NOTHING if validation.is_judged(rule) and not in_turn else Due.RULE
 
 
 def target_due(target: Item, world: World) -> Due:

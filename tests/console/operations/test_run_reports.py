@@ -12,8 +12,8 @@ from kube.paths import Object
 RULE = {"namespace": "ns", "name": "disks"}
 EARLY, LATE, LATER = (f"2026-01-01T00:0{minute}:00Z" for minute in (1, 2, 3))
 CREATED = "2026-01-01T00:00:00Z"
-EDITED = {"pausedAt": EARLY, "labelledAt": EARLY, "editedAt": EARLY}
-JOB = {"attempt": 1, "namespace": "jobs", "name": "disks-1", "uid": "u", "createdAt": LATE}
+EDITED: Object = {"pausedAt": EARLY, "labelledAt": EARLY, "editedAt": EARLY}
+JOB: Object = {"attempt": 1, "namespace": "jobs", "name": "disks-1", "uid": "u", "createdAt": LATE}
 COMPLETE = {**JOB, "result": "Complete", "endedAt": LATER}
 VALID = {"type": "ConfigValidated", "status": "True", "message": "", "lastTransitionTime": EARLY}
 
@@ -48,7 +48,7 @@ def condition(kind: str, state: str, message: str) -> Object:
 JOBS = {"main:ns/disks": JOB}
 DONE_JOBS = {"main:ns/disks": COMPLETE}
 RELEASED = node(jobs=DONE_JOBS, releasedAt=LATER)
-FAILURE = {"step": "run-job", "message": "it broke", "job": "disks-1", "at": LATER}
+FAILURE: Object = {"step": "run-job", "message": "it broke", "job": "disks-1", "at": LATER}
 
 
 @pytest.mark.parametrize(
