@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from kube.door.sync_client import Cluster
 from kube.mutex.objects import NAMESPACE, RUN, collection, path_of
 from kube.paths import Object
+from kube.times import timestamp
 from localcluster.cluster import LocalCluster
 from localcluster.product import MUTEX, MUTEX_KINDS
 
 STOPPED: Object = {"step": "run-job", "message": "Job disks-1 did not complete", "job": "disks-1", "generation": 1}
-AT = "2026-01-01T00:00:00Z"
+AT = timestamp(datetime.now(timezone.utc) - timedelta(minutes=5))
 
 
 @contextmanager
