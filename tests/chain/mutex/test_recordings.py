@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from console.cli import commands
+from kube.mutex.objects import NAMESPACE
 from tests.chain.mutex.stage import NEW, Stage
 from tests.chain.recordings import whole_recording
 from tests.openshift import FakeMco
@@ -91,7 +92,13 @@ def test_a_replay_amid_a_run_creates_no_job_twice(stage: Stage, mco: FakeMco) ->
     result = replay(stage)
     assert result.exit_code == 0, result.output
     assert kept(audit) == []
-    assert len(stage.created()) == 1
+    (job,) = stage.created()
+    where = ("--kubeconfig", str(stage.cluster.kubeconfig))
+    state = json.loads(CliRunner().invoke(commands, [*where, "mutex", "status", "example", "-o", "json"]).stdout)
+    assert [each["logs"] for node in state["nodes"] for each in node["jobs"]] == [
+        f"kubectl logs -n {NAMESPACE} job/{job['metadata']['name']}"
+    ]
+    assert state["waits"]["since"] == job["metadata"]["creationTimestamp"]
 
 
 def test_a_run_that_was_never_recorded_is_told(stage: Stage) -> None:
