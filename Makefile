@@ -84,7 +84,7 @@ mutants: $(STAMP) ## change each line of the rules and of the steps, and list th
 
 screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
 	@$(BIN)/python -m localcluster build
-	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/console/web/test_looks.py
+	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/console/web/test_looks.py tests/console/web/test_upgrades.py
 
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md

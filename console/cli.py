@@ -21,6 +21,7 @@ COMMANDS = {
     "drain": "Cordon NODE and evict its pods, as kubectl drain does; it stays cordoned until uncordon.",
     "uncordon": "Let NODE take new pods again after a drain.",
     "certificates": "List certificates, with serial, dates and next renewal; or renew one now.",
+    "mutex": "Show runs of the upgrade mutex, or resume one that has stopped.",
     "must-gather": "Write maintenances, nodes, budgets, events, pods and the functions' logs into one archive.",
     "events": "Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.",
     "replay": "Replay recorded events, and show what each function answered then and what it answers now.",

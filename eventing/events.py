@@ -105,7 +105,8 @@ MEANINGS = {
     NODE_CLEANED: "a node is done: its Jobs behind the upgrade are complete, or it is gone",
     RUN_STOPPED: "a run waits for somebody to resume it; data: error",
     RUN_COMPLETED: "all nodes of a run are done",
-    RUN_ENDED: "a MutexRunConfig is deleted, or has no upgrade any more, and its pools are still claimed",
+    RUN_ENDED: "a MutexRunConfig is deleted, or has no upgrade any more, and its pools are still claimed, or `node` "
+    "still carries its labels",
     RUN_FINISHED: "pools and nodes are as they were before the run",
 }
 """Type → its meaning. Everything we emit is here."""

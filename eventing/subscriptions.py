@@ -1,7 +1,8 @@
 """Which functions subscribe to which events: the filters of our Triggers, for whoever has a journal and no cluster.
 
 A test compares it with the manifests that every install has: what a component adds may be missing from a recording for
-a reason. `record`, which subscribes to everything, is left out.
+a reason. Of the upgrade mutex it has what nobody but that component emits, so not the tick. `record`, which subscribes
+to everything, is left out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from eventing.event_types import CHANGES
 
 SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("begin", {"type": events.RESOURCE_ADDED, "kind": "NodeMaintenance"}),
@@ -25,8 +27,31 @@ SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("guard", {"type": events.RESOURCE_UPDATED, "kind": "Node"}),
     ("guard", {"type": events.RESOURCE_DELETED, "kind": "Node"}),
     ("resync", {"type": events.TICK}),
+    *(("check-rule", {"type": kind, "kind": "MutexRule"}) for kind in CHANGES),
+    ("check-rule", {"type": events.RULE_FOUND}),
+    *(("check-target", {"type": kind, "kind": "MutexTarget"}) for kind in CHANGES),
+    ("check-target", {"type": events.TARGET_FOUND}),
+    ("check-run", {"type": events.RESOURCE_ADDED, "kind": "MutexRunConfig"}),
+    ("check-run", {"type": events.RESOURCE_UPDATED, "kind": "MutexRunConfig"}),
+    ("check-run", {"type": events.RUN_FOUND}),
+    ("detect-upgrade", {"type": events.RUN_VALIDATED}),
+    ("claim-pools", {"type": events.UPGRADE_FOUND}),
+    ("pause-pools", {"type": events.POOLS_CLAIMED}),
+    ("label-nodes", {"type": events.POOLS_PAUSED}),
+    ("edit-pools", {"type": events.NODES_LABELLED}),
+    ("run-job", {"job": "true"}),
+    ("run-job", {"type": events.REFERENCE_UPDATED, "kind": "Job"}),
+    ("run-job", {"type": events.REFERENCE_DELETED, "kind": "Job"}),
+    ("release-node", {"type": events.NODE_CLEARED}),
+    ("await-version", {"type": events.NODE_RELEASED}),
+    ("await-version", {"type": events.REFERENCE_UPDATED, "kind": "Node"}),
+    ("restore-pools", {"type": events.RUN_COMPLETED}),
+    ("restore-pools", {"type": events.RUN_ENDED}),
+    ("resync-runs", {"survey": "true"}),
+    ("resync-runs", {"type": events.REFERENCE_UPDATED, "kind": "MachineConfigPool"}),
+    ("resync-runs", {"type": events.REFERENCE_UPDATED, "kind": "ClusterVersion"}),
 )
-"""Function and the attributes in its Trigger's filter, in the order of a maintenance."""
+"""Function and the attributes in its Trigger's filter, in the order of a maintenance, and of a run."""
 
 
 def subscribers(event: BaseCloudEvent) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from console.operations.errors import NoResult
 from console.terminal.options import Moment, picked
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show_json
+from console.terminal.selection import run_option, uid_of_run
 from console.terminal.timeline import as_json, table_lines, tree_lines
 from eventing.event_types import KNOWN, short, whole
 from eventing.journal.entries import Query
@@ -53,6 +54,7 @@ class Filters:
 @click.command
 @click.option("--node", default="", help="Of this node.")
 @click.option("--maintenance", default="", help="Of the NodeMaintenance with this name or uid.")
+@run_option("Of the MutexRunConfig with this uid, or the newest of this name.")
 @click.option("--type", "kinds", multiple=True, help="Of this type, such as pods.evicted; repeatable.")
 @click.option("--since", type=Moment(), help="Arrived since then: 10m, 2h or 1d ago, or a time.")
 @click.option("--until", type=Moment(), help="Arrived before then.")
@@ -74,21 +76,25 @@ class Filters:
 )
 @click.option("--import", "file", type=click.File("rb"), help="Add what -o jsonl exported to the journal; - is stdin.")
 @journal_option
-def events(output: str, file: BinaryIO | None, journal: str, **values: Any) -> None:
+def events(output: str, file: BinaryIO | None, journal: str, run: str, **values: Any) -> None:
     """Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.
 
     \b
     Example:
       kubectl maintenance events --maintenance node-1 -o tree
+      kubectl maintenance events --run example -o tree
       kubectl maintenance events --failed --since 1d
       kubectl maintenance events --maintenance node-1 -o jsonl > node-1.jsonl
       kubectl maintenance events --journal copy.db --import node-1.jsonl
     """
+    if run and values["maintenance"]:
+        raise click.UsageError("--run is of a MutexRunConfig, --maintenance of a NodeMaintenance: leave one out")
     with opened(journal, create=file is not None) as book:
         if file is not None:
             _import(book, file)
         else:
-            _show(book, Filters(**picked(Filters, values)).query(output), output)
+            chosen = Filters(**picked(Filters, values))
+            _show(book, (replace(chosen, maintenance=uid_of_run(book, run)) if run else chosen).query(output), output)
 
 
 def _show(book: Journal, query: Query, output: str) -> None:

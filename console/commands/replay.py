@@ -63,6 +63,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
     Example:
       kubectl maintenance replay --maintenance node-1 --dry-run=server
       kubectl maintenance replay --maintenance node-1 --from node.tainted --until node.drained --dry-run=server
+      kubectl maintenance replay --run example --dry-run=server
       kubectl maintenance replay --id ID --function evict --in-process --pdb --dry-run=server
     """
     wanted, chosen = Wanted(**picked(Wanted, values)), Chosen(**picked(Chosen, values))

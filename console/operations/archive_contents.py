@@ -16,6 +16,7 @@ from kube.door.api_errors import ApiError, Denied, NotFound
 from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import node_name
+from kube.mutex.objects import API_VERSION, PLURALS, RUN_LABEL
 from kube.paths import Object, pods_on
 
 PART_OF = "app.kubernetes.io/part-of=node-maintenance"
@@ -64,6 +65,13 @@ CLUSTER = [
     Listing("certificates", "v1", "configmaps", labels=LABEL),
     Listing("leases", "coordination.k8s.io/v1", "leases", leases.NAMESPACE),
 ]
+MUTEX = [Listing(f"mutex/{plural}", API_VERSION, plural) for plural in PLURALS.values()]
+RUNS_ON = [
+    Listing("mutex/machineconfigpools", "machineconfiguration.openshift.io/v1", "machineconfigpools"),
+    Listing("mutex/clusterversions", "config.openshift.io/v1", "clusterversions"),
+    Listing("mutex/jobs", "batch/v1", "jobs", labels=RUN_LABEL),
+]
+"""What runs of the upgrade mutex stand on; nobody asks for it where there is none."""
 PRODUCT = [
     Listing("product/pods", "v1", "pods", labels=PART_OF),
     Listing("product/deployments", "apps/v1", "deployments"),
@@ -88,6 +96,9 @@ async def gather(api: Api, archive: Archive, namespace: str) -> None:
     """Put all that can be read into the archive; what cannot is noted there. `namespace` is the product's."""
     found = [item for listing in MAINTENANCES for item in await _list(api, archive, listing)]
     for listing in CLUSTER:
+        await _list(api, archive, listing)
+    mutexes = [item for listing in MUTEX for item in await _list(api, archive, listing)]
+    for listing in RUNS_ON if mutexes else []:
         await _list(api, archive, listing)
     for node in sorted({node_name(item) for item in found} - {""}):
         listing = Listing(f"pods/{node}", "v1", "pods", fields=pods_on(node)[1])

@@ -20,7 +20,8 @@ from kube.door.api import absent_ok
 from kube.door.sync_client import Cluster
 
 FUNCTION_LABEL = "nodemaintenance.dev/function"
-SHIPPED = Path(__file__).parents[2] / "manifests" / "base"
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+SHIPPED = (MANIFESTS / "base", MANIFESTS / "components" / "mutex" / "eventing.yaml")
 """The manifests beside the sources; an installed package has none."""
 RECORDS_ONLY = "record"
 """Acts on nothing and answers nothing: a replay leaves it out unless it is named."""
@@ -105,7 +106,7 @@ def _named_by(wanted: Wanted) -> str:
 def _triggers(wanted: Wanted, cluster: Cluster) -> list[Trigger]:
     """The Triggers, each under its function's name: of the manifests named, of the cluster, else of those shipped."""
     found: Iterable[Mapping[str, Any]] = [] if wanted.manifests else _on_cluster(wanted.namespace, cluster)
-    paths = wanted.manifests or ((SHIPPED,) if SHIPPED.is_dir() else ())
+    paths = wanted.manifests or (SHIPPED if MANIFESTS.is_dir() else ())
     try:
         items = list(found) or [item.body for item in manifests.read(paths) if item.kind == "Trigger"]
     except ManifestError as error:

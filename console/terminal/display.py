@@ -37,7 +37,7 @@ def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableTy
     """A row per maintenance, and below the table a line for each that failed."""
     if not maintenances:
         return Text("No maintenance.")
-    table = _table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
+    table = headed("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
     for item in maintenances:
         status = item.get("status") or {}
         word = phase_word(item)
@@ -106,7 +106,7 @@ def _pending(status: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _blocked_table(blocked: Sequence[Mapping[str, Any]], now: datetime) -> Table:
-    table = _table("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
+    table = headed("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
     for item in blocked:
         counts = f"{item['healthy']}/{item['needed']}" if "healthy" in item and "needed" in item else ""
         since = age(item["since"], now) if item.get("since") else ""
@@ -115,7 +115,8 @@ def _blocked_table(blocked: Sequence[Mapping[str, Any]], now: datetime) -> Table
     return table
 
 
-def _table(*columns: str) -> Table:
+def headed(*columns: str) -> Table:
+    """A table without lines, with these headings."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -10,6 +10,7 @@ import click
 
 from console.operations.errors import NoResult
 from eventing.journal.entries import Entry, Query
+from kube.mutex.objects import RUN
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
@@ -19,10 +20,11 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Chosen:
-    """The events that the command line names: their ids, or a maintenance (uid or name) and its first and last step."""
+    """The events that the command line names: ids, or a maintenance or run by uid or name, its first and last step."""
 
     ids: tuple[str, ...] = ()
     maintenance: str = ""
+    run: str = ""
     first: str = ""
     last: str = ""
 
@@ -33,18 +35,38 @@ def selection_options(command: Decorated) -> Decorated:
     maintenance = click.option(
         "--maintenance", default="", help="All events of the NodeMaintenance with this uid, or the newest of this name."
     )
+    run = run_option("All events of the MutexRunConfig with this uid, or the newest of this name.")
     first = click.option(
         "--from", "first", default="", metavar="STEP", help="Of those, from this type on, such as node.cordoned."
     )
     last = click.option("--until", "last", default="", metavar="STEP", help="And up to the last one of this type.")
-    return ids(maintenance(first(last(command))))
+    return ids(maintenance(run(first(last(command)))))
+
+
+def run_option(text: str) -> Callable[[Decorated], Decorated]:
+    """Add `--run`."""
+    return click.option("--run", default="", help=text)
+
+
+def uid_of_run(book: Journal, run: str) -> str:
+    """The uid of the newest MutexRunConfig with this name or uid. Raises `NoResult` where the journal has none."""
+    uids = [entry.maintenance for entry in book.select(Query(maintenance=run)) if entry.kind == RUN]
+    if not uids:
+        message = f"the journal has no event of a MutexRunConfig {run}, by name or uid"
+        raise NoResult(f"{message}: see kubectl maintenance mutex status")
+    *_, last = dict.fromkeys(uids)  # in the order in which they began
+    return last
 
 
 def selected(book: Journal, chosen: Chosen) -> list[Entry]:
     """The entries, each event once, in the order of arrival. Raises `NoResult` naming what is not in the journal."""
-    ids, maintenance = chosen.ids, chosen.maintenance
+    if chosen.run and chosen.maintenance:
+        raise click.UsageError("--run is of a MutexRunConfig, --maintenance of a NodeMaintenance: leave one out")
+    ids, maintenance = chosen.ids, uid_of_run(book, chosen.run) if chosen.run else chosen.maintenance
     if not ids and not maintenance:
-        raise click.UsageError("which events? Name them by --id, or their NodeMaintenance by --maintenance")
+        raise click.UsageError(
+            "which events? Name them by --id, or their NodeMaintenance by --maintenance, their MutexRunConfig by --run"
+        )
     found = _once(book.select(Query(ids=ids, maintenance=maintenance)))
     missing = set(ids) - {entry.event.get_id() for entry in found}
     if missing or not found:

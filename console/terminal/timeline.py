@@ -30,7 +30,7 @@ HEADINGS = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
 
 
 def tree_lines(trees: Sequence[Tree]) -> Iterator[str]:
-    """A heading for each maintenance, below it a line for each event."""
+    """A heading for each maintenance or run, below it a line for each event."""
     for number, tree in enumerate(trees):
         if number:
             yield ""
@@ -49,8 +49,14 @@ def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
     letters = sum(len(branch.dead_letters) for branch in branches)
     alerts = {f"{failed} failed": failed, f"{absent} missing": absent, counted(letters, "dead letter"): letters}
     counts += [click.style(text, fg="red", bold=True) for text, number in alerts.items() if number]
-    title = escaped(f"{tree.name} ({tree.uid}), node {tree.node}") if tree.uid else "Of no maintenance"
+    title = escaped(_title(tree)) if tree.uid else "Of no maintenance"
     return f"{click.style(title, bold=True)}, {_clock(first)}: {', '.join(counts)}"
+
+
+def _title(tree: Tree) -> str:
+    """A maintenance is of one node; of anything else it is said what it is."""
+    named = f"{tree.name} ({tree.uid})"
+    return f"{named}, node {tree.node}" if tree.kind == "NodeMaintenance" else f"{tree.kind} {named}"
 
 
 def _line(depth: int, branch: Branch, start: datetime) -> str:

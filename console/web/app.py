@@ -23,6 +23,7 @@ from console.web.live import Live
 from console.web.pages import Pages
 from console.web.protection import protect
 from console.web.redriving import Redriving
+from console.web.run_pages import RunPages, Served
 from eventing.journal.store import Journal
 from kube.door.api_errors import ApiError
 from kube.door.sync_client import Cluster
@@ -55,11 +56,13 @@ def create_app(
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     live = app.extensions["live"] = Live(cluster)
     context = Context(cluster, live, identify, journal, functions, broker)
-    app.jinja_env.globals.update(has_journal=journal is not None, counted=counted, stale_since=live.stale_since)
+    known = {"has_journal": journal is not None, "has_runs": Served(cluster), "stale_since": live.stale_since}
+    app.jinja_env.globals.update(known, counted=counted)
     audit(app, context)
     protect(app, tls=tls, hosts=list(hosts), probes=PROBES)
     show_errors(app)
     pages, acting, events, redriving = Pages(context), Acting(context), EventPages(context), Redriving(context)
+    runs = RunPages(context)
     app.add_url_rule("/", "home", _home)
     app.add_url_rule("/nodes", "nodes", pages.nodes)
     app.add_url_rule("/nodes/<name>", "node", pages.node)
@@ -67,6 +70,10 @@ def create_app(
     app.add_url_rule("/live/nodes/<name>", "live_node", pages.live_node)
     app.add_url_rule("/start", "start", acting.start, methods=["GET", "POST"])
     app.add_url_rule("/stop", "stop", acting.stop, methods=["GET", "POST"])
+    app.add_url_rule("/upgrades", "runs", runs.runs)
+    app.add_url_rule("/upgrades/<namespace>/<name>", "run", runs.run)
+    app.add_url_rule("/upgrades/<namespace>/<name>/status", "run_status", runs.run_status)
+    app.add_url_rule("/upgrades/<namespace>/<name>/timeline", "run_timeline", runs.run_timeline)
     app.add_url_rule("/events", "events", events.events)
     app.add_url_rule("/events/<int:seq>", "event", events.event)
     app.add_url_rule("/events/<int:seq>/replay", "replay", events.replay, methods=["POST"])

@@ -6,7 +6,8 @@
   asks the API server what that user may do. Then it acts as that user where its account may impersonate him, else under
   its own account.
 
-Touches: subjectaccessreviews create; nodes get; pods get; nodemaintenances get, list, create, delete.
+Touches: subjectaccessreviews create; nodes get; pods get; nodemaintenances get, list, create, delete;
+mutexrunconfigs get, list; mutexrules get; mutextargets get.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from kube.door.api import Api
 from kube.door.api_errors import Denied
 from kube.door.concurrent_requests import together
 from kube.maintenance.groups import Group
+from kube.mutex.objects import PLURALS, ROOT, RUN
 
 NODES_LIST = Right("list", "nodes")
 NODES_GET = Right("get", "nodes")
 PODS_GET = Right("get", "pods")
+MUTEX_GROUP = ROOT.split("/")[2]
+RUNS_LIST = Right("list", PLURALS[RUN], MUTEX_GROUP)
 AUTHENTICATED = "system:authenticated"
 """The group of everybody whom the API server knows, which no proxy names."""
 SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -159,6 +163,11 @@ def to_stop(groups: Iterable[Group]) -> list[Right]:
 def to_replay(groups: Iterable[Group]) -> list[Right]:
     """What looking at the objects of a recording needs: what became of nodes, pods and maintenances."""
     return [NODES_GET, PODS_GET, *(_of("get", group) for group in groups)]
+
+
+def to_replay_a_run() -> list[Right]:
+    """What it needs beside where the recording is of the upgrade mutex."""
+    return [Right("get", plural, MUTEX_GROUP) for plural in PLURALS.values()]
 
 
 def _of(verb: str, group: Group) -> Right:

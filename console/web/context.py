@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flask import request
 from werkzeug.exceptions import NotFound
 
 from console.web.callers import Caller, Identify, to_see
 from console.web.live import Live, State
 from eventing.journal.store import Journal
+from kube.door.access_reviews import Right
+from kube.door.api import Api
 from kube.door.sync_client import Cluster
 
 
@@ -36,6 +40,12 @@ class Context:
         caller, state = self.caller(), self.live.now()
         _, name = self.cluster.together(caller.require(to_see(state.groups)), caller.name())
         return state, str(name)
+
+    def reader(self, rights: Iterable[Right]) -> tuple[Api, str]:
+        """The door by which the caller reads what the console does not follow, and his name; `Denied` without these."""
+        caller = self.caller()
+        _, name, door = self.cluster.together(caller.require(rights), caller.name(), caller.door())
+        return door, str(name)
 
     @property
     def journal(self) -> Journal:

@@ -12,10 +12,11 @@ from werkzeug.exceptions import BadRequest, NotFound
 from console.operations.moments import parse_moment
 from console.operations.replaying import dry_run
 from console.web import lanes
-from console.web.callers import to_replay, to_start
+from console.web.callers import to_replay, to_replay_a_run, to_start
 from console.web.context import Context
 from eventing.event_types import KNOWN, short
 from eventing.journal.entries import Entry, Query
+from eventing.replay.changes import MUTEX
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import node_name
 
@@ -65,6 +66,8 @@ class EventPages:
         caller, state = self._context.caller(), self._context.live.now()
         self._context.cluster.run(caller.require([*to_start(MEDIK8S, state.groups), *to_replay(state.groups)]))
         entry = self._entry(seq)
+        if entry.kind in MUTEX:
+            self._context.cluster.run(caller.require(to_replay_a_run()))
         door = self._context.cluster.run(caller.door())
         shown = dry_run(entry, self._context.cluster, door, self._context.functions)
         return render_template("replayed.html", entry=entry, shown=shown, short=short, value=json.dumps)
@@ -76,7 +79,14 @@ class EventPages:
         uid = uids[-1] if uids else self._last(name)
         found = self._context.journal.select(Query(maintenance=uid, limit=LONGEST, newest=True)) if uid else []
         return render_template(
-            "timeline.html", user=user, name=name, uid=uid, entries=found, picture=lanes.draw(found), lanes=lanes
+            "timeline.html",
+            user=user,
+            name=name,
+            uid=uid,
+            entries=found,
+            picture=lanes.draw(found),
+            lanes=lanes,
+            of="node",
         )
 
     def _last(self, name: str) -> str:

@@ -14,8 +14,12 @@ from eventing.event_types import short
 from eventing.events import SOURCE
 from eventing.journal.entries import Attempt, Entry
 
-STEPS = ("begin", "cordon", "taint", "evict", "status", "guard", "resync", "restore", "record")
-"""Lanes from top to bottom, in the order of a maintenance; other emitters come before."""
+STEPS = (
+    *("begin", "cordon", "taint", "evict", "status", "guard", "resync", "restore"),
+    *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
+    *("edit-pools", "run-job", "release-node", "await-version", "restore-pools", "resync-runs", "record"),
+)
+"""Lanes from top to bottom, in the order of a maintenance, and of a run; other emitters come before."""
 PIXELS_A_SECOND = 400.0
 LEAST, MOST = 9.0, 46.0
 """Pixels between two moments: no two are drawn on each other, no wait takes the page."""
@@ -177,7 +181,7 @@ def _bar(entry: Entry, attempt: Attempt, scale: Scale, rows: dict[str, float]) -
 
 def _ring(entry: Entry, scale: Scale, rows: dict[str, float]) -> Ring:
     kind = entry.event.get_type()
-    bad = entry.dead_letter is not None or kind.endswith(".failed")
+    bad = entry.dead_letter is not None or kind.endswith((".failed", ".stopped"))
     return Ring(entry.seq, scale(began(entry)), rows[origin(entry)], bad, f"{short(kind)}, emitted by {origin(entry)}")
 
 

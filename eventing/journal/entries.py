@@ -85,8 +85,13 @@ class Entry:
 
     @property
     def maintenance(self) -> str:
-        """Uid of the NodeMaintenance that it is about, "" for none."""
+        """Uid of the NodeMaintenance that it is about, or of the object of the upgrade mutex, "" for none."""
         return maintenance_of(self.event)[0]
+
+    @property
+    def kind(self) -> str:
+        """Kind of what it is about, "" for nothing."""
+        return kind_of(self.event)
 
     @property
     def node(self) -> str:
@@ -105,11 +110,11 @@ class Query:
 
     Attributes:
         node: name of the node.
-        maintenance: uid or name of the NodeMaintenance.
-        maintained: events that are about some NodeMaintenance.
+        maintenance: uid or name of the NodeMaintenance, or of the object of the upgrade mutex.
+        maintained: events that are about some such object.
         types: one of these types.
         since, until: arrived at or after, and before; with time zone.
-        failed: events that a function answered with an error, `maintenance.failed`, and dead letters.
+        failed: events that a function answered with an error, `maintenance.failed`, `run.stopped`, and dead letters.
         ids: one of these ids.
         dead: dead letters only.
         after: entries with a greater `seq`.
@@ -143,13 +148,21 @@ def maintenance_of(event: BaseCloudEvent) -> tuple[str, str]:
     return (_text(uid), _text(event.get_subject())) if uid else ("", "")
 
 
+def kind_of(event: BaseCloudEvent) -> str:
+    """Kind of the object that `maintenance_of` names, "" for none."""
+    told = event.get_extension("kind")
+    if told in SUBJECTS:
+        return str(told)
+    return next((kind for kind, word in SUBJECTS.items() if event.get_extension(word)), "")
+
+
 def node_of(event: BaseCloudEvent) -> str:
     """Name of the node that an event is about: an extension of ours, in the data of the API server's."""
     data = _mapping(event.get_data())
     if event.get_extension("kind") == "NodeMaintenance":
         return _text(_mapping(data.get("spec")).get("nodeName"))
     if event.get_extension("kind") == "Node":
-        return _text(_mapping(data.get("metadata")).get("name"))
+        return _text(_mapping(data.get("metadata")).get("name") or data.get("name"))
     return _text(event.get_extension("node"))
 
 

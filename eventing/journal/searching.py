@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select, union_all
 
-from eventing.events import MAINTENANCE_FAILED
+from eventing.events import MAINTENANCE_FAILED, RUN_STOPPED
 from eventing.journal.entries import Query
 from eventing.journal.schema import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
 
@@ -72,7 +72,7 @@ def _failed() -> Select[int]:
     """Numbers of the failed events. Begins with those, which are few, whatever else is asked."""
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
     kinds = (
-        select(EVENTS.c.seq).where(EVENTS.c.type == MAINTENANCE_FAILED),
+        select(EVENTS.c.seq).where(EVENTS.c.type.in_((MAINTENANCE_FAILED, RUN_STOPPED))),
         select(EVENTS.c.seq).where(DEAD),
         select(EVENTS.c.seq).select_from(attempted).where(FAILED),
     )

@@ -1,4 +1,4 @@
-"""Arranges recorded events as trees of cause and effect, one for each maintenance, with the time between them. Pure.
+"""Arranges recorded events as trees of cause and effect, one for each maintenance or run, with the time between. Pure.
 
 Events that no function replied with (of the API server, PodSource, the tick) are roots, in the order of arrival.
 """
@@ -45,8 +45,9 @@ class Branch:
 
 @dataclass(frozen=True)
 class Tree:
-    """All recorded events of one maintenance; of none, with an empty uid."""
+    """All recorded events of one object that events are about; of none, with an empty uid."""
 
+    kind: str
     uid: str
     name: str
     node: str
@@ -123,5 +124,5 @@ def _place_letter(entry: Entry, letter: DeadLetter, branches: Mapping[str, Branc
 def _tree(entry: Entry, trees: dict[str, Tree]) -> Tree:
     uid, name = maintenance_of(entry.event)
     if uid not in trees:
-        trees[uid] = Tree(uid, name, entry.node if uid else "", [])
+        trees[uid] = Tree(entry.kind, uid, name, entry.node if uid else "", [])
     return trees[uid]

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing.journal.entries import Entry
+from eventing.subjects import SUBJECTS
 from kube.door.api import Api, absent_ok
 from kube.door.concurrent_requests import together
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import SUCCEEDED, phase
+from kube.mutex.objects import RULE, RUN, TARGET, condition, path_of
+from kube.mutex.overdue import OF_STAGE, Due
+from kube.mutex.run_record import current, is_active, record_of, stage
+from kube.mutex.validation import CONFIG_VALIDATED, is_judged
 from kube.nodes import in_maintenance, node_path
 from kube.paths import Object, segment
 from kube.pods import is_terminating
 
 MAINTENANCE, NODE, POD = "nodemaintenance", "node", "pod"
+MUTEX = {RULE: "mutexrule", TARGET: "mutextarget", RUN: "mutexrunconfig"}
+"""Kinds of the upgrade mutex, and what each is called here."""
 
 
 class Change(Enum):
@@ -30,6 +37,7 @@ class Change(Enum):
     TERMINATING = "is being deleted"
     SUCCEEDED = "has Succeeded since"
     PREPARED = "is cordoned and tainted now"
+    JUDGED = "has been judged since"
 
 
 LOST = (Change.DELETED, Change.REPLACED)
@@ -49,11 +57,19 @@ class RecordedObject:
         return f"{self.kind} {self.name}"
 
 
+class Standing(NamedTuple):
+    """How far a run of the upgrade mutex is now: the event that it waits for, "" for none, and the node at work."""
+
+    event: str
+    node: str
+
+
 @dataclass(frozen=True)
 class Changes:
-    """The objects that have changed since they were recorded, and how."""
+    """The objects that have changed since they were recorded, and how; and how far runs are, by uid."""
 
     by_object: Mapping[RecordedObject, Change]
+    runs: Mapping[str, Standing] = field(default_factory=dict)
 
     def of(self, kind: str, key: str) -> Change | None:
         """How the object of this kind and uid has changed, a node by its name; None when it has not."""
@@ -94,7 +110,11 @@ def _named(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
         yield from _node(_mapping(data.get("spec")).get("nodeName"))
     elif kind == "Node":
         yield from _node(metadata.get("name"))
+    elif kind in MUTEX:
+        yield from _mutex(str(kind), metadata)
     else:
+        for each in MUTEX:
+            yield from _mutex(each, _mapping(data.get(SUBJECTS[each])))
         yield from _maintenance(_mapping(data.get("maintenance")))
         yield from _node(data.get("node"))
         for pod in pods_in(data):
@@ -114,6 +134,12 @@ def _maintenance(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
         yield RecordedObject(MAINTENANCE, str(name), str(uid), f"{group.path}/{segment(str(name))}")
 
 
+def _mutex(kind: str, data: Mapping[str, Any]) -> Iterator[RecordedObject]:
+    namespace, name, uid = (str(data.get(field) or "") for field in ("namespace", "name", "uid"))
+    if namespace and name and uid:
+        yield RecordedObject(MUTEX[kind], f"{namespace}/{name}", uid, path_of(kind, namespace, name))
+
+
 def _node(name: Any) -> Iterator[RecordedObject]:
     if name:
         yield RecordedObject(NODE, str(name), "", node_path(str(name)))
@@ -123,7 +149,22 @@ async def read_changes(api: Api, objects: Collection[RecordedObject]) -> Changes
     """Read each of them once. Raises `ApiError`, e.g. `Denied` where the caller may not read them."""
     found = await together(*(absent_ok(api.get(each.path)) for each in objects))
     changes = {each: change_of(each, live) for each, live in zip(objects, found, strict=True)}
-    return Changes({each: change for each, change in changes.items() if change})
+    runs = {
+        each.uid: standing_of(live)
+        for each, live in zip(objects, found, strict=True)
+        if each.kind == MUTEX[RUN] and live is not None and changes[each] not in LOST
+    }
+    return Changes({each: change for each, change in changes.items() if change}, runs)
+
+
+def standing_of(run: Object) -> Standing:
+    """How far a run is; a valid config without a run is asked about an upgrade."""
+    if condition(run, CONFIG_VALIDATED).get("status") != "True":
+        return Standing("", "")
+    if not is_active(run):
+        return Standing(Due.DETECT.value, "")
+    due = OF_STAGE.get(stage(run, lambda _rule: True))
+    return Standing(due.value if due else "", current(record_of(run)))
 
 
 def change_of(recorded: RecordedObject, live: Object | None) -> Change | None:
@@ -134,6 +175,8 @@ def change_of(recorded: RecordedObject, live: Object | None) -> Change | None:
         return Change.REPLACED
     if is_terminating(live):
         return Change.TERMINATING
+    if recorded.kind in (MUTEX[RULE], MUTEX[TARGET]) and is_judged(live):
+        return Change.JUDGED
     if recorded.kind == MAINTENANCE and phase(live) == SUCCEEDED:
         return Change.SUCCEEDED
     if recorded.kind == NODE and any(in_maintenance(live, group.drain_taint) for group in GROUPS.values()):

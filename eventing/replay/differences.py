@@ -12,17 +12,25 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from eventing import events
+from eventing.event_types import short
 from eventing.journal.entries import Attempt, Structured
-from eventing.replay.changes import LOST, MAINTENANCE, NODE, POD, Change, Changes, pods_in
+from eventing.replay.changes import LOST, MAINTENANCE, MUTEX, NODE, POD, Change, Changes, pods_in
+from eventing.subjects import SUBJECTS
+from kube.mutex.objects import RUN
 
 VOLATILE = ("id", "time", "signature", "traceparent", "tracestate", "replay", "dryrun")
 """Attributes that differ each time."""
+BY_NODE = ("node", "partitionkey", "data.node")
+"""Attributes and fields with the node of an event."""
+GONE_ON = "has gone on since"
 VERSIONS = ("podsVersion", "budgetsVersion")
 """So do these, in the data."""
 ANSWER = "answer"
 """The field of a difference in what was answered at all: nothing, or an event of another type."""
 SILENT_WHEN_SUCCEEDED = ("begin", "evict", "resync")
 """Functions that emit nothing about a maintenance that has Succeeded."""
+SURVEYS = ("resync", "resync-runs")
+"""Functions that speak of whatever waits for something now."""
 BY_PODS = ("evict", "resync")
 """Functions whose answer depends on the pods that are there."""
 
@@ -75,7 +83,7 @@ def _differing(then: Attempt, now: Answered, changes: Changes) -> Iterator[tuple
         if then.status != now.status:
             yield "status", _status(then), _status(now), ""
         return
-    before, after = _by_maintenance(then.replies), _by_maintenance(now.replies)
+    before, after = _by_subject(then.replies), _by_subject(now.replies)
     for key in {**before, **after}:
         yield from _of_reply(then.function, before.get(key), after.get(key), changes)
 
@@ -84,11 +92,11 @@ def _status(answer: Answered) -> str:
     return f"{answer.status} {answer.error}".strip()
 
 
-def _by_maintenance(replies: tuple[Structured, ...]) -> dict[tuple[str, int], Structured]:
-    """A function emits at most one event about each maintenance; a further one has a number of its own."""
+def _by_subject(replies: tuple[Structured, ...]) -> dict[tuple[str, int], Structured]:
+    """A function emits at most one event about each object; a further one has a number of its own."""
     found: dict[tuple[str, int], Structured] = {}
     for reply in replies:
-        uid = str(reply.get("maintenance") or "")
+        uid = next((str(reply[word]) for word in SUBJECTS.values() if reply.get(word)), "")
         found[uid, sum(key == uid for key, _ in found)] = reply
     return found
 
@@ -133,8 +141,10 @@ def _pods(value: Any) -> dict[str, Any] | None:
 
 def _why_other(function: str, before: Structured | None, after: Structured | None, changes: Changes) -> str:
     """What explains that nothing, or an event of another type, is answered now."""
+    if said := _why_mutex(function, before, after, changes):
+        return said
     if before is None:
-        return "the recording does not speak of this maintenance" if function == "resync" else ""
+        return "the recording does not speak of it" if function in SURVEYS else ""
     maintenance, node = changes.of(MAINTENANCE, before.get("maintenance", "")), changes.of(NODE, before.get("node", ""))
     explanation = f"nodemaintenance {before.get('subject')} {maintenance.value}" if maintenance else ""
     if after is None and maintenance and _silences(function, maintenance):
@@ -146,6 +156,31 @@ def _why_other(function: str, before: Structured | None, after: Structured | Non
     return _changed_pods(before, changes) if function in BY_PODS else ""
 
 
+def _why_mutex(function: str, before: Structured | None, after: Structured | None, changes: Changes) -> str:
+    """What explains another answer about an object of the upgrade mutex: what it was then is over, or is to come.
+
+    A run that waits for the very event that was answered then has to be answered the same; who looks at all runs says
+    nothing of one that somebody has heard of since.
+    """
+    reply = before or after or {}
+    kind = next((kind for kind in MUTEX if reply.get(SUBJECTS[kind])), "")
+    if not kind:
+        return ""
+    uid, name = str(reply[SUBJECTS[kind]]), f"{MUTEX[kind]} {reply.get('subject')}"
+    if change := changes.of(MUTEX[kind], uid):
+        return f"{name} {change.value}" if after is None else ""
+    run = changes.runs.get(uid)
+    if run is None:
+        return ""
+    is_heard = function in SURVEYS and after is None
+    has_gone_on = _short(before) != run.event if before else after is not None and _short(after) == run.event
+    return f"{name} {GONE_ON}" if is_heard or has_gone_on else ""
+
+
+def _short(reply: Structured) -> str:
+    return short(str(reply["type"]))
+
+
 def _silences(function: str, change: Change) -> bool:
     """Whether a function emits nothing about a maintenance that has changed like that."""
     if change is Change.SUCCEEDED:
@@ -154,7 +189,11 @@ def _silences(function: str, change: Change) -> bool:
 
 
 def _why_field(field: str, before: Structured, after: Structured, changes: Changes) -> str:
-    """What explains that a field differs: only what `evict` reports of pods depends on what else is there."""
+    """What explains that a field differs: what `evict` reports of pods depends on what else is there, and on a run's
+    progress which node an event about it names."""
+    run = changes.runs.get(str(before.get("run") or ""))
+    if run is not None and run.node != before.get("node") and field in BY_NODE:
+        return f"{MUTEX[RUN]} {before.get('subject')} {GONE_ON}"
     if before["type"] != events.PODS_EVICTED or not (field == "more" or field.startswith("data.")):
         return ""
     name, *rest = field.split("[", 1)

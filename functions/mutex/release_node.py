@@ -1,11 +1,12 @@
 """Release a node: when all Jobs of its rules are complete its labels go, and it is upgraded (step 6b, MUT-43, MUT-44).
 
 The run's record is claimed for the node first, which only one may have; then pools and canary are looked at once more,
-so that it is released into the right one (MUT-36). A node under maintenance waits until it is given back.
+so that it is released into the right one (MUT-36). A node under maintenance waits until it is given back, unless it was
+a Job of this run that asked for the maintenance.
 
 In: `node.cleared`. Out: `node.released`; `pools.claimed` or `nodes.labelled` when somebody changed a pool.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
-clusterversions get.
+clusterversions get; nodemaintenances list.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from eventing import events
 from functions.mutex.subject import Ongoing, Replies, log_about, now, read_ongoing, telling
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.sync_client import Cluster
-from kube.mutex import claims, lookup, versions
+from kube.mutex import claims, lookup, maintainers, versions
 from kube.mutex.node_labels import is_released, release_patch
 from kube.mutex.objects import Verdict
 from kube.mutex.run_record import Stage
-from kube.nodes import is_labelled, node_path
+from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
 
@@ -46,17 +47,17 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return found.answer(events.POOLS_CLAIMED, "release-node", event)
     if not claims.are_edited(found.record, pools):
         return found.answer(events.NODES_LABELLED, "release-node", event)
-    if said := _hindrance(node, versions.wanted(version).version):
+    if said := _hindrance(found, node, versions.wanted(version).version, cluster):
         found.written(cluster, {}, Verdict(UPGRADE, False, WAITING, f"{found.at(name)}, {name}: {said}"))
         return []
     return _release(found, node, event, cluster)
 
 
-def _hindrance(node: Object, wanted: str) -> str:
+def _hindrance(found: Ongoing, node: Object, wanted: str, cluster: Cluster) -> str:
     """Why a node is not released now, "" for nothing."""
     if not wanted:
         return "the ClusterVersion wants no version any more"
-    return "it is under maintenance, and is released when that ends" if is_labelled(node) else ""
+    return maintainers.hindrance(node, cluster.run(lookup.maintainer(cluster.api, node)), found.record["id"])
 
 
 def _release(found: Ongoing, node: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:

@@ -3,22 +3,27 @@
 First the selectors, the canary's before all; then the labels of nodes; then the pools go on, and are nobody's. So a
 deletion upgrades no node whose pool stays paused. A pool that an administrator had paused stays so after a deletion.
 
+A `run.ended` that names a node is of that node alone: a late write has labelled it for a run that is no more.
+
 In: `run.completed`, `run.ended`. Out: `run.finished`.
-Touches: mutexrunconfigs get, patch; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list, patch;
-nodes list, patch.
+Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list, patch;
+nodes get, list, patch.
 """
 
 from __future__ import annotations
+
+import logging
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import Reference
+from functions.data import data_of, is_text
 from functions.mutex.subject import Replies, log_about, now, ongoing, read, telling, write_status
-from kube.door.api import JSON_PATCH
+from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, pools, run_record
-from kube.mutex.node_labels import clear_patch
+from kube.mutex.node_labels import clear_patch, run_of, strays
 from kube.mutex.objects import RUN, RUN_LABEL, Verdict, canary_name, finalizers_patch, has_finalizer, is_deleting, path
 from kube.mutex.run_record import Stage, record_of
 from kube.mutex.validation import AVAILABLE
@@ -29,11 +34,15 @@ from kube.times import timestamp
 CONSUMES = (events.RUN_COMPLETED, events.RUN_ENDED)
 EMITS = (events.RUN_FINISHED,)
 UPDATED = "MCPUpdated"
+log = logging.getLogger("functions")
 
 
 @telling(UPDATED, "UpdateFailed")
 def restore_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     """Give back whatever the run has changed and still has; what it has no more is left alone."""
+    if (name := data_of(event).get("node")) and is_text(name):
+        _unlabel_stray(str(name), cluster)
+        return []
     known = cluster.run(lookup.pools(cluster.api, None))  # before the run: what another one writes since is not undone
     run = read(event, cluster, RUN)
     if run is None or not _may_end(run, event, cluster):
@@ -94,6 +103,15 @@ def _unlabel(run: Object, cluster: Cluster) -> None:
     found = cluster.list(NODES, labels=f"{RUN_LABEL}={run_id}")["items"]
     patches = [(node["metadata"]["name"], clear_patch(node, run_id)) for node in found]
     cluster.together(*(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches if patch))
+
+
+def _unlabel_stray(name: str, cluster: Cluster) -> None:
+    """Take the labels off a node whose run is no more; refused when another run labels it meanwhile."""
+    node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
+    runs = cluster.run(lookup.runs(cluster.api, None))  # after the node: whoever labelled it is among them, or is gone
+    if node is not None and strays([node], run_record.ids_under_way(runs)):
+        cluster.patch(node_path(name), clear_patch(node, run_of(node)), JSON_PATCH)
+        log.info("node %s carried labels of a run that is no more", name)
 
 
 def _close(run: Object, cluster: Cluster) -> None:

@@ -1,13 +1,14 @@
 """Resync runs: emit again what a rule, target or run waits for, and no other event (X-3, MUT-22, MUT-30).
 
-With each tick all is looked at. When a pool, the ClusterVersion, a rule or a target has changed, runs that wait for it
-go on, and what somebody undid is done again; what a step is just about is left to the step, and to the tick.
+With each tick all is looked at, and `run.ended` names a node with the label of a run that is no more. When a pool, the
+ClusterVersion, a rule or a target has changed, runs that wait for it go on, and what somebody undid is done again; what
+a step is just about is left to the step, and to the tick.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.finished`; an updated MachineConfigPool or ClusterVersion,
 by reference. Out: `rule.found`, `target.found`, `run.found`, `run.validated`, `upgrade.found`, `pools.claimed`,
 `pools.paused`, `nodes.labelled`, `job.due`, `node.cleared`, `node.released`, `run.completed`, `run.ended`.
 Touches: mutexrunconfigs list; mutexrules list; mutextargets list; machineconfigpools list; nodes list;
-clusterversions get; jobs list.
+clusterversions get; jobs list; nodemaintenances list.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from functions.hints import LookingAtState
 from functions.mutex.subject import TYPES, log_about, now, patience
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup, overdue, run_record
-from kube.mutex.objects import RULE, TARGET, collection, has_finalizer
+from kube.mutex.node_labels import run_of, strays
+from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN, TARGET, Item, collection, has_finalizer
 from kube.mutex.overdue import Due
 from kube.mutex.world import World
 from kube.paths import Object
@@ -38,25 +40,37 @@ EMITS = tuple(TYPES.values())
 LOOKING = LookingAtState(lambda hint: "all runs, by a tick" if hint.get_type() == events.TICK else "all runs")
 """A tick says more than a hint does, so no hint's answer stands for its own."""
 KINDS = (None, "MachineConfigPool", "ClusterVersion")
+UNKNOWN = "unknown"
+"""In the place of a uid that a label has not."""
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 """What the rules raise of an object that is as no schema has it."""
 
 
 def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """One event for each object that waits for one; a cluster without any costs three requests and nothing else."""
+    """One event for each object that waits for one; a cluster without any costs a tick four requests and no more."""
     if event.get_extension("kind") not in KINDS:
         return []
     api, is_tick = cluster.api, event.get_type() == events.TICK
     runs, rules, targets = cluster.together(
         lookup.runs(api), lookup.listed(api, collection(RULE)), lookup.listed(api, collection(TARGET))
     )
+    labelled = cluster.run(lookup.labelled_nodes(api)) if is_tick else []
     found = _rules_due(rules, now()) if is_tick else []
     if runs or targets:
-        world = cluster.run(lookup.world(api, with_jobs=is_tick and any(map(overdue.needs_jobs, runs))))
+        world = cluster.run(lookup.world(api, list(filter(overdue.is_under_way, runs)) if is_tick else ()))
         found += [(item, _judged(partial(overdue.target_due, item, world), item)) for item in targets]
         found += [(item, _run_due(item, world, runs, is_tick=is_tick)) for item in runs]
     about = [(Reference.of(item), TYPES[due]) for item, due in found if due is not Due.NOTHING]
-    return [events.event(kind, "resync-runs", reference, cause=event) for reference, kind in about]
+    said = [events.event(kind, "resync-runs", reference, cause=event) for reference, kind in about]
+    return [*said, *(_stray_event(node, runs, event) for node in strays(labelled, run_record.ids_under_way(runs)))]
+
+
+def _stray_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
+    """Of a run config that is gone its uid is all that there is to know."""
+    name, uid = node["metadata"]["name"], run_record.uid_of_id(run_of(node)) or UNKNOWN
+    known = next((Reference.of(run) for run in runs if run["metadata"]["uid"] == uid), None)
+    about = known or Reference(API_VERSION, uid, uid, NAMESPACE, RUN)
+    return events.event(events.RUN_ENDED, "resync-runs", about, name, cause=cause, seed=name)
 
 
 def _rules_due(rules: list[Object], moment: datetime) -> list[tuple[Object, Due]]:

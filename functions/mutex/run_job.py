@@ -76,7 +76,7 @@ def _run(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster:
         return _stop(found, due, entry["name"], jobs.failure_of(job), event, cluster)
     log_about(f"Job {entry['name']} of rule {due.rule} is complete for node {found.node}", found.run)
     said = f"{found.at(found.node)}, {found.node}: the Jobs of rule {due.rule} are complete"
-    change = _job_change(found.node, due, {"result": Outcome.COMPLETE.value})
+    change = _job_change(found.node, due, {"result": Outcome.COMPLETE.value, "endedAt": timestamp(now())})
     found = found.written(cluster, change, Verdict(JOB_RUN, True, "JobRunSucceeded", said))
     following = run_record.next_job(found.record, found.node, found.has_cleanup)
     if following is None and due.kind == CLEANUP:
@@ -97,7 +97,8 @@ def _create(found: Ongoing, node: Object, due: Due, cluster: Cluster) -> None:
         log_about(f"Job {name} of rule {due.rule} is created for node {found.node}", found.run)
     except Conflict:
         job = cluster.get(jobs.job_path(jobs.namespace_of(rule), name))
-    known = {"attempt": attempt, "name": name, "uid": job["metadata"]["uid"]}
+    made = {field: job["metadata"][field] for field in ("namespace", "name", "uid")}
+    known = {"attempt": attempt, **made, "createdAt": job["metadata"]["creationTimestamp"]}
     found.written(cluster, _job_change(found.node, due, known))
     for variable in jobs.overridden(rule):
         announce(found.run, OVERRIDDEN, f"rule {due.rule} sets {variable}, which the run sets for its Jobs", cluster)

@@ -17,7 +17,8 @@ SPECS = {MAIN: "jobSpec", CLEANUP: "cleanUpJobSpec"}
 """Kind of a Job → the field of the rule with its template."""
 HOSTNAME = "kubernetes.io/hostname"
 NODE_ANNOTATION, RULE_ANNOTATION = "nodemaintenance.dev/mutex-node", "nodemaintenance.dev/mutex-rule"
-NODE_VARIABLE, RULE_VARIABLE = "NODE_NAME", "MUTEX_RULE"
+NODE_VARIABLE, RULE_VARIABLE, RUN_VARIABLE = "NODE_NAME", "MUTEX_RULE", "MUTEX_RUN"
+"""What each container is told: the node, the name of the rule, the id of the run."""
 LONGEST_NAME = 63
 """Characters: the name becomes a label of the Job's pods."""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -67,14 +68,15 @@ def job_name(rule: Item, kind: str, run_id: str, node_uid: str, attempt: int) ->
 
 
 def job_of(rule: Item, kind: str, run_id: str, node: Mapping[str, Any], attempt: int) -> Object:
-    """The Job of a rule for a node: the rule's template, told of node and rule, and kept off that node (MUT-41)."""
+    """The Job of a rule for a node: the rule's template, told of node, rule and run, kept off that node (MUT-41)."""
     metadata, spec = node["metadata"], copy.deepcopy(rule["spec"][SPECS[kind]])
     pod = (spec.get("template") or {}).get("spec")
     if isinstance(pod, dict):
         host = (metadata.get("labels") or {}).get(HOSTNAME, metadata["name"])
         pod["affinity"] = _elsewhere(pod.get("affinity"), host)
+        told = {NODE_VARIABLE: metadata["name"], RULE_VARIABLE: rule["metadata"]["name"], RUN_VARIABLE: run_id}
         for container in _containers(pod):
-            container["env"] = _env(container.get("env"), metadata["name"], rule["metadata"]["name"])
+            container["env"] = _env(container.get("env"), told)
     annotations = {NODE_ANNOTATION: metadata["name"], RULE_ANNOTATION: str(reference(rule))}
     name = job_name(rule, kind, run_id, metadata.get("uid", ""), attempt)
     return {
@@ -96,11 +98,10 @@ def _containers(pod: Object) -> Iterator[Object]:
         yield from (each for each in found if isinstance(each, dict)) if isinstance(found, list) else ()
 
 
-def _env(known: Any, node: str, rule: str) -> Any:
+def _env(known: Any, ours: Mapping[str, str]) -> Any:
     """The container's own variables and ours, which win. What is no list the API server shall refuse."""
     if known is not None and not isinstance(known, list):
         return known
-    ours = {NODE_VARIABLE: node, RULE_VARIABLE: rule}
     kept = [each for each in known or [] if not (isinstance(each, dict) and each.get("name") in ours)]
     return [*kept, *({"name": name, "value": value} for name, value in ours.items())]
 
@@ -126,7 +127,7 @@ def overridden(rule: Item) -> list[str]:
         pod = ((rule["spec"].get(field) or {}).get("template") or {}).get("spec") or {}
         for container in _containers(pod):
             names = {str(each.get("name")) for each in container.get("env") or [] if isinstance(each, dict)}
-            found |= names & {NODE_VARIABLE, RULE_VARIABLE}
+            found |= names & {NODE_VARIABLE, RULE_VARIABLE, RUN_VARIABLE}
     return sorted(found)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from kube.door.api import Api, absent_ok
 from kube.door.api_errors import NotFound
 from kube.door.concurrent_requests import together
 from kube.door.paging import pages
+from kube.maintenance.lookup import of_holder
+from kube.maintenance.objects import requester
 from kube.mutex import jobs
+from kube.mutex.maintainers import Maintainer
 from kube.mutex.objects import RULE, RUN, RUN_LABEL, TARGET, Reference, collection, path_of, reference
-from kube.mutex.pools import CLUSTER_VERSIONS, POOLS, VERSION_NAMES, name_of
+from kube.mutex.pools import CLUSTER_VERSIONS, POOLS, VERSION_NAMES, labels_of, name_of
+from kube.mutex.run_record import current, record_of
 from kube.mutex.world import World
-from kube.nodes import NODES
+from kube.nodes import NODES, labelled_for
 from kube.paths import Object
 from kube.trimming import trimmed_node
 
@@ -39,6 +43,11 @@ async def nodes(api: Api, version: str | None = CACHED) -> dict[str, Object]:
     return {name_of(node): node for node in found}
 
 
+async def labelled_nodes(api: Api) -> list[Object]:
+    """The nodes that carry the label of any run, as the server's cache has them."""
+    return (await pages(api, NODES, labels=RUN_LABEL, version=CACHED, keep=trimmed_node)).items
+
+
 async def pools(api: Api, version: str | None = CACHED) -> dict[str, Object]:
     """All pools by name."""
     return {name_of(pool): pool for pool in await listed(api, POOLS, version=version)}
@@ -53,17 +62,22 @@ async def cluster_version(api: Api) -> Object | None:
     return None
 
 
-async def world(api: Api, *, with_jobs: bool = False) -> World:
-    """All that any run could stand on, as the server's cache has it."""
+async def world(api: Api, under_way: Sequence[Object] = ()) -> World:
+    """All that any run could stand on, as the server's cache has it.
+
+    With runs that are under way also the Jobs, and who maintains the nodes whose turn it is.
+    """
     rules, targets, found, known, version, running = await together(
         listed(api, collection(RULE)),
         listed(api, collection(TARGET)),
         pools(api),
         nodes(api),
         cluster_version(api),
-        listed(api, "/apis/batch/v1/jobs", labels=RUN_LABEL) if with_jobs else _nothing(),
+        listed(api, "/apis/batch/v1/jobs", labels=RUN_LABEL) if under_way else _nothing(),
     )
-    return World(_by(rules), _by(targets), found, known, version, _by(running) if with_jobs else None)
+    by_name = _by(running) if under_way else None
+    maintained = await _maintainers(api, {current(record_of(run)) for run in under_way}, known)
+    return World(_by(rules), _by(targets), found, known, version, by_name, maintained)
 
 
 async def _nothing() -> list[Object]:
@@ -72,6 +86,23 @@ async def _nothing() -> list[Object]:
 
 def _by(items: Iterable[Object]) -> dict[Reference, Object]:
     return {reference(item): item for item in items}
+
+
+async def _maintainers(api: Api, names: Iterable[str], nodes: Mapping[str, Object]) -> dict[str, Maintainer]:
+    maintained = [nodes[name] for name in names if name in nodes and labelled_for(nodes[name])]
+    found = await together(*(maintainer(api, node, CACHED) for node in maintained))
+    return {name_of(node): one for node, one in zip(maintained, found, strict=True) if one is not None}
+
+
+async def maintainer(api: Api, node: Object, version: str | None = None) -> Maintainer | None:
+    """Who maintains a node, as its label says; None when nobody does, or when that one is gone."""
+    uid = labelled_for(node)
+    if not uid:
+        return None
+    for item in await of_holder(api, name_of(node), uid, version):
+        if item["metadata"]["uid"] == uid:
+            return Maintainer(name_of(item), requester(item), labels_of(item).get(RUN_LABEL, ""))
+    return None
 
 
 async def named_rules(api: Api, wanted: Iterable[Reference]) -> dict[Reference, Object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from kube.mutex.objects import RULE_LABEL, RUN_LABEL, Reference, rule_label
@@ -20,6 +20,11 @@ def run_of(node: Node) -> str:
 def is_gated(node: Node, run_id: str, rules: Iterable[Reference]) -> bool:
     """Whether it carries the label of the run and that of each rule."""
     return run_of(node) == run_id and all(rule_label(rule) in labels_of(node) for rule in rules)
+
+
+def strays(nodes: Iterable[Node], under_way: Container[str]) -> list[Node]:
+    """The nodes that a late write has labelled for a run that is no more. `under_way` are the ids of runs."""
+    return [node for node in nodes if run_of(node) and run_of(node) not in under_way]
 
 
 def is_released(node: Node) -> bool:

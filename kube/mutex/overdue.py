@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from enum import Enum
 
-from kube.mutex import claims, jobs, node_labels, run_record, validation, versions
+from kube.mutex import claims, jobs, maintainers, node_labels, run_record, validation, versions
 from kube.mutex.jobs import Outcome
 from kube.mutex.objects import (
     Item,
@@ -20,7 +20,6 @@ from kube.mutex.objects import (
 )
 from kube.mutex.run_record import Stage, current, is_active, job_entry, next_job, record_of
 from kube.mutex.world import World
-from kube.nodes import is_labelled
 
 SLOT_SECONDS, SLOTS = 15, 40
 """A tick, and the ticks of ten minutes: once in that time all is looked at, whatever is known of it (MUT-30)."""
@@ -68,9 +67,8 @@ def rule_due(rule: Item, now: datetime) -> Due:
     found = condition(rule, validation.VALID_CONFIG)
     if is_deleting(rule):
         return Due.NOTHING
-    is_judged = found.get("observedGeneration") == rule["metadata"].get("generation")
     in_turn = found.get("status") != "True" and is_turn(rule["metadata"]["uid"], now)
-    return Due.NOTHING if is_judged and not in_turn else Due.RULE
+    return Due.NOTHING if validation.is_judged(rule) and not in_turn else Due.RULE
 
 
 def target_due(target: Item, world: World) -> Due:
@@ -178,8 +176,11 @@ def _job_runs(run: Item, world: World, _now: datetime, _patience: float) -> bool
 
 
 def _is_maintained(run: Item, world: World, _now: datetime, _patience: float) -> bool:
-    node = world.nodes.get(current(record_of(run)))
-    return node is not None and is_labelled(node)
+    """Whether somebody else maintains the node that is to be released."""
+    record = record_of(run)
+    name = current(record)
+    node = world.nodes.get(name)
+    return node is not None and bool(maintainers.hindrance(node, world.maintainers.get(name), record["id"]))
 
 
 def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
@@ -192,6 +193,6 @@ def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
     return run_record.seconds_since(record["nodes"][name].get("releasedAt"), now) < patience
 
 
-def needs_jobs(run: Item) -> bool:
-    """Whether it has to be known how Jobs stand to tell what it waits for."""
+def is_under_way(run: Item) -> bool:
+    """Whether it has to be known how its Jobs stand, and who maintains its node, to tell what it waits for."""
     return is_active(run) and not is_deleting(run)

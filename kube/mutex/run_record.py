@@ -6,7 +6,7 @@ lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple
@@ -18,6 +18,8 @@ from kube.paths import Object
 from kube.times import SECONDS, timestamp
 
 Record = Mapping[str, Any]
+JOB_FIELDS = ("namespace", "name", "uid", "createdAt", "endedAt", "result")
+"""What is recorded of one attempt of a Job; another attempt begins without."""
 HasCleanup = Callable[[Reference], bool]
 
 
@@ -65,9 +67,19 @@ def run_id(uid: str, number: int) -> str:
     return f"{uid}-{number}"
 
 
+def ids_under_way(runs: Iterable[Item]) -> set[str]:
+    """The ids of the runs that are under way."""
+    return {str(record_of(run).get("id")) for run in runs if is_active(run)}
+
+
 def uid_of(record: Record) -> str:
     """The uid of the run config."""
-    return str(record["id"]).rpartition("-")[0]
+    return uid_of_id(str(record["id"]))
+
+
+def uid_of_id(run_id: str) -> str:
+    """The uid of the run config of a run; "" for what is no id of a run."""
+    return run_id.rpartition("-")[0]
 
 
 def rules_of(record: Record) -> list[Reference]:
@@ -130,7 +142,7 @@ def unreleased(record: Record) -> list[str]:
 
 
 def job_entry(record: Record, node: str, due: Due) -> Mapping[str, Any]:
-    """What is known of a Job: attempt, name, uid, result; {} before it was created."""
+    """What is known of a Job: attempt and `JOB_FIELDS`; {} before it was created."""
     found: Mapping[str, Any] = (record["nodes"][node].get("jobs") or {}).get(job_key(*due)) or {}
     return found
 
@@ -220,7 +232,7 @@ def resumption(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
     node: Object = {"releasedAt": timestamp(now)} if _awaits_upgrade(record, name) else {}
     if due and record["failure"].get("job"):
         attempt = int(job_entry(record, name, due).get("attempt") or 1) + 1
-        node["jobs"] = {job_key(*due): {"attempt": attempt, "name": None, "uid": None, "result": None}}
+        node["jobs"] = {job_key(*due): {"attempt": attempt, **dict.fromkeys(JOB_FIELDS)}}
     return {**change, "nodes": {name: node}} if node else change
 
 

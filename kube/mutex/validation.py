@@ -11,6 +11,7 @@ from kube.mutex.objects import (
     Item,
     Verdict,
     canary_name,
+    condition,
     is_deleting,
     is_true,
     reference,
@@ -29,6 +30,11 @@ LONGEST_LABEL = 63
 """Bytes of a label's name behind the slash."""
 MOST_NAMED = 10
 """Nodes that a message names."""
+
+
+def is_judged(item: Item) -> bool:
+    """Whether a rule or a target was judged as it is now, valid or not."""
+    return bool(condition(item, VALID_CONFIG).get("observedGeneration") == item["metadata"].get("generation"))
 
 
 def rule_problem(rule: Item) -> str:

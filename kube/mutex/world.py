@@ -1,10 +1,11 @@
-"""What a run stands on, as it was read: rules, targets, pools, nodes, versions, Jobs. Pure."""
+"""What a run stands on, as it was read: rules, targets, pools, nodes and who maintains them, versions, Jobs. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kube.mutex.maintainers import Maintainer
 from kube.mutex.objects import Item, Reference, references
 from kube.mutex.pools import members_of_all
 from kube.paths import Object
@@ -12,7 +13,10 @@ from kube.paths import Object
 
 @dataclass(frozen=True)
 class World:
-    """Objects by name. `jobs` is by namespace and name, and of our own label; None where it was not read."""
+    """Objects by name. `jobs` is by namespace and name, and of our own label; None where it was not read.
+
+    `maintainers` is by node, of those nodes of which it was asked.
+    """
 
     rules: Mapping[Reference, Object] = field(default_factory=dict)
     targets: Mapping[Reference, Object] = field(default_factory=dict)
@@ -20,6 +24,7 @@ class World:
     nodes: Mapping[str, Object] = field(default_factory=dict)
     cluster_version: Object | None = None
     jobs: Mapping[Reference, Object] | None = None
+    maintainers: Mapping[str, Maintainer] = field(default_factory=dict)
 
     def rules_of(self, run: Item) -> list[Object]:
         """The rules that a run config names, those that are there, in its order."""

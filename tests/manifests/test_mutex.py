@@ -18,6 +18,7 @@ MAY = {
     "clusterversions": {"get"},
     "machineconfigpools": {"get", "list", "patch"},
     "events": {"create"},
+    "nodemaintenances": {"list"},
 }
 
 

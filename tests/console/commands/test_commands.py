@@ -20,15 +20,18 @@ OF_THE_JOURNAL = ["events", "deadletters"]
 """These need no cluster."""
 SERVING = ["console"]
 """What it shows is pages."""
+GROUPS = ["mutex"]
+IN_GROUPS = ["mutex status", "mutex retry"]
+"""Commands of a command."""
 
 
 def test_the_commands_are_these() -> None:
-    assert sorted(commands.commands) == sorted(NAMES + OF_THE_JOURNAL + SERVING)
+    assert sorted(commands.commands) == sorted(NAMES + OF_THE_JOURNAL + SERVING + GROUPS)
 
 
-@pytest.mark.parametrize("name", NAMES + OF_THE_JOURNAL + SERVING)
+@pytest.mark.parametrize("name", NAMES + OF_THE_JOURNAL + SERVING + IN_GROUPS)
 def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
-    result = CliRunner().invoke(commands, [name, "--help"], prog_name="kubectl maintenance")
+    result = CliRunner().invoke(commands, [*name.split(), "--help"], prog_name="kubectl maintenance")
 
     assert result.exit_code == 0
     assert f"Usage: kubectl maintenance {name}" in result.stdout
@@ -44,6 +47,8 @@ def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
     [
         ["no-such-command"],
         ["start"],
+        ["mutex", "retry"],
+        ["mutex", "status", "-o", "yaml"],
         ["start", "node-1", "--group=openshift"],
         ["start", "node-1", "--timeout=10m"],
         ["stop", "node-1", "--no-wait", "--timeout=10m"],

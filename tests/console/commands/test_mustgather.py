@@ -18,10 +18,13 @@ from console.cli import commands
 from console.operations.archive import Archive
 from console.operations.archive_contents import without_values
 from kube.maintenance.leases import lease_name
+from kube.mutex.jobs import job_path, jobs_path
+from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN_LABEL, collection
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.product import Product
+from tests.console.commands import mutexes
 from tests.console.commands.workloads import apply, budget, controlled, pod
 from tests.console.conftest import Nodes, Run
 from tests.proofs import proves
@@ -29,6 +32,7 @@ from tests.proofs import proves
 PASSWORD = "hunter-of-two-secrets"  # noqa: S105 - what must not be found
 LABELS = {"app.kubernetes.io/part-of": "node-maintenance"}
 READER = "reader"
+OURS = {"apiVersion": API_VERSION}
 
 
 def contents(file: Path) -> dict[str, bytes]:
@@ -160,6 +164,32 @@ def test_each_missing_permission_is_named_and_what_can_be_read_is_kept(
     )
     assert maintained in names(files["maintenances/nodemaintenance.medik8s.io.json"])
     assert maintained in names(files["nodes.json"])
+
+
+@proves("NMO-25")
+def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
+    run: Run, served: LocalCluster, tmp_path: Path
+) -> None:
+    """Rule, run and Job, without the values of their containers; a cluster that is no OpenShift has no pools."""
+    container = {"name": "mutex", "image": "fake", "env": [{"name": "TOKEN", "value": PASSWORD}]}
+    job = {"template": {"spec": {"containers": [container], "restartPolicy": "Never", "nodeSelector": {"no": "one"}}}}
+    door = served.door()
+    with mutexes.kinds(served):
+        mutexes.create(door, "example")
+        spec = {"jobName": "disks", "jobNamespace": NAMESPACE, "jobSpec": job}
+        door.create(collection(RULE, NAMESPACE), {**OURS, "kind": RULE, "metadata": {"name": "disks"}, "spec": spec})
+        labelled = {"name": "disks-1", "labels": {RUN_LABEL: "uid-1"}}
+        door.create(jobs_path(NAMESPACE), {"metadata": labelled, "spec": job})
+        result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"))
+        door.run(door.api.request("DELETE", job_path(NAMESPACE, "disks-1")))
+    assert result.exit_code == 0, result.output
+    files = contents(tmp_path / "case.tar.gz")
+    assert names(files["mutex/mutexrunconfigs.json"]) == ["example"]
+    assert names(files["mutex/mutexrules.json"]) == ["disks"]
+    assert names(files["mutex/jobs.json"]) == ["disks-1"]
+    assert [name for name, content in files.items() if PASSWORD.encode() in content] == []
+    absent = json.loads(files["index.json"])["notInstalled"]
+    assert "list machineconfigpools.machineconfiguration.openshift.io" in absent
 
 
 def test_without_any_right_everything_is_named(served: LocalCluster, tmp_path: Path) -> None:

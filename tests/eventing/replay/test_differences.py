@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from eventing import events
 from eventing.journal.entries import Attempt, Structured
 from eventing.replay.again import Answer
-from eventing.replay.changes import MAINTENANCE, NO_CHANGES, NODE, POD, Change, Changes, RecordedObject
+from eventing.replay.changes import MAINTENANCE, NO_CHANGES, NODE, POD, Change, Changes, RecordedObject, Standing
 from eventing.replay.differences import Difference, compare
 
 AT = datetime(2026, 1, 2, tzinfo=timezone.utc)
@@ -250,3 +250,50 @@ def test_what_is_gone_is_explained_and_nothing_else(then: list[str], gone: set[s
 
     assert {difference.field[-2] for difference in found if difference.explained} == set(then) & gone
     assert {difference.field[-2] for difference in found if not difference.explained} == set(then) - gone
+
+
+RUN_1 = RecordedObject("mutexrunconfig", "ns/run", "uid-r", "")
+
+
+def of_run(kind: str, node: str = "", **more: Any) -> Structured:
+    """An answer about a run of the upgrade mutex."""
+    about = {"run": "uid-r", "subject": "run", **({"node": node, "partitionkey": node} if node else {})}
+    data = {"run": {"name": "run", "uid": "uid-r"}, **({"node": node} if node else {})}
+    return {"type": kind, "id": "1", "source": "s", **about, **more, "data": data}
+
+
+def amid(standing: Standing, function: str, then: list[Structured], now: list[Structured]) -> list[tuple[str, bool]]:
+    """The differences when the run is there, and how far it is."""
+    attempt = Attempt("s", "e-1", function, AT, 0.1, 200, tuple(then))
+    changes = Changes({}, {"uid-r": standing})
+    return explained_fields(compare(attempt, Answer(function, 200, 0.2, tuple(now)), changes))
+
+
+def test_a_run_that_has_gone_on_explains_another_answer() -> None:
+    """X-2: it waits for something else now, and another node is at work."""
+    later = Standing("node.cleared", "n2")
+    assert amid(later, "pause-pools", [of_run(events.POOLS_PAUSED)], []) == [("answer", True)]
+    assert amid(later, "run-job", [], [of_run(events.NODE_CLEARED, "n2")]) == [("answer", True)]
+    both = [of_run(events.NODE_CLEARED, "n1")], [of_run(events.NODE_CLEARED, "n2")]
+    assert amid(later, "run-job", *both) == [("node", True), ("partitionkey", True), ("data.node", True)]
+    assert amid(later, "resync-runs", [of_run(events.NODE_CLEARED, "n2")], []) == [("answer", True)]
+
+
+def test_a_run_that_stands_where_it_stood_explains_nothing() -> None:
+    """X-2: the same step has to answer the same."""
+    still = Standing("pools.paused", "n1")
+    assert amid(still, "pause-pools", [of_run(events.POOLS_PAUSED)], []) == [("answer", False)]
+    assert amid(still, "run-job", [], [of_run(events.NODE_CLEARED, "n1")]) == [("answer", False)]
+    both = [of_run(events.NODE_CLEARED, "n1")], [of_run(events.NODE_CLEARED, "n2")]
+    assert not any(explained for _, explained in amid(still, "run-job", *both))
+
+
+@pytest.mark.parametrize("change", [Change.DELETED, Change.REPLACED, Change.TERMINATING])
+def test_a_run_that_is_gone_explains_silence_and_nothing_else(change: Change) -> None:
+    """X-2: nothing is answered about it."""
+    gone = {RUN_1: change}
+    assert explained_fields(differences("pause-pools", [of_run(events.POOLS_PAUSED)], [], gone)) == [("answer", True)]
+    other = [of_run(events.POOLS_CLAIMED)]
+    assert explained_fields(differences("pause-pools", [of_run(events.POOLS_PAUSED)], other, gone)) == [
+        ("answer", False)
+    ]

@@ -12,6 +12,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.events import Reference
+from functions.mutex import resync_runs
 from kube.door.api_errors import NotFound
 from kube.door.sync_client import Cluster
 from kube.mutex import jobs, pools
@@ -32,7 +33,7 @@ from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import NODES, node_path
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.hints import resource
+from tests.functions.hints import resource, tick
 from tests.openshift import FakeCvo, pool
 from tests.waiting import until, wait_for
 from tests.workload import Audit, Workload
@@ -40,6 +41,8 @@ from tests.workload import Audit, Workload
 OLD, NEW = "4.15.9", "4.16.4"
 BEFORE_JOBS = ("check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes", "edit-pools")
 NUMBERS = itertools.count(1)
+READ = (*(collection(kind) for kind in (RULE, TARGET, RUN)), pools.POOLS, NODES, "/apis/batch/v1/jobs")
+"""What a tick lists."""
 CONTAINER: Object = {"name": "mutex", "image": "fake"}
 
 
@@ -146,6 +149,11 @@ class Upgrade:
         assert reply.get_type() == events.NODE_CLEARED
         assert self.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
         return self.nodes[0]
+
+    def told_by_a_tick(self) -> list[BaseCloudEvent]:
+        """What a tick answers, once the API server's cache, which it reads, has all that was written."""
+        self.admin.together(*(self.admin.api.list(where) for where in READ))  # which waits until the cache has it
+        return resync_runs.resync_runs(tick(), self.functions.clusters["resync-runs"])
 
     def clear(self) -> None:
         """Take everything away."""

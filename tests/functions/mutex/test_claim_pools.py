@@ -7,6 +7,8 @@ from kube.mutex import pools
 from kube.mutex.objects import RUN, condition, has_finalizer
 from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import node_path
+from tests.faults import SILENCE, Faults
+from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import OLD, Upgrade
 from tests.proofs import proves
 
@@ -75,3 +77,16 @@ def test_a_second_event_claims_nothing_anew(upgrade: Upgrade) -> None:
     before = upgrade.again(upgrade.run)["metadata"]["resourceVersion"]
     assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == events.POOLS_CLAIMED
     assert upgrade.again(upgrade.run)["metadata"]["resourceVersion"] == before
+
+
+@proves("MUT-44")
+def test_who_has_claimed_a_pool_is_among_the_runs_that_are_read(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """Runs are asked for once the pools are known: one that claimed since has not been taken for one that is gone."""
+    upgrade.judge()
+    found = upgrade.through("check-run", "detect-upgrade")
+    faults.spoil(lambda request: SILENCE if request == "list machineconfigpools 1" else None)
+    assert spoiled.post("claim-pools", found).status_code == 503
+    assert (faults.seen["list machineconfigpools"], faults.seen["list mutexrunconfigs"]) == (1, 0)
+    faults.speak_again()

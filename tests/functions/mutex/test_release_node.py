@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from eventing import events
+from kube.maintenance.objects import REQUESTER
 from kube.mutex import pools
 from kube.mutex.node_labels import is_released
-from kube.mutex.objects import condition
+from kube.mutex.objects import RUN_LABEL, condition
 from kube.nodes import LABEL
 from tests.functions.mutex.conftest import Upgrade
 from tests.proofs import proves
-from tests.workload import Audit
+from tests.workload import Audit, Workload
 
 
 @proves("MUT-43", "MUT-44")
@@ -48,14 +49,37 @@ def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -
     assert not is_released(upgrade.node(upgrade.nodes[0]))
 
 
-def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade) -> None:
-    """The condition says what it waits for."""
+@proves("MUT-44")
+def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade, work: Workload) -> None:
+    """The condition names the maintenance and who asked for it; of another run it is somebody else's, too."""
+    ready(upgrade)
+    labels = {RUN_LABEL: f"{upgrade.status()['record']['id']}0"}
+    maintenance = work.maintenance(upgrade.nodes[0], annotations={REQUESTER: "alice"}, labels=labels)
+    upgrade.functions.chain(maintenance, "begin", "cordon")
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    said = condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]
+    assert f"by NodeMaintenance {maintenance['metadata']['name']}, asked for by alice, and is released when" in said
+    upgrade.label(upgrade.nodes[0], {LABEL: None})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+
+
+@proves("MUT-44")
+def test_a_node_that_a_maintenance_left_waits_until_it_is_given_back(upgrade: Upgrade) -> None:
+    """Whose it was nobody knows any more."""
     ready(upgrade)
     upgrade.label(upgrade.nodes[0], {LABEL: "somebody"})
     assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
-    assert "under maintenance" in condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]
-    upgrade.label(upgrade.nodes[0], {LABEL: None})
+    assert "a maintenance that is gone" in condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]
+
+
+@proves("MUT-44")
+def test_a_maintenance_by_a_job_of_the_run_itself_is_not_waited_for(upgrade: Upgrade, work: Workload) -> None:
+    """It drains the node before the upgrade: to wait for its end would be to wait for ever."""
+    ready(upgrade)
+    maintenance = work.maintenance(upgrade.nodes[0], labels={RUN_LABEL: upgrade.status()["record"]["id"]})
+    upgrade.functions.chain(maintenance, "begin", "cordon")
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+    assert is_released(upgrade.node(upgrade.nodes[0]))
 
 
 def ready(upgrade: Upgrade) -> None:

@@ -6,9 +6,11 @@ import pytest
 
 from eventing import events
 from kube.mutex.node_labels import is_released, run_of
-from kube.mutex.objects import has_finalizer, path
+from kube.mutex.objects import RUN_LABEL, has_finalizer, path
 from kube.mutex.pools import claimed_by, pool_path
 from kube.paths import Object
+from tests.faults import Faults
+from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
 
@@ -74,3 +76,75 @@ def test_a_pool_that_lost_its_claim_is_given_back_too(upgrade: Upgrade) -> None:
     assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
 
     assert spec(upgrade) == upgrade.before
+
+
+@proves("MUT-44", "X-2")
+def test_a_late_event_does_not_write_over_the_next_claim(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
+    """Between its two readings the run config claims its pools anew: they are its next run's."""
+    upgrade.judge()
+    found = upgrade.through("check-run", "detect-upgrade")
+    asked: list[str] = []
+
+    def claims_before_the_second(request: str) -> None:
+        asked.append(request)
+        if len(asked) == 2:
+            assert upgrade.functions.answer("claim-pools", found) is not None
+
+    faults.spoil(claims_before_the_second)
+    assert spoiled.post("restore-pools", upgrade.said(events.RUN_ENDED)).status_code == 204
+    faults.speak_again()
+
+    assert len(asked) >= 2
+    assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {upgrade.run["metadata"]["uid"]}
+    assert "finishedAt" not in upgrade.status()["record"]
+
+
+@proves("MUT-34", "MUT-51")
+def test_a_run_that_never_began_leaves_an_administrators_pause(upgrade: Upgrade) -> None:
+    """The one before is finished; of the next one there are only claims, and nobody paused for it."""
+    upgrade.start()
+    done = {name: {"cleanedAt": "2026-01-01T00:00:00Z"} for name in upgrade.nodes}
+    upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": {"nodes": done}}})
+    assert upgrade.answer("restore-pools", events.RUN_COMPLETED) == events.RUN_FINISHED
+    claim = {"annotations": {RUN_LABEL: upgrade.run["metadata"]["uid"]}}
+    upgrade.admin.patch(pool_path("blue"), {"metadata": claim, "spec": {"paused": True}})
+
+    assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
+
+    assert upgrade.pool("blue")["spec"]["paused"] is True
+    assert claimed_by(upgrade.pool("blue")) == ""
+
+
+@proves("MUT-49", "MUT-51", "X-3")
+def test_what_was_labelled_too_late_is_given_back_by_a_tick(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """The run is deleted and everything given back while the patches of its labels are on their way."""
+    upgrade.judge()
+    paused = upgrade.through(*BEFORE_JOBS[:4])
+
+    def ends_before_the_first_label(request: str) -> None:
+        if request == "patch nodes 1":
+            upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
+            assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
+
+    faults.spoil(ends_before_the_first_label)
+    spoiled.post("label-nodes", paused)
+    faults.speak_again()
+    assert {run_of(upgrade.node(name)) for name in upgrade.nodes} == {f"{upgrade.run['metadata']['uid']}-1"}
+
+    ended = [reply for reply in upgrade.told_by_a_tick() if reply.get_type() == events.RUN_ENDED]
+    assert sorted(str(reply.get_extension("node")) for reply in ended) == upgrade.nodes
+    for reply in ended:
+        assert upgrade.functions.answer("restore-pools", reply) is None
+    assert all(is_released(upgrade.node(name)) and not run_of(upgrade.node(name)) for name in upgrade.nodes)
+    assert events.RUN_ENDED not in {reply.get_type() for reply in upgrade.told_by_a_tick()}
+
+
+@proves("MUT-44", "X-2")
+def test_a_node_of_a_run_under_way_keeps_its_labels_whatever_an_event_says(upgrade: Upgrade) -> None:
+    """A tick may have read the runs before it began."""
+    upgrade.start()
+    said = events.event(events.RUN_ENDED, "test", events.Reference.of(upgrade.run), upgrade.nodes[0])
+    assert upgrade.functions.answer("restore-pools", said) is None
+    assert not is_released(upgrade.node(upgrade.nodes[0]))

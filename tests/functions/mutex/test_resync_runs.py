@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
+from eventing.events import Reference
 from functions.mutex import resync_runs
-from kube.door.sync_client import Cluster
-from kube.mutex.objects import RULE, RUN, TARGET, collection
-from kube.mutex.pools import POOLS
-from kube.nodes import NODES
-from tests.functions.hints import tick
+from kube.maintenance.objects import path as maintenance_path
+from kube.mutex.objects import RUN_LABEL
+from kube.nodes import LABEL
+from tests.functions.hints import resource, tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
+from tests.functions.serving.test_looks import PATIENCE, Gated
 from tests.proofs import proves
-from tests.workload import Audit
+from tests.workload import Audit, Workload
 
-READ = (*(collection(kind) for kind in (RULE, TARGET, RUN)), POOLS, NODES, "/apis/batch/v1/jobs")
 LOST = dict(
     zip(
         BEFORE_JOBS[2:],
@@ -27,11 +27,8 @@ LOST = dict(
 
 
 def said(upgrade: Upgrade) -> list[str]:
-    """The types that a tick answers with, once the API server's cache, which it reads, has all that was written."""
-    admin = upgrade.admin
-    admin.together(*(admin.api.list(path) for path in READ))  # of the newest state: answered when the cache has it
-    door: Cluster = upgrade.functions.clusters["resync-runs"]
-    return [reply.get_type() for reply in resync_runs.resync_runs(tick(), door)]
+    """The types that a tick answers with."""
+    return [reply.get_type() for reply in upgrade.told_by_a_tick()]
 
 
 @proves("X-3", "MUT-30")
@@ -84,6 +81,38 @@ def test_a_target_whose_nodes_are_others_is_found(upgrade: Upgrade) -> None:
 
 
 def test_a_cluster_without_our_kinds_waits_for_nothing(upgrade: Upgrade) -> None:
-    """Design rule 10: three lists, no event."""
+    """Design rule 10: four lists, no event."""
     upgrade.clear()
     assert said(upgrade) == []
+
+
+@proves("X-3")
+def test_a_node_is_released_by_the_next_tick_once_nobody_else_maintains_it(upgrade: Upgrade, work: Workload) -> None:
+    """While somebody does nothing is said; a maintenance by a Job of the run itself is nobody else's."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    upgrade.end(upgrade.jobs()[-1])
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEARED
+    own, name = upgrade.status()["record"]["id"], upgrade.nodes[0]
+    maintenance = work.maintenance(name)
+    upgrade.functions.chain(maintenance, "begin", "cordon")
+    assert events.NODE_CLEARED not in said(upgrade)
+    upgrade.admin.patch(maintenance_path(maintenance), {"metadata": {"labels": {RUN_LABEL: own}}})
+    assert events.NODE_CLEARED in said(upgrade)
+    upgrade.admin.patch(maintenance_path(maintenance), {"metadata": {"labels": None}})
+    assert events.NODE_CLEARED not in said(upgrade)
+    upgrade.label(name, {LABEL: None})
+    assert events.NODE_CLEARED in said(upgrade)
+
+
+def test_what_comes_amid_a_tick_takes_nothing_from_its_answer(upgrade: Upgrade) -> None:
+    """A pool changes while a tick looks: it has a look of its own, which says less than the tick's."""
+    gated = Gated(resync_runs.LOOKING)
+    answer = gated.post(tick())
+    gated.await_look()
+    hint = gated.post(resource(events.REFERENCE_UPDATED, upgrade.pool("blue"), "MachineConfigPool"))
+    gated.await_look()
+    gated.end_look(lambda _event: [])
+    assert hint.result(PATIENCE) == []
+    gated.end_look(lambda event: [events.event(events.RULE_FOUND, "resync-runs", Reference.of(upgrade.rule))], 0)
+    assert [reply.get_type() for reply in answer.result(PATIENCE)] == [events.RULE_FOUND]

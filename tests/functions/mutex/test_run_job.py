@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eventing import events
 from kube.mutex.jobs import jobs_path
-from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, path_of
+from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, path, path_of
 from kube.paths import Object
 from tests.functions.mutex.conftest import CONTAINER, Upgrade, job_spec, rule_spec
 from tests.proofs import proves
@@ -33,7 +33,7 @@ def test_each_job_is_created_once_however_often_it_is_asked_for(upgrade: Upgrade
 
 
 @proves("MUT-41")
-def test_a_job_is_its_rules_and_is_told_of_node_and_rule(upgrade: Upgrade) -> None:
+def test_a_job_is_its_rules_and_is_told_of_node_rule_and_run(upgrade: Upgrade) -> None:
     """Own variables and affinity stay beside ours, which win; command and arguments are untouched."""
     own = {"name": "NODE_NAME", "value": "mine"}, {"name": "OTHER", "value": "kept"}
     container = {**CONTAINER, "command": ["sleep"], "args": ["30"], "env": list(own)}
@@ -46,7 +46,7 @@ def test_a_job_is_its_rules_and_is_told_of_node_and_rule(upgrade: Upgrade) -> No
     upgrade.answer("run-job", events.POOLS_EDITED)
     (job,) = upgrade.jobs()
     first, second = pod_of(job)["containers"]
-    ours = {"NODE_NAME": upgrade.nodes[0], "MUTEX_RULE": "only"}
+    ours = {"NODE_NAME": upgrade.nodes[0], "MUTEX_RULE": "only", "MUTEX_RUN": upgrade.status()["record"]["id"]}
     assert {each["name"]: each["value"] for each in first["env"]} == {**ours, "OTHER": "kept"}
     assert {each["name"]: each["value"] for each in second["env"]} == ours
     assert (first["command"], first["args"]) == (["sleep"], ["30"])
@@ -89,7 +89,7 @@ def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade
     upgrade.answer("run-job", events.NODE_UPGRADED)
     job = upgrade.jobs()[-1]
     assert job["metadata"]["name"].startswith("cleanup-only-")
-    assert {each["name"] for each in pod_of(job)["containers"][0]["env"]} == {"NODE_NAME", "MUTEX_RULE"}
+    assert {each["name"] for each in pod_of(job)["containers"][0]["env"]} == {"NODE_NAME", "MUTEX_RULE", "MUTEX_RUN"}
     assert upgrade.status()["record"]["released"] == name
     upgrade.end(job)
     assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEANED
@@ -97,3 +97,19 @@ def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade
     assert "nodemaintenance.dev/mutex-run" not in upgrade.node(name)["metadata"]["labels"]
     upgrade.answer("run-job", events.NODE_CLEANED)
     assert len(upgrade.jobs()) == 3
+
+
+@proves("MUT-46", "MUT-51")
+def test_a_rule_that_is_away_for_a_moment_has_its_cleanup_job_waited_for(upgrade: Upgrade) -> None:
+    """Whether it has one nobody knows meanwhile: the node is not done before it is back."""
+    name = upgrade.release()
+    upgrade.label(name, {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
+    upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
+    assert upgrade.answer("run-job", events.NODE_UPGRADED) == ""
+    assert "cleanedAt" not in upgrade.status()["record"]["nodes"][name]
+    assert len(upgrade.jobs()) == 1
+
+    upgrade.rule = upgrade.create(RULE, "only", rule_spec())
+    assert upgrade.answer("run-job", events.JOB_DUE) == ""
+    assert upgrade.jobs()[-1]["metadata"]["name"].startswith("cleanup-only-")

@@ -15,7 +15,7 @@ from eventing.events import Reference
 from functions.app import FUNCTIONS
 from functions.data import data_of
 from functions.failures import Failed, Retry
-from functions.hints import Replies
+from functions.hints import Looking, Replies
 from functions.maintenance import guard, resync
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.subject import failed
@@ -43,8 +43,9 @@ def evicted(event: BaseCloudEvent, *pods: str, of: Reference = FIRST) -> Replies
 class Gated:
     """A step whose every look waits for the test, which says what comes of it."""
 
-    def __init__(self) -> None:
-        self.function = Function("evict", self._step, (), (), fail=failed, looks=Looks(LookingAtPods()))
+    def __init__(self, looking: Looking | None = None) -> None:
+        looks = Looks(looking or LookingAtPods())
+        self.function = Function("evict", self._step, (), (), fail=failed, looks=looks)
         self.seen: list[BaseCloudEvent] = []
         self._began = threading.Semaphore(0)
         self._outcomes: list[Future[Callable[[BaseCloudEvent], Replies]]] = []
@@ -72,8 +73,8 @@ class Gated:
         self.await_look()
         return answer
 
-    def end_look(self, outcome: Callable[[BaseCloudEvent], Replies]) -> None:
-        self._outcomes[-1].set_result(outcome)
+    def end_look(self, outcome: Callable[[BaseCloudEvent], Replies], number: int = -1) -> None:
+        self._outcomes[number].set_result(outcome)
 
 
 @pytest.fixture
