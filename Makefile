@@ -3,7 +3,8 @@
 NODES ?= 3
 CONTROL_PLANES ?= 0
 DELIVERY ?= local
-ADMISSION ?= on
+WINGS ?= maintenance,admission,certificates
+ACTORS ?= off
 ARGS ?=
 WORKERS ?= 2
 OVERLAY ?= knative
@@ -89,8 +90,8 @@ screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots an
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
 
-up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq ADMISSION=on or off
-	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --admission $(ADMISSION)
+up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates,mutex ACTORS=on plays OpenShift for mutex
+	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --wings '$(WINGS)' --actors $(ACTORS)
 
 # Nothing is set up first: what this prints is evaluated.
 env: ## print the export lines of the cluster that is up, quietly with make -s, for eval
