@@ -42,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check checked e2e fuzz mutants screenshots requirements up env status down deploy cluster-functest container-build \
+.PHONY: help demo demo-mutex test check checked e2e fuzz mutants screenshots requirements up env status down deploy cluster-functest container-build \
   container-push container-build-and-push-community bench chaos performance lint build clean needs
 
 help: ## show this list
@@ -51,6 +51,9 @@ help: ## show this list
 
 demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
+
+demo-mutex: $(STAMP) ## upgrade four workers of an OpenShift that is played, one by one with Jobs, and watch
+	@$(BIN)/python -m localcluster.demo.upgrade $(ARGS)
 
 # The build comes first by itself, since pytest would hide its progress.
 test: $(STAMP) ## run the tests, WORKERS=2 side by side (0: one by one); ARGS="-k cordon" goes to pytest
