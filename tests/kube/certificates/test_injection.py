@@ -46,7 +46,7 @@ def test_rules_that_were_taken_off_are_due() -> None:
 
 def written_by(*managers: str) -> list[Object]:
     """The `managedFields` of a configuration to whose webhook `hook` these have written rules."""
-    fields = {"f:webhooks": {'k:{"name":"hook"}': {"f:rules": {}}}}
+    fields: Object = {"f:webhooks": {'k:{"name":"hook"}': {"f:rules": {}}}}
     return [{"manager": manager, "fieldsV1": fields} for manager in managers]
 
 
