@@ -3,7 +3,8 @@
 NODES ?= 3
 CONTROL_PLANES ?= 0
 DELIVERY ?= local
-ADMISSION ?= on
+WINGS ?= maintenance,admission,certificates
+ACTORS ?= off
 ARGS ?=
 WORKERS ?= 2
 OVERLAY ?= knative
@@ -41,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check checked e2e fuzz mutants screenshots requirements up env status down deploy cluster-functest container-build \
+.PHONY: help demo demo-mutex test check checked e2e fuzz mutants screenshots requirements up env status down deploy cluster-functest container-build \
   container-push container-build-and-push-community bench chaos performance lint build clean needs
 
 help: ## show this list
@@ -50,6 +51,9 @@ help: ## show this list
 
 demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
+
+demo-mutex: $(STAMP) ## upgrade four workers of an OpenShift that is played, one by one with Jobs, and watch
+	@$(BIN)/python -m localcluster.demo.upgrade $(ARGS)
 
 # The build comes first by itself, since pytest would hide its progress.
 test: $(STAMP) ## run the tests, WORKERS=2 side by side (0: one by one); ARGS="-k cordon" goes to pytest
@@ -89,8 +93,8 @@ screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots an
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
 
-up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq ADMISSION=on or off
-	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --admission $(ADMISSION)
+up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates,mutex ACTORS=on plays OpenShift for mutex
+	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --wings '$(WINGS)' --actors $(ACTORS)
 
 # Nothing is set up first: what this prints is evaluated.
 env: ## print the export lines of the cluster that is up, quietly with make -s, for eval

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from localcluster.trouble import LocalClusterError
-from localcluster.up import folder
+from localcluster.up import folder, wish
+from localcluster.wings import choice
 
 directory_option = click.option(
     "--directory",
@@ -25,15 +26,6 @@ delivery_option = click.option(
     show_default=True,
     metavar="NAME",
     help="What carries the events: local, knative or rabbitmq.",
-)
-
-
-admission_option = click.option(
-    "--admission",
-    type=click.Choice(["on", "off"]),
-    default="on",
-    show_default=True,
-    help="Whether the API server asks our webhook.",
 )
 
 
@@ -53,16 +45,29 @@ def main() -> None:
     help="How many of them are control-plane nodes: labelled and tainted so.",
 )
 @delivery_option
-@admission_option
-def up(directory: Path, nodes: int, control_planes: int, delivery: str, admission: str) -> None:
+@click.option(
+    "--wings",
+    default=",".join(choice.DEFAULT),
+    show_default=True,
+    metavar="NAMES",
+    help=f"What is installed, of {', '.join(choice.KNOWN)}.",
+)
+@click.option(
+    "--actors",
+    type=click.Choice(["on", "off"]),
+    default="off",
+    show_default=True,
+    help="Whether what a wing stands on is played, as OpenShift for the mutex.",
+)
+def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: str, actors: str) -> None:
     """Start a cluster and the product; return when both are ready."""
-    if control_planes >= nodes:
-        raise LocalClusterError(f"CONTROL_PLANES={control_planes} leaves none of NODES={nodes} for pods: raise NODES")
+    wanted = wish.Wish(nodes, control_planes, delivery, choice.chosen(wings), actors == "on")
+    wanted.check()
     if not folder.running(directory):
-        print(f"starting a cluster: NODES={nodes} DELIVERY={delivery}", flush=True)
+        print(f"starting a cluster: NODES={nodes} {wanted.title()}", flush=True)
     from localcluster.up import start
 
-    start.up(directory, nodes, delivery, admission, control_planes)
+    start.up(directory, wanted)
 
 
 @main.command()
@@ -102,15 +107,12 @@ def build_command(delivery: str) -> None:
 
 @main.command(hidden=True)
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.argument("nodes", type=int)
-@click.argument("delivery")
-@click.argument("admission")
-@click.argument("control_planes", type=int)
-def supervise(directory: Path, nodes: int, delivery: str, admission: str, control_planes: int) -> None:
+@click.argument("wanted")
+def supervise(directory: Path, wanted: str) -> None:
     """Own the servers until SIGTERM; `up` starts this."""
     from localcluster.up import supervisor
 
-    supervisor.supervise(directory, nodes, delivery, admission=admission == "on", control_planes=control_planes)
+    supervisor.supervise(directory, wish.read(wanted))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from localcluster import build
 from localcluster.build import Toolset
 from localcluster.processes import Server
 from localcluster.trouble import LocalClusterError
+from localcluster.wings.choice import CERTIFICATES, DEFAULT, MUTEX, Wings
 
 if TYPE_CHECKING:
     from localcluster.cluster import LocalCluster
@@ -48,21 +49,25 @@ class Delivery:
     """One engine that carries the events.
 
     Attributes:
-        open: installs the product on a cluster and gives it, not started; entered, it is ready.
+        install: installs these wings on a cluster and gives the product, not started; entered, it is ready.
         tools: what is built for it beside the Kubernetes servers.
         flags: what its API server gets beside the usual.
         check: raises what a person has to mend before anything is started.
     """
 
-    open: Callable[[LocalCluster, Path], AbstractContextManager[Running]]
+    install: Callable[[LocalCluster, Path, Wings], AbstractContextManager[Running]]
     tools: tuple[Toolset, ...] = ()
     flags: tuple[str, ...] = ()
     check: Callable[[], None] = lambda: None
 
-    def build(self) -> None:
-        """Build what is not built yet."""
+    def build(self, wings: Wings = DEFAULT) -> None:
+        """Build what is not built yet, and fetch what these wings stand on."""
         for tools in (build.KUBERNETES, *self.tools):
             build.servers(tools)
+        if MUTEX in wings:
+            from localcluster.openshift import crds
+
+            crds.files()
 
     def cluster(self, directory: Path, nodes: int) -> LocalCluster:
         """Give a cluster that this engine can work on."""
@@ -70,15 +75,26 @@ class Delivery:
 
         return LocalCluster(directory, nodes, flags=self.flags)
 
+    def open(self, cluster: LocalCluster, directory: Path, wings: Wings = DEFAULT) -> AbstractContextManager[Running]:
+        """Install the product with these wings, before it what they stand on; gives it, not started."""
+        if MUTEX in wings:
+            from localcluster.openshift import crds
+
+            crds.install(cluster)
+        return self.install(cluster, directory, wings)
+
 
 def _local() -> Delivery:
-    def opened(cluster: LocalCluster, directory: Path) -> Product:
+    def installed(cluster: LocalCluster, directory: Path, wings: Wings) -> Product:
         from localcluster import product
 
-        product.install(cluster)
-        return product.Product(cluster, directory, flow=(*product.FLOW, product.CERTIFICATES))
+        product.install(cluster, mutex=MUTEX in wings)
+        more = {CERTIFICATES: product.CERTIFICATES, MUTEX: product.MUTEX / "eventing.yaml"}
+        return product.Product(
+            cluster, directory, flow=(*product.FLOW, *(more[wing] for wing in more if wing in wings))
+        )
 
-    return Delivery(opened)
+    return Delivery(installed)
 
 
 def _knative() -> Delivery:
@@ -91,14 +107,14 @@ def _knative() -> Delivery:
 def _rabbitmq() -> Delivery:
     from localcluster.rabbitmq import server
 
-    def opened(cluster: LocalCluster, directory: Path) -> RabbitProduct:
+    def installed(cluster: LocalCluster, directory: Path, wings: Wings) -> RabbitProduct:
         from localcluster import product
         from localcluster.rabbitmq.product import RabbitProduct
 
-        product.install(cluster, v1alpha1=True)
-        return RabbitProduct(cluster, directory)
+        product.install(cluster, v1alpha1=True, mutex=MUTEX in wings)
+        return RabbitProduct(cluster, directory, wings)
 
-    return Delivery(opened, (build.RABBITMQ,), check=server.check)
+    return Delivery(installed, (build.RABBITMQ,), check=server.check)
 
 
 DELIVERIES = {"local": _local, "knative": _knative, "rabbitmq": _rabbitmq}

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import yaml
 
 from localcluster.cluster import LocalCluster
-from localcluster.functions import FunctionProcesses
+from localcluster.functions import FunctionProcesses, served
 from localcluster.processes import Server, Startable, kill_all, start_saying
+from localcluster.wings.choice import Wings
 
 WATCHING = "Starting in resilient mode"
 """What the adapter of an ApiServerSource says in its log when it is at work."""
@@ -39,19 +40,19 @@ class DataPlane(Protocol):
 class EngineProduct(Startable):
     """The product on an engine: each part can be killed and started again by its name.
 
-    In: a cluster, a folder for logs and the journal, and where the broker takes events.
+    In: a cluster, a folder for logs and the journal, where the broker takes events, and the wings.
     A subclass gives `planes`, fills `adapters`, and says how it is brought up and how Triggers are routed.
     """
 
     planes: DataPlane
 
-    def __init__(self, cluster: LocalCluster, directory: Path, broker_url: str) -> None:
+    def __init__(self, cluster: LocalCluster, directory: Path, broker_url: str, wings: Wings) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._cluster, self._directory = cluster, directory
         self.broker_url = broker_url
         self.functions_url = ""
         self.journal = directory / "journal.db"
-        self._functions = FunctionProcesses(cluster, directory, broker_url, self.journal)
+        self._functions = FunctionProcesses(cluster, directory, broker_url, self.journal, served(wings))
         self.adapters: dict[str, Server] = {}
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,19 @@ from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
+from localcluster.wings.choice import DEFAULT, KNOWN, Wings
 
 SECONDS = 60
-SERVED = tuple(name for name, function in FUNCTIONS.items() if ".mutex." not in function.step.__module__)
-"""Those that the overlays install; the upgrade mutex is in none."""
+
+
+def served(wings: Wings) -> tuple[str, ...]:
+    """Give the functions of these wings, and what is nobody's."""
+    out = [f"functions.{wing}." for wing in KNOWN if wing not in wings]
+    return tuple(name for name, each in FUNCTIONS.items() if not each.step.__module__.startswith(tuple(out)))
+
+
+SERVED = served(DEFAULT)
+"""Those that the overlays install."""
 IDENTITY = "functions.token"
 """The file of the token that the SinkBinding `functions` has, where Knative asks who sends."""
 
@@ -26,13 +35,16 @@ IDENTITY = "functions.token"
 class FunctionProcesses:
     """Knows the address of each function, and starts and ends its process.
 
-    In: a cluster, a folder for logs, where events are sent, and the journal's file. The accounts have to be there when
-    a function is first started; `asking`, if set by then, is what it asks in the place of the API server.
+    In: a cluster, a folder for logs, where events are sent, the journal's file, and the functions' names. The accounts
+    have to be there when a function is first started; `asking`, if set by then, is what it asks in the place of the API
+    server.
     """
 
-    def __init__(self, cluster: LocalCluster, directory: Path, sink: str, journal: Path) -> None:
+    def __init__(
+        self, cluster: LocalCluster, directory: Path, sink: str, journal: Path, names: Sequence[str] = SERVED
+    ) -> None:
         self._cluster, self._directory = cluster, directory
-        self._ports = {name: free_port() for name in SERVED}
+        self._ports = {name: free_port() for name in names}
         key = access.signing_key(cluster.directory)
         self._wiring = Wiring(sink, str(journal), self.url("record"), key, str(directory / IDENTITY))
         self.servers: dict[str, Server] = {}
@@ -44,7 +56,7 @@ class FunctionProcesses:
 
     def launch(self, *names: str) -> None:
         """Start these functions, all if none is named, and do not wait for them."""
-        for name in names or SERVED:
+        for name in names or self._ports:
             if name not in self.servers:
                 self.servers[name] = self._server(name)
             self.servers[name].start()
@@ -52,7 +64,7 @@ class FunctionProcesses:
     def start(self, *names: str) -> None:
         """Start these functions, all if none is named; return when they answer and reach the API server."""
         self.launch(*names)
-        for name in names or SERVED:
+        for name in names or self._ports:
             await_ready(name, partial(is_ready, self.url(name)), [self.servers[name]], SECONDS)
 
     def kill(self, *names: str) -> None:

@@ -2,7 +2,8 @@
 
 fake-mco upgrades a node that belongs to a pool which is not paused: after a moment it writes the version label. As the
 real one it takes a node's custom pool before the pool `worker`, and never upgrades one whose pool is paused. A new
-version has to be rendered first, which takes minutes there: meanwhile the pools are paused.
+version that the control plane has reached has to be rendered first, which takes minutes there: meanwhile the pools are
+paused. `tests.actors` has both as processes.
 """
 
 from __future__ import annotations
@@ -53,15 +54,16 @@ class FakeCvo:
             "spec": {"clusterID": "00000000-0000-4000-8000-000000000000"},
         }
         self._admin.create(CLUSTER_VERSIONS, body)
-        self._write(version, "Completed")
+        self.write(version, "Completed")
 
     def want(self, version: str, state: str = "Completed", reached: str = "") -> None:
         """Have `version` wanted, and the control plane at it, or on its way with `state` Partial."""
         wanted = {"desiredUpdate": {"version": version} if version else None}
         self._admin.patch(f"{CLUSTER_VERSIONS}/version", {"spec": wanted})
-        self._write(reached or version, state)
+        self.write(reached or version, state)
 
-    def _write(self, version: str, state: str) -> None:
+    def write(self, version: str, state: str) -> None:
+        """Say that the control plane is at this version, or on its way."""
         newest = {"state": state, "version": version, "image": IMAGE, "startedTime": NEVER, "verified": True}
         done = NEVER if state == "Completed" else None
         status = {
@@ -110,7 +112,7 @@ class FakeMco:
                 self.trouble.append(error.message)
 
     def _look(self) -> None:
-        wanted = self._admin.get(f"{CLUSTER_VERSIONS}/version")["spec"].get("desiredUpdate", {}).get("version")
+        wanted = reached(self._admin.get(f"{CLUSTER_VERSIONS}/version"))
         if not wanted or time.monotonic() < self._rendered.setdefault(wanted, time.monotonic() + RENDERING_SECONDS):
             return
         pools = self._admin.list(POOLS, version="0")["items"]
@@ -122,6 +124,13 @@ class FakeMco:
             if upgrades(live, pools):
                 self._admin.patch(node_path(name), {"metadata": {"labels": {VERSION_LABEL: wanted}}})
                 self.upgraded.append(name)
+
+
+def reached(version: Object) -> str:
+    """The version that is wanted, once the control plane has it; "" before."""
+    wanted = str(version["spec"].get("desiredUpdate", {}).get("version", ""))
+    newest = (version.get("status", {}).get("history") or [{}])[0]
+    return wanted if (newest.get("version"), newest.get("state")) == (wanted, "Completed") else ""
 
 
 def upgrades(labels: Mapping[str, str], pools: list[Mapping[str, Any]]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kube.paths import Object, segment
@@ -14,7 +14,12 @@ INJECT = "cert-manager.io/inject-ca-from"
 annotation serves either of the two."""
 RULES = "nodemaintenance.dev/rules"
 """Annotation of a webhook configuration: the rules, in JSON, that webhooks without any get together with the bundle. So
-the API server asks nobody whose answer it could not believe yet."""
+the API server asks nobody whose answer it could not believe yet. Rules that were written so follow the annotation when
+an upgrade changes it; those that anybody else wrote stay."""
+MANAGER = "nodemaintenance"
+"""How the API server calls us in `managedFields`."""
+DEFAULTED = {"scope": "*"}
+"""What the API server adds to a rule that does not say it."""
 CARRIERS = {
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
@@ -42,7 +47,7 @@ def carries(carrier: Object, bundle: str) -> bool:
     """Whether every place in it has this bundle, and the rules that come with it."""
     wanted = _encoded(bundle)
     rules = _rules(carrier)
-    is_asked = not rules or all(webhook.get("rules") for webhook in carrier["webhooks"])
+    is_asked = not rules or all(_rules_for(carrier, hook, rules) == hook.get("rules") for hook in carrier["webhooks"])
     return is_asked and all(place.get("caBundle") == wanted for place in _places(carrier))
 
 
@@ -63,7 +68,7 @@ def injected(carrier: Object, bundle: str) -> Object:
     rules = _rules(carrier)
     changed = [{**hook, "clientConfig": {**hook["clientConfig"], **place}} for hook in carrier["webhooks"]]
     if rules:
-        changed = [{**hook, "rules": hook.get("rules") or rules} for hook in changed]
+        changed = [{**hook, "rules": _rules_for(carrier, hook, rules)} for hook in changed]
     return {**version, "webhooks": changed}
 
 
@@ -88,7 +93,24 @@ def _rules(carrier: Object) -> list[Object]:
         found = json.loads((carrier["metadata"].get("annotations") or {}).get(RULES) or "[]")
     except ValueError:
         return []
-    return found if isinstance(found, list) and carrier.get("webhooks") else []
+    return [{**DEFAULTED, **rule} for rule in found] if _are_rules(found) and carrier.get("webhooks") else []
+
+
+def _are_rules(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(rule, dict) for rule in found)
+
+
+def _rules_for(carrier: Object, hook: Mapping[str, Any], rules: list[Object]) -> list[Object]:
+    """The rules that a webhook should have: its own if somebody else wrote them, else those of the annotation."""
+    return hook["rules"] if hook.get("rules") and not _is_ours(carrier, hook) else rules
+
+
+def _is_ours(carrier: Object, hook: Mapping[str, Any]) -> bool:
+    """Whether we, and nobody else, wrote the rules of this webhook."""
+    key = f'k:{{"name":{json.dumps(hook.get("name"))}}}'
+    entries = carrier["metadata"].get("managedFields") or []
+    fields = ((each.get("manager"), (each.get("fieldsV1") or {}).get("f:webhooks") or {}) for each in entries)
+    return {manager for manager, webhooks in fields if "f:rules" in (webhooks.get(key) or {})} == {MANAGER}
 
 
 def _encoded(bundle: str) -> str:

@@ -6,9 +6,6 @@ The story is told with kubectl, the delivery's log (the events as they flow) and
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -20,18 +17,14 @@ from localcluster import build, product
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.demo.flow import Flow
+from localcluster.demo.telling import DemoError, kubectl, say, show, tell, title
 from localcluster.product import Product
-from localcluster.trouble import LocalClusterError
 
 HERE = Path(__file__).parent
 MAINTENANCES = "/apis/nodemaintenance.medik8s.io/v1beta1/nodemaintenances"
 NAME = "demo"
 SECONDS = 60.0
 """Longest silence of the drain that the demo takes for life."""
-
-
-class DemoError(LocalClusterError):
-    """The demo did not show what it promises."""
 
 
 def main() -> int:
@@ -60,16 +53,16 @@ def _tell(cluster: LocalCluster, running: Product) -> None:
     with Flow(running.delivery_log, show=print) as flow:
         _maintain(cluster, node)
         drained = _follow(cluster, flow)
-        _show(cluster, "get", "nodemaintenance.nodemaintenance.medik8s.io", "-o", "wide")
-        _show(cluster, "get", "node", node)
-        _show(cluster, "get", "pods", "-n", "demo", "-o", "wide", "--field-selector", f"spec.nodeName={node}")
+        show(cluster, "get", "nodemaintenance.nodemaintenance.medik8s.io", "-o", "wide")
+        show(cluster, "get", "node", node)
+        show(cluster, "get", "pods", "-n", "demo", "-o", "wide", "--field-selector", f"spec.nodeName={node}")
         _check(cluster, node, in_maintenance=True)
         title(f"Give {node} back")
         asked = time.monotonic()
-        _show(cluster, "delete", "nodemaintenance.nodemaintenance.medik8s.io", NAME)
+        show(cluster, "delete", "nodemaintenance.nodemaintenance.medik8s.io", NAME)
         flow.await_type("dev.nodemaintenance.node.restored", SECONDS)
         restored = time.monotonic() - asked
-        _show(cluster, "get", "nodes")
+        show(cluster, "get", "nodes")
         _check(cluster, node, in_maintenance=False)
     title("How long each step took")
     for line in flow.summary():
@@ -80,10 +73,10 @@ def _tell(cluster: LocalCluster, running: Product) -> None:
 def _fill(cluster: LocalCluster) -> str:
     """Put the workload on the cluster; returns the node with most pods."""
     title("A workload: Deployment behind a budget, DaemonSet, bare pod, emptyDir pod, static pod")
-    _kubectl(cluster, "apply", "-f", str(HERE / "demo.yaml"))
-    _kubectl(cluster, "rollout", "status", "-n", "demo", "deployment/web", "daemonset/agent", "--timeout=60s")
-    _kubectl(cluster, "wait", "-n", "demo", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
-    pods = json.loads(_kubectl(cluster, "get", "pods", "-n", "demo", "-o", "json"))["items"]
+    kubectl(cluster, "apply", "-f", str(HERE / "demo.yaml"))
+    kubectl(cluster, "rollout", "status", "-n", "demo", "deployment/web", "daemonset/agent", "--timeout=60s")
+    kubectl(cluster, "wait", "-n", "demo", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+    pods = json.loads(kubectl(cluster, "get", "pods", "-n", "demo", "-o", "json"))["items"]
     node, count = Counter(pod["spec"]["nodeName"] for pod in pods).most_common(1)[0]
     say(f"{node} is the fullest: {counted(count, 'pod')}")
     return str(node)
@@ -141,32 +134,21 @@ def progress_line(status: dict[str, Any]) -> str:
 
 def _check(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:
     """Whether the node is as the demo says: cordoned and empty but for what stays, or schedulable and untainted."""
-    spec = json.loads(_kubectl(cluster, "get", "node", node, "-o", "json"))["spec"]
+    spec = json.loads(kubectl(cluster, "get", "node", node, "-o", "json"))["spec"]
     if bool(spec.get("unschedulable")) != in_maintenance or bool(spec.get("taints")) != in_maintenance:
         raise DemoError(f"{node} is not as it should be: {spec}")
     if in_maintenance:
         pods = json.loads(
-            _kubectl(cluster, "get", "pods", "-A", "-o", "json", "--field-selector", f"spec.nodeName={node}")
+            kubectl(cluster, "get", "pods", "-A", "-o", "json", "--field-selector", f"spec.nodeName={node}")
         )
         left = {pod["metadata"]["name"].split("-")[0] for pod in pods["items"]}
         if not left <= {"agent", "static"}:
             raise DemoError(f"pods were left on {node}: {left}")
 
 
-def _show(cluster: LocalCluster, *words: str) -> None:
-    print(f"$ kubectl {shlex.join(words)}")
-    print(_kubectl(cluster, *words))
-
-
-def _kubectl(cluster: LocalCluster, *words: str, **more: Any) -> str:
-    try:
-        return str(cluster.kubectl(*words, **more).stdout)
-    except subprocess.CalledProcessError as error:
-        raise DemoError(f"kubectl {shlex.join(words)}: {error.stderr}") from None
-
-
 def _look_next() -> None:
     title("Where to look next")
+    print("  make demo-mutex    Jobs before and behind the upgrade of each worker of OpenShift, one node at a time")
     print("  make up            a cluster of your own, with the product on it; make down ends it")
     print("  config/samples/    NodeMaintenance objects to apply; put the name of a node of yours in")
     print("  manifests/base/    the Triggers and sources: the flow you just saw")
@@ -174,21 +156,5 @@ def _look_next() -> None:
     print("  README.md          how to install on a cluster, how to replay an event")
 
 
-def title(text: str) -> None:
-    """A heading."""
-    print(f"\n── {text} " + "─" * max(0, 100 - len(text)))
-
-
-def say(text: str) -> None:
-    """A line of the story."""
-    print(f"• {text}")
-
-
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except LocalClusterError as error:
-        raise SystemExit(f"error: {error}") from None
-    except KeyboardInterrupt:
-        say("interrupted; everything that was started is stopped")
-        raise SystemExit(130) from None
+    tell(main)

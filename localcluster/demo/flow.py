@@ -20,11 +20,12 @@ LOOK_SECONDS = 0.02
 class Flow:
     """Follows a delivery's log in a thread while the block runs.
 
-    In: the log's path and what shows a line, nothing by default. Lines already in the log are passed over.
+    In: the log's path, what shows a line, nothing by default, and how long the functions' names are. Lines already in
+    the log are passed over.
     """
 
-    def __init__(self, log: Path, show: Callable[[str], None] = lambda line: None) -> None:
-        self._log, self._show = log, show
+    def __init__(self, log: Path, show: Callable[[str], None] = lambda line: None, width: int = 8) -> None:
+        self._log, self._show, self._width = log, show, width
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._entries: list[dict[str, Any]] = []
@@ -63,9 +64,9 @@ class Flow:
         lines = []
         for function, ms in taken.items():
             ms.sort()
-            lines.append(
-                f"{function:8} called {len(ms):3d} times, median {ms[len(ms) // 2]:6.1f} ms, longest {ms[-1]:6.1f} ms"
-            )
+            median, longest = ms[len(ms) // 2], ms[-1]
+            called = f"{function:{self._width}} called {len(ms):3d} times"
+            lines.append(f"{called}, median {median:6.1f} ms, longest {longest:6.1f} ms")
         return sorted(lines)
 
     def _follow(self) -> None:
@@ -98,7 +99,8 @@ class Flow:
     def _line(self, entry: dict[str, Any]) -> str:
         kind = str(entry["type"]).removeprefix(OURS).removeprefix("dev.knative.")
         function = str(entry["trigger"]).split("-on-")[0]
-        return f"  +{entry['ts'] - self._start:7.3f} s {kind:26} ─▶ {function:8} {float(entry['ms']):6.1f} ms"
+        seconds, ms = entry["ts"] - self._start, float(entry["ms"])
+        return f"  +{seconds:7.3f} s {kind:26} ─▶ {function:{self._width}} {ms:6.1f} ms"
 
 
 def _is(entry: dict[str, Any], kind: str) -> bool:

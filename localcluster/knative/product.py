@@ -13,29 +13,32 @@ from localcluster.knative import identities, install
 from localcluster.knative.planes import Planes
 from localcluster.processes import Server, free_port
 from localcluster.servers import ROOT
+from localcluster.wings import overlay
+from localcluster.wings.choice import DEFAULT, Wings
 
 SECONDS = 60
-FLOW = (ROOT / "manifests" / "overlays" / "plain", ROOT / "manifests" / "v1alpha1")
+PLAIN, V1ALPHA1 = ROOT / "manifests" / "overlays" / "plain", ROOT / "manifests" / "v1alpha1"
 KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
 BROKER = f"/{NAMESPACE}/default"
 """Path of our Broker at the ingress that all Brokers share."""
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
 IDENTITY = "podsource-sinkbinding.token"
 """The file of the token that the SinkBinding of our ContainerSource has, where Knative asks who sends."""
-API_SOURCES = ("maintenances", "nodes", "certificates", "maintenances-v1alpha1")
 
 
 class KnativeProduct(EngineProduct):
     """The product as it is on a cluster with Knative Eventing.
 
-    In: a cluster that was started with `install.APISERVER_FLAGS`, and a folder for logs and the journal.
+    In: a cluster that was started with `install.APISERVER_FLAGS`, a folder for logs and the journal, and the wings.
     """
 
     planes: Planes
 
-    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+    def __init__(self, cluster: LocalCluster, directory: Path, wings: Wings = DEFAULT) -> None:
         self.planes = Planes(cluster, directory / "knative")
-        super().__init__(cluster, directory, self.planes.ingress_url + BROKER)
+        super().__init__(cluster, directory, self.planes.ingress_url + BROKER, wings)
+        self._overlay = overlay.folder_of(PLAIN, wings, directory / "overlay")
+        self._api_sources: list[str] = []
 
     def _bring_up(self) -> None:
         """Start Knative, install and start the product; return when all its Knative objects are ready."""
@@ -51,7 +54,7 @@ class KnativeProduct(EngineProduct):
 
     def route(self, url_of: Callable[[str], str]) -> None:
         """Have every Trigger call its function at another address; return when Knative took that in."""
-        triggers = [item for item in self._shipped(FLOW[0], url_of=url_of) if item["kind"] == "Trigger"]
+        triggers = [item for item in self._shipped(self._overlay, url_of=url_of) if item["kind"] == "Trigger"]
         install.apply(self._cluster, triggers)
         wanted: dict[str, list[str]] = {}
         for item in triggers:
@@ -73,7 +76,7 @@ class KnativeProduct(EngineProduct):
         switch(self._cluster)
         identities.mount(self._cluster, self._directory)
         told = identities.told(self._cluster)
-        for server in (self.adapters[source] for source in API_SOURCES):
+        for server in (self.adapters[source] for source in self._api_sources):
             server.kill()
             kept = {name: value for name, value in server.env.items() if name not in identities.TOLD}
             server.env = {**kept, **told[server.name]}
@@ -81,7 +84,8 @@ class KnativeProduct(EngineProduct):
 
     def _install(self) -> None:
         """Apply what we ship; only the Triggers' subscribers differ, since no pod of a function runs here."""
-        found = self._shipped(*FLOW)
+        found = self._shipped(self._overlay, V1ALPHA1)
+        self._api_sources = [item["metadata"]["name"] for item in found if item["kind"] == "ApiServerSource"]
         install.apply(self._cluster, [item for item in found if item["kind"] in install.FIRST])
         install.place(self._cluster, NAMESPACE)
         self._cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
@@ -92,7 +96,7 @@ class KnativeProduct(EngineProduct):
         wait = ("wait", f"--timeout={SECONDS}s")
         kubectl, kubelet = self._cluster.kubectl, self.planes.kubelet
         found = {}
-        for source in API_SOURCES:
+        for source in self._api_sources:
             which = ("deployment", "-n", NAMESPACE, "-l", f"{SOURCE_LABEL}={source}")
             kubectl(*wait, *which, "--for=create")
             name = kubectl("get", *which, "-o", "name").stdout.strip().rsplit("/", 1)[-1]

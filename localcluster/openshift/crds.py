@@ -19,7 +19,7 @@ SERVED = (
 )
 
 
-def crds() -> list[Path]:
+def files() -> list[Path]:
     """Give the files; LocalClusterError where the module cannot be fetched."""
     folder = build.module_folder("openshift", MODULE)
     return [file for pattern in FILES for file in sorted(folder.glob(pattern))]
@@ -27,5 +27,5 @@ def crds() -> list[Path]:
 
 def install(cluster: LocalCluster) -> None:
     """Apply them; return when both kinds are served."""
-    cluster.kubectl("apply", "--server-side", *(word for file in crds() for word in ("-f", file)))
+    cluster.kubectl("apply", "--server-side", *(word for file in files() for word in ("-f", file)))
     await_ready("OpenShift's kinds", lambda: all(cluster.serves(path) for path in SERVED), cluster.servers)

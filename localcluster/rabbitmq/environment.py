@@ -78,8 +78,7 @@ def _dispatcher(trigger: Trigger, rabbit_url: str, ingress_url: str) -> dict[str
 def api_server_source(document: Document, sink: str) -> dict[str, str]:
     """As `MakeReceiveAdapter` for an ApiServerSource."""
     config = {
-        "namespaces": [document.namespace],
-        "allNamespaces": False,
+        **_scope(document),
         "resources": [_watched(entry) for entry in document.need("spec.resources", list)],
         "mode": document.need("spec.mode", str),
     }
@@ -91,6 +90,12 @@ def api_server_source(document: Document, sink: str) -> dict[str, str]:
         "NAME": document.name,
         "METRICS_DOMAIN": "knative.dev/eventing",
     }
+
+
+def _scope(document: Document) -> dict[str, Any]:
+    """Where a source looks: in its own namespace, or with an empty selector in all of them."""
+    everywhere = document.get("spec.namespaceSelector", dict) is not None
+    return {"namespaces": ["" if everywhere else document.namespace], "allNamespaces": everywhere}
 
 
 def _watched(entry: dict[str, Any]) -> dict[str, Any]:

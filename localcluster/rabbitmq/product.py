@@ -18,21 +18,24 @@ from localcluster.rabbitmq import knative_objects
 from localcluster.rabbitmq.adapters import Sources
 from localcluster.rabbitmq.planes import Planes
 from localcluster.servers import LOOPBACK, ROOT
+from localcluster.wings import overlay
+from localcluster.wings.choice import DEFAULT, Wings
 
-FLOW = (ROOT / "manifests" / "overlays" / "rabbitmq", ROOT / "manifests" / "v1alpha1")
+DURABLE, V1ALPHA1 = ROOT / "manifests" / "overlays" / "rabbitmq", ROOT / "manifests" / "v1alpha1"
 
 
 class RabbitProduct(EngineProduct):
     """The product as it is on a cluster with RabbitMQ.
 
-    In: a cluster with the CRDs and accounts installed, and a folder for logs, RabbitMQ's data and the journal.
+    In: a cluster with the CRDs and accounts installed, a folder for logs, RabbitMQ's data and the journal; the wings.
     """
 
     planes: Planes
 
-    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+    def __init__(self, cluster: LocalCluster, directory: Path, wings: Wings = DEFAULT) -> None:
         port = free_port()
-        super().__init__(cluster, directory, f"http://{LOOPBACK}:{port}")
+        super().__init__(cluster, directory, f"http://{LOOPBACK}:{port}", wings)
+        self._overlay = overlay.folder_of(DURABLE, wings, directory / "overlay")
         found = self._documents(self.function_url)
         broker = next(document.name for document in found if document.kind == "Broker")
         self.planes = Planes(directory / "rabbitmq", broker, port, triggers.read(found, "").values())
@@ -57,5 +60,5 @@ class RabbitProduct(EngineProduct):
     def _documents(self, url_of: Callable[[str], str]) -> list[Document]:
         """What we ship, read as the local delivery reads it."""
         file = self._directory / "manifests.yaml"
-        file.write_text(yaml.safe_dump_all(self._shipped(*FLOW, url_of=url_of)))
+        file.write_text(yaml.safe_dump_all(self._shipped(self._overlay, V1ALPHA1, url_of=url_of)))
         return manifests.read([file])

@@ -133,9 +133,9 @@ def groups(directory: Path) -> list[int]:
     return [record.pid for record in records(directory)]
 
 
-def title(delivery: str) -> str:
+def title(wish: str) -> str:
     """The first line of what is printed when all is ready."""
-    return f"DELIVERY={delivery}: the product is at work\n"
+    return f"{wish}: the product is at work\n"
 
 
 def hints(directory: Path) -> str:

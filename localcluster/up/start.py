@@ -9,19 +9,19 @@ from pathlib import Path
 from localcluster import deliveries
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
+from localcluster.up.wish import Wish
 
 
-def up(directory: Path, nodes: int, delivery: str, admission: str = "on", control_planes: int = 0) -> None:
+def up(directory: Path, wish: Wish) -> None:
     """Start the supervisor and return when all is ready; say so and return if it is up already."""
-    engine = deliveries.named(delivery)
+    engine = deliveries.named(wish.delivery)
     if folder.running(directory):
-        _show_running(directory, delivery)
+        _show_running(directory, wish)
         return
     engine.check()
-    engine.build()  # here, where there may be a terminal to show the progress on
+    engine.build(wish.wings)  # here, where there may be a terminal to show the progress on
     folder.unready(directory)
-    what = (str(directory.resolve()), str(nodes), delivery, admission, str(control_planes))
-    command = [sys.executable, "-m", "localcluster", "supervise", *what]
+    command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), wish.text()]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
     try:
@@ -36,10 +36,11 @@ def up(directory: Path, nodes: int, delivery: str, admission: str = "on", contro
         raise LocalClusterError("not started; the reason is above")
 
 
-def _show_running(directory: Path, delivery: str) -> None:
+def _show_running(directory: Path, wish: Wish) -> None:
     hints = folder.hints(directory)
     if not hints:
         raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
-    if not hints.startswith(folder.title(delivery)):
-        raise LocalClusterError("another DELIVERY is up; `make down` ends it")
+    if not hints.startswith(folder.title(wish.title())):
+        there = hints.splitlines()[0].partition(":")[0]
+        raise LocalClusterError(f"another cluster is up, with {there}; `make down` ends it")
     print(f"already up; `make down` ends it\n{hints}", end="")

@@ -15,13 +15,19 @@ from pathlib import Path
 from localcluster import access, build, deliveries, processes
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
+from localcluster.openshift.actors import Actors
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.keeper import Keeper, Record
+from localcluster.up.wish import Wish
 from localcluster.web_console import Console
+from localcluster.wings.choice import ADMISSION
+
+UPGRADE = "      an upgrade of the workers, node by node: docs/mutex.md, Try it\n"
+"""What OpenShift that is played is for."""
 
 
-def supervise(directory: Path, nodes: int, delivery: str, *, admission: bool, control_planes: int) -> None:
+def supervise(directory: Path, wish: Wish) -> None:
     """Be the supervisor: start everything, say so, keep it running, and stop it all on SIGTERM."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -29,30 +35,33 @@ def supervise(directory: Path, nodes: int, delivery: str, *, admission: bool, co
             processes.inherited.append(lock)
             signal.signal(signal.SIGTERM, _end)
             with contextlib.suppress(_Ended):
-                _run(directory.resolve(), nodes, delivery, admission=admission, control_planes=control_planes)
+                _run(directory.resolve(), wish)
     except PermissionError as error:
         raise LocalClusterError(f"{directory} is another user's: {error}") from None
 
 
-def _run(directory: Path, nodes: int, delivery: str, *, admission: bool, control_planes: int) -> None:
+def _run(directory: Path, wish: Wish) -> None:
     folder.clear(directory)
-    engine = deliveries.named(delivery)
+    engine = deliveries.named(wish.delivery)
     say = _clock()
-    cluster = engine.cluster(directory / "servers", nodes)
+    cluster = engine.cluster(directory / "servers", wish.nodes)
     say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
     with cluster, Keeper(_Noting(directory)) as keeper:
         keeper.keep(cluster.servers)
-        cluster.make_control_plane(control_planes)
-        say(f"the cluster is ready: {nodes} nodes at {cluster.url}")
+        cluster.make_control_plane(wish.control_planes)
+        say(f"the cluster is ready: {wish.nodes} nodes at {cluster.url}")
         access.write_secret(directory / folder.KUBECONFIG, cluster.kubeconfig.read_text())
         with (
-            engine.open(cluster, directory / "product") as product,
+            engine.open(cluster, directory / "product", wish.wings) as product,
             _console(cluster, directory / "product", product) as console,
-            Webhook(cluster, directory / "product") if admission else nullcontext() as webhook,
+            Webhook(cluster, directory / "product") if ADMISSION in wish.wings else nullcontext() as webhook,
+            Actors(cluster, directory / "product") if wish.actors else nullcontext() as actors,
         ):
-            keeper.keep([*product.servers, console.server, *([webhook.server] if webhook else [])])
-            say(f"functions, delivery{', admission' if admission else ''} and console are ready")
-            _announce(directory, delivery, product, console)
+            keeper.keep([*product.servers, console.server])
+            keeper.keep([*([webhook.server] if webhook else []), *(actors.servers if actors else [])])
+            admission, played = ", admission" if webhook else "", ", actors" if actors else ""
+            say(f"functions, delivery{admission}{played} and console are ready")
+            _announce(directory, wish, product, console)
             while True:
                 signal.pause()
 
@@ -108,14 +117,14 @@ def _end(number: int, frame: object) -> None:
     raise _Ended
 
 
-def _announce(directory: Path, delivery: str, product: deliveries.Running, console: Console) -> None:
+def _announce(directory: Path, wish: Wish, product: deliveries.Running, console: Console) -> None:
     """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`.
 
     An empty FUNCTIONS is printed, too: the shell may still have that of another delivery.
     """
     programs = shlex.quote(f"{Path(sys.executable).parent}:{build.target()}")
     journal = shlex.quote(str(product.journal.absolute()))
-    hints = folder.title(delivery) + (
+    hints = folder.title(wish.title()) + (
         f"export KUBECONFIG={shlex.quote(str(directory / folder.KUBECONFIG))}\n"
         f'export PATH={programs}:"$PATH"\n'
         f"export JOURNAL={journal} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
@@ -123,6 +132,7 @@ def _announce(directory: Path, delivery: str, product: deliveries.Running, conso
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"
         "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
+        f"{UPGRADE if wish.actors else ''}"
         "      make down\n"
     )
     print(hints, end="", flush=True)

@@ -9,6 +9,7 @@ import pytest
 from localcluster import deliveries
 from localcluster.engine import EngineProduct
 from localcluster.up.keeper import Keeper
+from localcluster.wings.choice import DEFAULT
 from tests.e2e.stage import NODES, Stage
 
 ENGINES = ("knative", "rabbitmq")
@@ -16,18 +17,19 @@ ENGINES = ("knative", "rabbitmq")
 
 @pytest.fixture(scope="session", params=ENGINES)
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Give the product on a real engine, all of it ready."""
-    engine = deliveries.named(request.param)
+    """Give the product on a real engine, all of it ready; `knative+mutex` is another cluster, with that wing, too."""
+    name, *more = request.param.split("+")
+    engine = deliveries.named(name)
     engine.check()
     engine.build()
     folder = tmp_path_factory.mktemp(request.param)
     with (
         engine.cluster(folder / "servers", NODES) as cluster,
-        engine.open(cluster, folder / "product") as product,
+        engine.open(cluster, folder / "product", (*DEFAULT, *more)) as product,
         Keeper() as keeper,
     ):
         assert isinstance(product, EngineProduct)
-        if request.param == "rabbitmq":
+        if name == "rabbitmq":
             keeper.keep(product.servers)  # away from RabbitMQ for some seconds, ingress and dispatchers end
         stage = Stage(cluster, product)
         yield stage

@@ -65,7 +65,7 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     assert control_plane == ["node/node-1"]
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "already up; `make down` ends it")
     assert other.returncode != 0
-    assert "another DELIVERY is up; `make down` ends it" in other.stdout + other.stderr
+    assert "error: another cluster is up, with DELIVERY=local; `make down` ends it" in other.stdout + other.stderr
     assert (down.returncode, down.stdout) == (0, "down\n")
     assert not folder.running(directory)
     assert soon(lambda: living(groups) == [])
@@ -74,7 +74,7 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
 @proves("NMO-18")
 def test_admission_is_left_out_on_request(directory: Path) -> None:
     """With it the API server asks the webhook; without, no process and no configuration of it is there."""
-    up = run(directory, "up", "--nodes", "1", "--admission", "off")
+    up = run(directory, "up", "--nodes", "1", "--wings", "maintenance,certificates")
     names = [record.name for record in folder.records(directory)]
     configured = kubectl(directory, "get", "validatingwebhookconfigurations,validatingadmissionpolicies", "-o", "name")
     down = run(directory, "down")

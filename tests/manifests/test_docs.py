@@ -81,7 +81,7 @@ def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> No
         ("certificates/deployment", "certificates", "plain", "rabbitmq"),
         ("certificates/service", "compact", "certificates", "kafka"),
         ("mutex/service", "services", "mutex", "kafka"),
-        ("mutex/deployment", "plain", "mutex", "rabbitmq"),
+        ("mutex/deployment", "mutex", "plain", "rabbitmq"),
     ],
     ids="-".join,
 )
@@ -99,6 +99,7 @@ def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None
     served = [item for item in of_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
     alone = "certificates" in components  # its function has a process of its own in any case
     more = len(OPT_IN) if "mutex" in components else 0
+    assert ("serving.knative.dev" in text(tmp_path)) is ("plain" not in components)
     assert len(served) == (1 if "compact" in components else len(FUNCTIONS) - len(OPT_IN) - 1) + alone + more
     assert ("PersistentVolumeClaim" in text(tmp_path)) is ("journal" in components)
     assert text(tmp_path).count("name: DATABASE_URL") == ("postgresql" in components)

@@ -20,7 +20,7 @@ def upgrading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("mutex")
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         crds.install(cluster)
-        localproduct.install(cluster, mutex=True)
+        localproduct.install(cluster, v1alpha1=True, mutex=True)
         with Product(cluster, folder / "product", flow=(*FLOW, MUTEX / "eventing.yaml")) as product:
             stage = Stage(cluster, product)
             stage.cvo.install(OLD)

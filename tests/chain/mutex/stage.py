@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
@@ -18,6 +17,7 @@ from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import NODES, node_path
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
+from localcluster.engine import EngineProduct
 from localcluster.processes import await_ready
 from localcluster.product import Product
 from tests.functions.hints import tick
@@ -33,7 +33,7 @@ SECONDS = 60.0
 class Stage:
     """What a test of runs acts on."""
 
-    def __init__(self, cluster: LocalCluster, product: Product) -> None:
+    def __init__(self, cluster: LocalCluster, product: Product | EngineProduct) -> None:
         self.cluster, self.product = cluster, product
         self.admin = Cluster(str(cluster.kubeconfig))
         self.cvo = FakeCvo(self.admin)
@@ -103,7 +103,8 @@ class Stage:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the delivery has nothing left."""
+        """Wait until the local delivery has nothing left."""
+        assert isinstance(self.product, Product)
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
             await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
 
@@ -111,13 +112,6 @@ class Stage:
         """Give a rule Jobs that the API server takes."""
         spec = {"jobSpec": job_spec()}
         self.admin.patch(path_of(RULE, NAMESPACE, rule), {"spec": spec})
-
-    def seconds_to_cleanup(self, node: str, version: str) -> float:
-        """Write a node's version; the seconds until the first cleanup Job is there."""
-        started = time.monotonic()
-        self.admin.patch(node_path(node), {"metadata": {"labels": {VERSION_LABEL: version}}})
-        until(self.admin, self.jobs, lambda jobs: any(name.startswith("cleanup-") for name in jobs))
-        return time.monotonic() - started
 
     def node(self, name: str) -> Object:
         """A node as it is now."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from itertools import pairwise
 
-import pytest
-
 from kube.mutex.objects import NAMESPACE, RULE_LABEL, condition
 from kube.mutex.versions import version_of
 from kube.paths import Object
@@ -210,19 +208,3 @@ def test_two_runs_over_one_pool_run_one_after_the_other(stage: Stage, mco: FakeM
         stage.until(runs[1], lambda item: condition(item, "UpgradeAvailable").get("status") == "False")
     assert "node-upgrade-mutex-operator/one" in condition(waiting, "TargetPoolsPaused")["message"]
     assert watcher.together == []
-
-
-@pytest.mark.alone
-@proves("MUT-45")
-def test_a_version_that_changes_is_followed_by_the_first_cleanup_job_at_once(stage: Stage) -> None:
-    """Under half a second from the node's label to the Job."""
-    (name,) = stage.workers("blue", 1)
-    stage.canary()
-    stage.target("all", stage.pool("blue", "blue"))
-    stage.rule("only", cleanup=True)
-    run = stage.run("example", ["only"], ["all"])
-    stage.reaches(run, "Waiting")
-    stage.cvo.want(NEW)
-    stage.reaches(run, "UpgradingNode")
-    assert stage.seconds_to_cleanup(name, NEW) < 0.5
-    stage.reaches(run, "Finished")

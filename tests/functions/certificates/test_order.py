@@ -95,3 +95,26 @@ def test_nobody_is_asked_before_the_ca_stands_in_the_configuration(
     await_ready("rules", lambda: asks(waiting), [])
     written = certificates.admin.get(f"{WEBHOOKS}/nodemaintenance-validate")["webhooks"]
     assert all(webhook["clientConfig"]["caBundle"] and webhook["rules"] for webhook in written)
+
+
+@proves("NMO-18")
+def test_the_rules_of_an_upgrade_are_taken(functions: Functions, certificates: Certificates) -> None:
+    """Another annotation on the configuration that has the rules of the one before; then nothing is written again."""
+    path = f"{WEBHOOKS}/nodemaintenance-validate"
+    own = {**RULE, "operations": ["DELETE"]}
+    hooks = [hook("ours.example.com", "https://127.0.0.1:1", []), hook("own.example.com", "https://127.0.0.1:1", [own])]
+    annotations = {INJECT: f"{NAMESPACE}/validate", RULES: json.dumps([RULE])}
+    metadata = {"name": "nodemaintenance-validate", "annotations": annotations}
+    certificates.admin.create(f"{WEBHOOKS}?fieldManager=kubectl", {"metadata": metadata, "webhooks": hooks})
+    certificates.add("validate", "ours")
+    functions.answer("renew-certificates", tick())
+    newer = [{**RULE, "operations": ["CREATE", "UPDATE"]}]
+    certificates.admin.patch(path, {"metadata": {"annotations": {RULES: json.dumps(newer)}}})
+
+    functions.answer("renew-certificates", tick())
+
+    upgraded = certificates.admin.get(path)
+    operations = [webhook["rules"][0]["operations"] for webhook in upgraded["webhooks"]]
+    assert operations == [["CREATE", "UPDATE"], ["DELETE"]]
+    functions.answer("renew-certificates", tick())
+    assert certificates.admin.get(path)["metadata"]["resourceVersion"] == upgraded["metadata"]["resourceVersion"]

@@ -10,7 +10,7 @@ import pytest
 from kube.certificates.injection import RULES, carries, injected
 from kube.paths import Object
 
-RULE = {"apiGroups": ["example.com"], "operations": ["CREATE"]}
+RULE = {"apiGroups": ["example.com"], "operations": ["CREATE"], "scope": "Cluster"}
 OTHER = {"apiGroups": ["other.example.com"], "operations": ["CREATE"]}
 
 
@@ -44,7 +44,36 @@ def test_rules_that_were_taken_off_are_due() -> None:
     assert not carries(whole, "bundle")
 
 
-@pytest.mark.parametrize("rules", [None, "", "no JSON", "[", '{"rules": 1}', "[]", "null"])
+def written_by(*managers: str) -> list[Object]:
+    """The `managedFields` of a configuration to whose webhook `hook` these have written rules."""
+    fields: Object = {"f:webhooks": {'k:{"name":"hook"}': {"f:rules": {}}}}
+    return [{"manager": manager, "fieldsV1": fields} for manager in managers]
+
+
+@pytest.mark.parametrize(
+    ("managers", "kept"), [(["nodemaintenance"], False), (["nodemaintenance", "kubectl"], True), (["kubectl"], True)]
+)
+def test_rules_that_we_wrote_follow_the_annotation(managers: list[str], kept: bool) -> None:
+    """An upgrade changes the annotation; rules that somebody else wrote, too, stay as they are."""
+    carrier = configuration(json.dumps([RULE]), {"name": "hook", "rules": [OTHER]})
+    carrier = {**carrier, **injected(carrier, "bundle"), "metadata": carrier["metadata"]}
+    carrier["metadata"]["managedFields"] = written_by(*managers)
+
+    assert carries(carrier, "bundle") is kept
+    assert injected(carrier, "bundle")["webhooks"][0]["rules"] == [OTHER if kept else RULE]
+
+
+def test_what_the_server_adds_to_a_rule_is_no_difference() -> None:
+    """Else the configuration would be written with every tick."""
+    short = {"apiGroups": ["example.com"], "operations": ["CREATE"]}
+    carrier = configuration(json.dumps([short]), {"name": "hook", "rules": [{**short, "scope": "*"}]})
+    carrier = {**carrier, **injected(carrier, "bundle"), "metadata": carrier["metadata"]}
+    carrier["metadata"]["managedFields"] = written_by("nodemaintenance")
+
+    assert carries(carrier, "bundle")
+
+
+@pytest.mark.parametrize("rules", [None, "", "no JSON", "[", "[1]", '{"rules": 1}', "[]", "null"])
 def test_without_a_list_of_rules_the_bundle_comes_alone(rules: str | None) -> None:
     carrier = configuration(rules, {})
 

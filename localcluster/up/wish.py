@@ -1,0 +1,48 @@
+"""What a person asks `make up` for, on its way to the supervisor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from localcluster.trouble import LocalClusterError
+from localcluster.wings import choice
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One cluster with the product on it.
+
+    Attributes:
+        control_planes: how many of the nodes belong to the control plane.
+        actors: whether what the wings stand on is played.
+    """
+
+    nodes: int = 3
+    control_planes: int = 0
+    delivery: str = "local"
+    wings: Sequence[str] = choice.DEFAULT
+    actors: bool = False
+
+    def check(self) -> None:
+        """Raise `LocalClusterError` where two parts of it do not go together."""
+        if self.control_planes >= self.nodes:
+            short = f"CONTROL_PLANES={self.control_planes} leaves none of NODES={self.nodes} for pods"
+            raise LocalClusterError(f"{short}: raise NODES")
+        if self.actors:
+            choice.check_actors(self.wings)
+
+    def title(self) -> str:
+        """What it is in the words of `make`, as far as another wish can be told from it."""
+        wings = "" if tuple(self.wings) == choice.DEFAULT else f" WINGS={','.join(self.wings)}"
+        return f"DELIVERY={self.delivery}{wings}{' ACTORS=on' if self.actors else ''}"
+
+    def text(self) -> str:
+        """Give it as one word of a command line."""
+        return json.dumps(asdict(self))
+
+
+def read(text: str) -> Wish:
+    """Give a wish as `Wish.text` wrote it."""
+    return Wish(**json.loads(text))

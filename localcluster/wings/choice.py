@@ -1,0 +1,39 @@
+"""What WINGS and ACTORS can be: the wings that are known, what each needs, and who plays what it stands on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from localcluster.trouble import LocalClusterError
+
+MAINTENANCE, ADMISSION, CERTIFICATES, MUTEX = "maintenance", "admission", "certificates", "mutex"
+KNOWN = (MAINTENANCE, ADMISSION, CERTIFICATES, MUTEX)
+FOREIGN = {MUTEX: "OpenShift"}
+"""Wing → whose CustomResourceDefinitions it needs, and whom the actors play."""
+DEFAULT = tuple(wing for wing in KNOWN if wing not in FOREIGN)
+Wings = Collection[str]
+
+
+def chosen(text: str) -> tuple[str, ...]:
+    """Give the wings that a text names with commas, in the order of `KNOWN`.
+
+    Raises `LocalClusterError` for a name that is not known, and where a wing is missing that another one needs.
+    """
+    named = {word.strip() for word in text.split(",")} - {""}
+    if unknown := sorted(named - set(KNOWN)):
+        raise LocalClusterError(f"WINGS={text}: {', '.join(unknown)} is not known; allowed: {', '.join(KNOWN)}")
+    if MAINTENANCE not in named:
+        raise LocalClusterError(f"WINGS={text} leaves out {MAINTENANCE}, on which all others stand: add it")
+    if ADMISSION in named and CERTIFICATES not in named:
+        raise LocalClusterError(
+            f"WINGS={text}: {ADMISSION} needs {CERTIFICATES}, which issues and renews its certificate: "
+            f"add it, or leave out {ADMISSION}"
+        )
+    return tuple(wing for wing in KNOWN if wing in named)
+
+
+def check_actors(wings: Wings) -> None:
+    """Raise `LocalClusterError` where no wing stands on anything that an actor could play."""
+    if not set(wings) & set(FOREIGN):
+        whose = " or ".join(f"{project}, for {wing}" for wing, project in FOREIGN.items())
+        raise LocalClusterError(f"ACTORS=on plays {whose}, which WINGS={','.join(wings)} leaves out: add it to WINGS")

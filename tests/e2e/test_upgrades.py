@@ -1,0 +1,67 @@
+"""A whole run of the upgrade mutex on each real engine, amid kills of a function and of all that carries events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from kube.mutex.versions import version_of
+from kube.paths import Object
+from tests.chain.mutex import stage as runs
+from tests.chain.mutex.stage import NEW, OLD, told
+from tests.chain.mutex.watching import Watcher
+from tests.e2e.stage import PATIENCE, Stage
+from tests.openshift import FakeMco
+from tests.proofs import proves
+
+pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["knative+mutex", "rabbitmq+mutex"], indirect=True)]
+NODES = 3
+
+
+@pytest.fixture
+def upgrading(stage: Stage) -> Iterator[runs.Stage]:
+    """Give the cluster as the tests of runs see it, at the old version."""
+    seen = runs.Stage(stage.local, stage.product)
+    seen.cvo.install(OLD)
+    with closing(seen.admin), FakeMco(seen.admin):
+        yield seen
+        seen.clear()
+
+
+@proves("MUT-42", "MUT-44", "MUT-49", "X-2")
+def test_a_run_amid_kills(stage: Stage, upgrading: runs.Stage) -> None:
+    """`run-job` dies at the second node, the broker and all sources at the third: one node at a time, each Job once."""
+    names = upgrading.workers("blue", NODES)
+    upgrading.canary()
+    upgrading.target("all", upgrading.pool("blue", "blue"))
+    upgrading.rule("first", cleanup=True)
+    upgrading.rule("second")
+    run = upgrading.run("example", ["first", "second"], ["all"])
+    upgrading.reaches(run, "Waiting")
+    before = upgrading.selectors()
+    with Watcher(upgrading.admin) as watcher:
+        upgrading.cvo.want(NEW)
+        upgrading.until(run, lambda item: is_at(item, names[1]), PATIENCE)
+        stage.product.kill_functions("run-job")
+        stage.product.start_functions("run-job")
+        upgrading.until(run, lambda item: is_at(item, names[2]), PATIENCE)
+        stage.product.kill_delivery()
+        stage.product.start_delivery()
+        upgrading.reaches(run, "Finished", PATIENCE)
+
+    assert (watcher.released, watcher.together) == (names, [])
+    jobs = [(*told(job), job["metadata"]["name"].startswith("cleanup-")) for job in upgrading.created()]
+    assert Counter(jobs) == {
+        (name, *job): 1 for name in names for job in (("first", False), ("second", False), ("first", True))
+    }
+    assert [version_of(upgrading.node(name)) for name in names] == [NEW] * NODES
+    assert upgrading.selectors() == before
+    assert upgrading.labelled() == set()
+
+
+def is_at(run: Object | None, node: str) -> bool:
+    """Whether it is this node's turn."""
+    return str((run or {}).get("status", {}).get("progress")).endswith(f": {node}")

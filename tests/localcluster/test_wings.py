@@ -1,0 +1,170 @@
+"""WINGS and ACTORS of `make up`: what is installed, who plays OpenShift, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.mutex.objects import NAMESPACE
+from kube.mutex.versions import VERSION_LABEL, WORKER
+from localcluster.functions import SERVED, served
+from localcluster.openshift.actors import NAMES
+from localcluster.up import folder
+from localcluster.up.wish import Wish, read
+from localcluster.wings import choice, overlay
+from tests.actors import next_state
+from tests.localcluster.commands import ROOT, kubectl, living, run, soon
+from tests.manifests.rendering import of_kind, rendered
+from tests.sources import OPT_IN
+
+SAMPLES = ROOT / "config" / "samples"
+OVERLAYS = ROOT / "manifests" / "overlays"
+NEW = "4.16.4"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--wings", "maintenance,pigeons,doves"),
+            "WINGS=maintenance,pigeons,doves: doves, pigeons is not known; "
+            "allowed: maintenance, admission, certificates, mutex",
+        ),
+        (("--wings", "mutex"), "WINGS=mutex leaves out maintenance, on which all others stand: add it"),
+        (("--wings", ""), "WINGS= leaves out maintenance, on which all others stand: add it"),
+        (
+            ("--wings", "maintenance,admission"),
+            "WINGS=maintenance,admission: admission needs certificates, which issues and renews its certificate: "
+            "add it, or leave out admission",
+        ),
+        (
+            ("--actors", "on"),
+            "ACTORS=on plays OpenShift, for mutex, which WINGS=maintenance,admission,certificates leaves out: "
+            "add it to WINGS",
+        ),
+    ],
+    ids=["unknown", "alone", "none", "half", "nobody to play for"],
+)
+def test_what_does_not_go_together_is_refused(directory: Path, options: tuple[str, ...], message: str) -> None:
+    """One line that says what to change, and nothing is started."""
+    refused = run(directory, "up", *options)
+
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == f"error: {message}\n"
+    assert not directory.exists()
+
+
+def test_wings_are_named_in_any_order_and_once() -> None:
+    """Blanks do no harm, and what `make` has by default is all that needs nothing foreign."""
+    assert choice.chosen("mutex, maintenance,mutex") == ("maintenance", "mutex")
+    assert choice.chosen("maintenance,admission,certificates") == choice.DEFAULT
+    assert f"WINGS ?= {','.join(choice.DEFAULT)}\n" in (ROOT / "Makefile").read_text()
+
+
+def test_a_wish_reaches_the_supervisor_whole() -> None:
+    """As one word of its command line."""
+    wish = Wish(5, 1, "knative", ("maintenance", "mutex"), actors=True)
+
+    assert read(wish.text()).title() == wish.title() == "DELIVERY=knative WINGS=maintenance,mutex ACTORS=on"
+    assert Wish().title() == "DELIVERY=local"
+
+
+def test_the_functions_of_a_wing_are_served_with_it_alone() -> None:
+    """What belongs to no wing, as `record`, is served with each."""
+    assert set(served(choice.KNOWN)) - set(SERVED) == OPT_IN
+    assert "renew-certificates" not in served(("maintenance",))
+    assert "record" in served(("maintenance",))
+
+
+def test_the_shipped_overlay_is_used_where_it_is_what_is_wanted(tmp_path: Path) -> None:
+    """Nothing is written then."""
+    assert overlay.folder_of(OVERLAYS / "plain", choice.DEFAULT, tmp_path / "made") == OVERLAYS / "plain"
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("shipped", ["plain", "rabbitmq", "knative", "compact"])
+def test_an_overlay_is_made_with_other_wings(tmp_path: Path, shipped: str) -> None:
+    """The Triggers of the mutex come, and call what is there; those of what is left out are gone."""
+    made = rendered(overlay.folder_of(OVERLAYS / shipped, ("maintenance", "mutex"), tmp_path))
+
+    triggers = {item["metadata"]["name"]: item["spec"]["subscriber"]["ref"] for item in of_kind(made, "Trigger")}
+    kind = "v1" if shipped == "plain" else "serving.knative.dev/v1"
+    assert {ref["apiVersion"] for ref in triggers.values()} == {kind}
+    services = {item["metadata"]["name"] for item in of_kind(made, "Service") if item["apiVersion"] == kind}
+    assert {ref["name"] for ref in triggers.values()} == services
+    assert any(name.startswith("run-job-on-") for name in triggers)
+    assert not any(name.startswith("renew-certificates-on-") for name in triggers)
+    assert of_kind(made, "ValidatingWebhookConfiguration") == []
+
+
+@pytest.mark.parametrize("shipped", ["plain", "knative"])
+def test_who_emits_several_events_is_bound_to_the_broker(tmp_path: Path, shipped: str) -> None:
+    """`resync-runs` tells many runs at once, and one answer takes one event."""
+    made = rendered(overlay.folder_of(OVERLAYS / shipped, choice.KNOWN, tmp_path))
+
+    bound = ("nodemaintenance.dev/binds", "broker")
+    workloads = [item for item in of_kind(made, "Deployment", "Service") if "template" in item["spec"]]
+    found = {item["metadata"]["name"] for item in workloads if bound in item["metadata"]["labels"].items()}
+    assert found == {"guard", "resync", "resync-runs"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "history", "expected"),
+    [
+        ("", None, ("4.15.9", "Completed")),
+        ("", [("4.15.9", "Completed")], None),
+        (NEW, [("4.15.9", "Completed")], (NEW, "Partial")),
+        (NEW, [(NEW, "Partial")], (NEW, "Completed")),
+        (NEW, [(NEW, "Completed")], None),
+        ("", [(NEW, "Partial")], (NEW, "Completed")),
+    ],
+)
+def test_the_control_plane_follows_what_is_wanted(
+    wanted: str, history: list[tuple[str, str]] | None, expected: tuple[str, str] | None
+) -> None:
+    """By what the ClusterVersion says alone, so fake-cvo may be killed at any moment."""
+    spec = {"desiredUpdate": {"version": wanted}} if wanted else {}
+    told = [{"version": version, "state": state} for version, state in history or []]
+
+    assert next_state({"spec": spec, "status": {"history": told}}) == expected
+
+
+def test_an_upgrade_can_be_tried_with_kubectl(directory: Path) -> None:
+    """Real CRDs, both actors, the samples as they are: every worker is upgraded, and the actors end with all else."""
+    wings = ("--wings", "maintenance,mutex", "--actors", "on")
+    up = run(directory, "up", "--nodes", "3", "--control-planes", "1", *wings)
+    assert up.returncode == 0, up.stdout + up.stderr
+    groups, names = folder.groups(directory), {record.name for record in folder.records(directory)}
+
+    assert {*NAMES, "functions", "delivery"} <= names
+    assert "validate" not in names
+    assert versions(directory) == {"node-2": "4.15.9", "node-3": "4.15.9"}
+    status = run(directory, "status").stdout
+    assert all(name in status for name in NAMES)
+    upgrade(directory)
+    assert versions(directory) == {"node-2": NEW, "node-3": NEW}
+    again = run(directory, "up")
+    assert again.returncode == 1
+    assert "error: another cluster is up, with DELIVERY=local WINGS=maintenance,mutex ACTORS=on;" in again.stderr
+    assert run(directory, "down").stdout == "down\n"
+    assert soon(lambda: living(groups) == [])
+
+
+def upgrade(directory: Path) -> None:
+    """Apply the samples, want another version, and wait for the end."""
+    for name in ("rule", "target", "runconfig"):
+        kubectl(directory, "apply", "-n", NAMESPACE, "-f", str(SAMPLES / f"mutex_v1alpha1_mutex{name}.yaml"))
+    kubectl(directory, "apply", "-f", str(SAMPLES / "mutex_canary.yaml"))
+    wanted = json.dumps({"spec": {"desiredUpdate": {"version": NEW}}})
+    kubectl(directory, "patch", "clusterversion", "version", "--type=merge", "-p", wanted)
+    finished = ("--for=jsonpath={.status.step}=Finished", "--timeout=90s")
+    kubectl(directory, "wait", "mutexrunconfig/example", "-n", NAMESPACE, *finished)
+
+
+def versions(directory: Path) -> dict[str, str]:
+    """Worker → the version on its label."""
+    nodes: list[dict[str, Any]] = json.loads(kubectl(directory, "get", "nodes", "-l", WORKER, "-o", "json"))["items"]
+    return {node["metadata"]["name"]: node["metadata"]["labels"][VERSION_LABEL] for node in nodes}
