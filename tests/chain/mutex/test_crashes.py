@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from tests.chain.mutex.stage import NEW, Stage, told
@@ -27,16 +28,15 @@ def test_a_run_over_twenty_nodes_amid_kills(stage: Stage, mco: FakeMco) -> None:
     stage.reaches(run, "Waiting")
     before = stage.selectors()
     done = threading.Event()
-    killer = threading.Thread(target=kill, args=(stage, done), daemon=True)
-    with Watcher(stage.admin) as watcher:
+    with Watcher(stage.admin) as watcher, ThreadPoolExecutor(1) as thread:
         stage.cvo.want(NEW)
-        killer.start()
+        killing = thread.submit(kill, stage, done)
         try:
             stage.reaches(run, "Finished", SECONDS)
         finally:
             done.set()
-            killer.join()
 
+    assert killing.result() == KILLS
     assert watcher.together == []
     assert sorted(watcher.released) == sorted(names)
     jobs = [(*told(job), job["metadata"]["name"].startswith("cleanup-")) for job in stage.created()]
@@ -46,15 +46,16 @@ def test_a_run_over_twenty_nodes_amid_kills(stage: Stage, mco: FakeMco) -> None:
     assert stage.labelled() == set()
 
 
-def kill(stage: Stage, done: threading.Event) -> None:
-    """Kill the one or the other, start it again, and send a tick, as every 15 seconds one comes."""
+def kill(stage: Stage, done: threading.Event) -> int:
+    """Kill the one or the other, and start it again, until the run is done; how often it was done."""
     chance = Random(SEED)
-    for _ in range(KILLS):
+    for kills in range(KILLS):
         if done.wait(chance.uniform(0.5, PAUSE)):
-            return
+            return kills
         if chance.random() < 0.5:
             stage.product.kill_functions()
             stage.product.start_functions()
         else:
             stage.product.kill_delivery()
             stage.product.start_delivery()
+    return KILLS

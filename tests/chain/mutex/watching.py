@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
 from kube.door.list_watch import follow
@@ -24,17 +25,18 @@ class Watcher:
         self._open: set[str] = set()
         self._gated: set[str] = set()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread = ThreadPoolExecutor(1)
         self.together: list[frozenset[str]] = []
         self.released: list[str] = []
 
     def __enter__(self) -> Watcher:
-        self._thread.start()
+        self._seeing = self._thread.submit(self._work)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._thread.join(timeout=30)
+        self._thread.shutdown()
+        self._seeing.result()  # who sees nothing any more must not pass for one who saw nothing wrong
 
     def _work(self) -> None:
         self._admin.run(self._follow())
@@ -47,8 +49,10 @@ class Watcher:
                         self._see(change.object, gone=change.kind == "DELETED")
 
         task = asyncio.ensure_future(see())
-        while not self._stopping.is_set():
+        while not (self._stopping.is_set() or task.done()):
             await asyncio.sleep(0.05)
+        if task.done():
+            task.result()
         task.cancel()
 
     def _see(self, node: Object, *, gone: bool) -> None:
