@@ -29,9 +29,9 @@ class Histogram:
             started = families["process_start_time_seconds"].samples[0].value
             self._seen[name, started] = _buckets(families["nodemaintenance_function_seconds"])
 
-    def requests(self) -> int:
-        """How many requests there were in all."""
-        return sum(counts["+Inf"] for counts in self._sums().values())
+    def requests(self, name: str = "") -> int:
+        """How many requests a function had, all of them if none is named."""
+        return sum(counts["+Inf"] for each, counts in self._sums().items() if name in ("", each))
 
     def over(self, limit: str) -> dict[str, int]:
         """Function → how many of its requests took longer than `limit` seconds; those with none are left out."""
