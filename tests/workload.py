@@ -149,6 +149,12 @@ class Workload:
         """Ask for an object's deletion, whatever its uid."""
         self.admin.run(self.admin.api.request("DELETE", path))
 
+    def vanish(self, maintenance: Object) -> None:
+        """Have a NodeMaintenance gone without a trace: its finalizers are taken off, and it is deleted."""
+        path = maintenance_path(maintenance)
+        self.admin.patch(path, {"metadata": {"finalizers": []}})
+        self.delete(path)
+
     def wait_for(self, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS) -> Object:
         """Wait until the object at `path` is as `predicate` wants it (None: not there); returns it, {} if gone."""
         return wait_for(self.admin, path, predicate, seconds)

@@ -15,7 +15,7 @@ from console.operations.errors import NoResult
 from console.terminal.options import Moment, picked
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show_json
-from console.terminal.selection import run_option, uid_of_run
+from console.terminal.selection import refuse_both, run_option, uid_of_run
 from console.terminal.timeline import as_json, table_lines, tree_lines
 from eventing.event_types import KNOWN, short, whole
 from eventing.journal.entries import Query
@@ -87,8 +87,7 @@ def events(output: str, file: BinaryIO | None, journal: str, run: str, **values:
       kubectl maintenance events --maintenance node-1 -o jsonl > node-1.jsonl
       kubectl maintenance events --journal copy.db --import node-1.jsonl
     """
-    if run and values["maintenance"]:
-        raise click.UsageError("--run is of a MutexRunConfig, --maintenance of a NodeMaintenance: leave one out")
+    refuse_both(values["maintenance"], run)
     with opened(journal, create=file is not None) as book:
         if file is not None:
             _import(book, file)

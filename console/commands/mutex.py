@@ -9,13 +9,14 @@ import click
 from rich.console import RenderableType
 
 from console.operations import upgrade_runs
-from console.operations.run_reports import full_name, report
+from console.operations.run_reports import report
 from console.terminal.connection import with_api
 from console.terminal.escaping import escaped_all
-from console.terminal.options import cluster_options, output_option
+from console.terminal.options import cluster_options, output_option, watch_option
 from console.terminal.run_display import details, line, overview
-from console.terminal.screen import live, note, show, show_json
+from console.terminal.screen import live, note, show, show_json, show_json_line
 from kube.door.api import Api
+from kube.mutex.objects import full_name
 from kube.paths import Object
 
 
@@ -33,9 +34,7 @@ def mutex() -> None:
 
 @mutex.command
 @click.argument("name", required=False, default="")
-@click.option(
-    "-w", "--watch", is_flag=True, help="Keep showing it as it changes, until Ctrl-C; JSON is then one object per line."
-)
+@watch_option
 @output_option
 @cluster_options
 def status(name: str, watch: bool, output: str) -> None:
@@ -86,16 +85,12 @@ async def _read(api: Api, name: str) -> Object:
 
 async def _watch(api: Api, name: str, output: str) -> None:
     chosen = full_name(await upgrade_runs.named(api, name)) if name else ""
-    screen = live(_render, _lines) if output == "table" else nullcontext(_json_line)
+    screen = live(_render, _lines) if output == "table" else nullcontext(show_json_line)
     with screen as show_state:
         async with aclosing(upgrade_runs.watched(api)) as states:
             async for found in states:
                 shown = [report(run) for run in found if upgrade_runs.is_named(run, chosen)]
                 show_state(shown[0] if chosen and shown else {"runs": shown})
-
-
-def _json_line(state: Object) -> None:
-    show_json(state, indent=None)
 
 
 def _render(state: Object) -> RenderableType:

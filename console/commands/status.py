@@ -14,8 +14,8 @@ from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api
 from console.terminal.display import details, line, overview
 from console.terminal.escaping import escaped_all
-from console.terminal.options import cluster_options, output_option
-from console.terminal.screen import live, show, show_json
+from console.terminal.options import cluster_options, output_option, watch_option
+from console.terminal.screen import live, show, show_json, show_json_line
 from kube.door.api import Api, absent_ok
 from kube.maintenance.lookup import maintenances
 from kube.nodes import node_path
@@ -24,9 +24,7 @@ from kube.paths import Object
 
 @click.command
 @click.argument("node", required=False, default="")
-@click.option(
-    "-w", "--watch", is_flag=True, help="Keep showing it as it changes, until Ctrl-C; JSON is then one object per line."
-)
+@watch_option
 @output_option
 @cluster_options
 def status(node: str, watch: bool, output: str) -> None:
@@ -64,15 +62,11 @@ async def _state(api: Api, node: str, found: list[Object]) -> Object:
 
 
 async def _watch(api: Api, node: str, output: str) -> None:
-    screen = live(_render, _lines) if output == "table" else nullcontext(_json_line)
+    screen = live(_render, _lines) if output == "table" else nullcontext(show_json_line)
     with screen as show_state:
         async with aclosing(watched(api, node)) as states:
             async for found in states:
                 show_state(await _state(api, node, found))
-
-
-def _json_line(state: Object) -> None:
-    show_json(state, indent=None)
 
 
 def _render(state: Object) -> RenderableType:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from kube.mutex import run_record
 from kube.mutex.jobs import CLEANUP, MAIN, Outcome
-from kube.mutex.objects import Item, condition, is_deleting, status
-from kube.mutex.run_record import Due, Record, Stage, is_over, job_entry, record_of, rules_of
+from kube.mutex.objects import Item, condition, full_name, is_deleting, status
+from kube.mutex.run_record import Due, Record, Stage, any_cleanup, is_over, job_entry, record_of, rules_of
 from kube.mutex.validation import AVAILABLE, CHECKED, CONFIG_VALIDATED, READY
 from kube.paths import Object
 
@@ -30,11 +30,6 @@ class Wait(NamedTuple):
     what: str
     since: str
     remedy: str = ""
-
-
-def full_name(run: Item) -> str:
-    """`NAMESPACE/NAME`, as the commands take it."""
-    return f"{run['metadata']['namespace']}/{run['metadata']['name']}"
 
 
 def step_word(run: Item) -> str:
@@ -98,7 +93,7 @@ def _node(run: Item, name: str) -> Object:
     node = record["nodes"][name]
     is_current = run_record.is_active(run) and name == run_record.current(record)
     word = UPGRADED if node.get("cleanedAt") else GONE if node.get("droppedAt") else WAITING
-    state = run_record.stage(run, _may_have_cleanup).value if is_current and _is_begun(record) else word
+    state = run_record.stage(run, any_cleanup).value if is_current and _is_begun(record) else word
     found = list(_jobs(record, name))
     times = [node.get(field) for field in ("droppedAt", "cleanedAt", "upgradedAt", "releasedAt")]
     since = next(filter(None, times), found[0]["created"] if found else record.get("startedAt"))
@@ -108,11 +103,6 @@ def _node(run: Item, name: str) -> Object:
 def _is_begun(record: Record) -> bool:
     """Whether nodes are at work: before that all of them wait."""
     return bool(record.get("editedAt"))
-
-
-def _may_have_cleanup(_rule: object) -> bool:
-    """How far a run is does not depend on it."""
-    return True
 
 
 def _jobs(record: Record, node: str) -> Iterator[Object]:
@@ -155,7 +145,7 @@ def waits_for(run: Item) -> Wait | None:
     if invalid.get("status") == "False":
         return _told(invalid, "mend what it names")
     if run_record.is_active(run):
-        return _of_stage(run, run_record.stage(run, _may_have_cleanup))
+        return _of_stage(run, run_record.stage(run, any_cleanup))
     return None if step_word(run) == "Finished" else _of_idle(run)
 
 

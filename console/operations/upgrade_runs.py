@@ -8,12 +8,12 @@ from datetime import datetime, timezone
 from http import HTTPStatus
 
 from console.operations.errors import OperationError, Refusal
-from console.operations.run_reports import full_name, step_word
+from console.operations.run_reports import step_word
 from kube.door.api import Api, absent_ok
 from kube.door.api_errors import NotFound
 from kube.door.list_watch import follow
 from kube.door.paging import pages
-from kube.mutex.objects import PLURALS, RETRY, ROOT, RUN, collection, path
+from kube.mutex.objects import PLURALS, RETRY, ROOT, RUN, collection, full_name, path
 from kube.mutex.run_record import is_resumed, record_of
 from kube.paths import Object
 from kube.times import microtime

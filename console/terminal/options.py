@@ -159,6 +159,12 @@ def output_option(command: Decorated) -> Decorated:
     )(command)
 
 
+def watch_option(command: Decorated) -> Decorated:
+    """Add `--watch`."""
+    text = "Keep showing it as it changes, until Ctrl-C; JSON is then one object per line."
+    return click.option("-w", "--watch", is_flag=True, help=text)(command)
+
+
 def picked(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a command's options that are fields of the dataclass `kind`: options that go together go as one."""
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}

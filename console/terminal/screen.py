@@ -40,6 +40,11 @@ def show_json(what: Any, indent: int | None = 2) -> None:
     click.echo(json.dumps(what, indent=indent))
 
 
+def show_json_line(what: Any) -> None:
+    """Print one JSON object on one line."""
+    show_json(what, indent=None)
+
+
 def note(text: str, output: str = "table") -> None:
     """Show a line to a person; with JSON nothing, since the one object holds it all."""
     if output == "table":

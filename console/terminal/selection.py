@@ -48,6 +48,12 @@ def run_option(text: str) -> Callable[[Decorated], Decorated]:
     return click.option("--run", default="", help=text)
 
 
+def refuse_both(maintenance: str, run: str) -> None:
+    """Raise `UsageError` where a maintenance and a run are named."""
+    if run and maintenance:
+        raise click.UsageError("--run is of a MutexRunConfig, --maintenance of a NodeMaintenance: leave one out")
+
+
 def uid_of_run(book: Journal, run: str) -> str:
     """The uid of the newest MutexRunConfig with this name or uid. Raises `NoResult` where the journal has none."""
     uids = [entry.maintenance for entry in book.select(Query(maintenance=run)) if entry.kind == RUN]
@@ -60,8 +66,7 @@ def uid_of_run(book: Journal, run: str) -> str:
 
 def selected(book: Journal, chosen: Chosen) -> list[Entry]:
     """The entries, each event once, in the order of arrival. Raises `NoResult` naming what is not in the journal."""
-    if chosen.run and chosen.maintenance:
-        raise click.UsageError("--run is of a MutexRunConfig, --maintenance of a NodeMaintenance: leave one out")
+    refuse_both(chosen.maintenance, chosen.run)
     ids, maintenance = chosen.ids, uid_of_run(book, chosen.run) if chosen.run else chosen.maintenance
     if not ids and not maintenance:
         raise click.UsageError(

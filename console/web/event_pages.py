@@ -16,6 +16,7 @@ from console.web.callers import to_replay, to_replay_a_run, to_start
 from console.web.context import Context
 from eventing.event_types import KNOWN, short
 from eventing.journal.entries import Entry, Query
+from eventing.journal.store import Journal
 from eventing.replay.changes import MUTEX
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import node_name
@@ -77,17 +78,7 @@ class EventPages:
         state, user = self._context.viewed()
         uids = [item["metadata"]["uid"] for item in state.maintenances if node_name(item) == name]
         uid = uids[-1] if uids else self._last(name)
-        found = self._context.journal.select(Query(maintenance=uid, limit=LONGEST, newest=True)) if uid else []
-        return render_template(
-            "timeline.html",
-            user=user,
-            name=name,
-            uid=uid,
-            entries=found,
-            picture=lanes.draw(found),
-            lanes=lanes,
-            of="node",
-        )
+        return timeline(self._context.journal, uid, user=user, name=name, of="node")
 
     def _last(self, name: str) -> str:
         """Uid of the last maintenance that was recorded of the node, whatever came after it."""
@@ -99,6 +90,12 @@ class EventPages:
         if not found or found[0].seq != seq:
             raise NotFound(f"there is no event number {seq}: it may be too old to be kept")
         return found[0]
+
+
+def timeline(journal: Journal, uid: str, **shown: str) -> str:
+    """The lanes of all that was recorded of the maintenance or run of this uid, "" for none."""
+    found = journal.select(Query(maintenance=uid, limit=LONGEST, newest=True)) if uid else []
+    return render_template("timeline.html", uid=uid, entries=found, picture=lanes.draw(found), lanes=lanes, **shown)
 
 
 def _moment(text: str) -> datetime | None:

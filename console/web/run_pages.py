@@ -12,11 +12,9 @@ from flask import Response, make_response, render_template, request
 
 from console.operations import upgrade_runs
 from console.operations.run_reports import report
-from console.web import lanes
 from console.web.callers import RUNS_LIST
 from console.web.context import Context
-from console.web.event_pages import LONGEST
-from eventing.journal.entries import Query
+from console.web.event_pages import timeline
 from kube.door.api_errors import ApiError, Unavailable
 from kube.door.sync_client import Cluster
 from kube.paths import Object
@@ -90,12 +88,7 @@ class RunPages:
     def run_timeline(self, namespace: str, name: str) -> str:
         """The lanes of all that was recorded of it."""
         run, user = self._read(namespace, name)
-        uid = run["metadata"]["uid"]
-        found = self._context.journal.select(Query(maintenance=uid, limit=LONGEST, newest=True))
-        picture = lanes.draw(found)
-        return render_template(
-            "timeline.html", user=user, name=name, uid=uid, entries=found, picture=picture, lanes=lanes, of="run"
-        )
+        return timeline(self._context.journal, run["metadata"]["uid"], user=user, name=name, of="run")
 
     def _read(self, namespace: str, name: str) -> tuple[Object, str]:
         """The run config, and the caller's name. Raises `Refusal` (404) for one that is not there."""

@@ -18,7 +18,7 @@ from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import SUCCEEDED, phase
 from kube.mutex.objects import RULE, RUN, TARGET, condition, path_of
 from kube.mutex.overdue import OF_STAGE, Due
-from kube.mutex.run_record import current, is_active, record_of, stage
+from kube.mutex.run_record import any_cleanup, current, is_active, record_of, stage
 from kube.mutex.validation import CONFIG_VALIDATED, is_judged
 from kube.nodes import in_maintenance, node_path
 from kube.paths import Object, segment
@@ -147,11 +147,12 @@ def _node(name: Any) -> Iterator[RecordedObject]:
 
 async def read_changes(api: Api, objects: Collection[RecordedObject]) -> Changes:
     """Read each of them once. Raises `ApiError`, e.g. `Denied` where the caller may not read them."""
-    found = await together(*(absent_ok(api.get(each.path)) for each in objects))
-    changes = {each: change_of(each, live) for each, live in zip(objects, found, strict=True)}
+    answers = await together(*(absent_ok(api.get(each.path)) for each in objects))
+    found = dict(zip(objects, answers, strict=True))
+    changes = {each: change_of(each, live) for each, live in found.items()}
     runs = {
         each.uid: standing_of(live)
-        for each, live in zip(objects, found, strict=True)
+        for each, live in found.items()
         if each.kind == MUTEX[RUN] and live is not None and changes[each] not in LOST
     }
     return Changes({each: change for each, change in changes.items() if change}, runs)
@@ -163,7 +164,7 @@ def standing_of(run: Object) -> Standing:
         return Standing("", "")
     if not is_active(run):
         return Standing(Due.DETECT.value, "")
-    due = OF_STAGE.get(stage(run, lambda _rule: True))
+    due = OF_STAGE.get(stage(run, any_cleanup))
     return Standing(due.value if due else "", current(record_of(run)))
 
 

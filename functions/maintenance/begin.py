@@ -8,10 +8,8 @@ It deletes none: a cluster with OwnerReferencesPermissionEnforcement wants that 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from contextlib import nullcontext
 from datetime import datetime, timezone
-from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -20,7 +18,7 @@ from functions.failures import Failed, Retry
 from functions.installs import acts
 from functions.maintenance.disrupting import disrupting
 from functions.maintenance.subject import failed, log_about, read_maintenance
-from kube.door.api import absent_ok
+from kube.door.api import Api, absent_ok
 from kube.door.api_errors import Conflict, NotFound
 from kube.door.eviction_batch import orphans
 from kube.door.sync_client import Cluster
@@ -91,12 +89,12 @@ def _read(name: str, cluster: Cluster, *, is_new: bool) -> tuple[Node | None, Ob
     if is_new:
         node, pods = cluster.together(reading, pods_on_node(cluster.api, name))
         return node, None, pods.items
-    node, lease = cluster.together(reading, _lease(name, cluster))
+    node, lease = cluster.together(reading, _lease(cluster.api, name))
     return node, lease, []
 
 
-def _lease(node: str, cluster: Cluster) -> Coroutine[Any, Any, Object | None]:
-    return absent_ok(cluster.api.get(leases.lease_path(node)))
+async def _lease(api: Api, node: str) -> Object | None:
+    return await absent_ok(api.get(leases.lease_path(node)))
 
 
 def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> Object:
@@ -136,7 +134,7 @@ def _created(wanted: Object, node: str, cluster: Cluster) -> Object | None:
     try:
         cluster.create(leases.LEASES, wanted)
     except Conflict:
-        found = cluster.run(_lease(node, cluster))
+        found = cluster.run(_lease(cluster.api, node))
         if found is None:
             raise Retry(f"the lease of node {node} was released while it was acquired") from None
         return found

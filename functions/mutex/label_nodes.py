@@ -12,16 +12,15 @@ from eventing import events
 from functions.mutex.subject import Ongoing, Replies, now, read_ongoing, telling
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.deadline import has_time
-from kube.door.paging import pages
 from kube.door.sync_client import Cluster
+from kube.mutex import lookup
 from kube.mutex.node_labels import gate_patch, is_gated
-from kube.mutex.objects import RUN_LABEL, Verdict
+from kube.mutex.objects import Verdict
 from kube.mutex.run_record import Record, rules_of, unreleased
 from kube.mutex.validation import named
-from kube.nodes import NODES, node_path
+from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
-from kube.trimming import trimmed_node
 from kube.words import counted
 
 CONSUMES = (events.POOLS_PAUSED,)
@@ -58,7 +57,7 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 def ungated(record: Record, cluster: Cluster) -> list[str]:
     """The unreleased nodes that lack a label, by one list: each turn labels others, so that many come to an end."""
-    listed = cluster.run(pages(cluster.api, NODES, labels=f"{RUN_LABEL}={record['id']}", keep=trimmed_node)).items
+    listed = cluster.run(lookup.labelled_nodes(cluster.api, record["id"], None))
     gated = {node["metadata"]["uid"] for node in listed if is_gated(node, record["id"], rules_of(record))}
     return [name for name in unreleased(record) if record["nodes"][name]["uid"] not in gated]
 

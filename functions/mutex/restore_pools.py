@@ -24,10 +24,10 @@ from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, pools, run_record
 from kube.mutex.node_labels import clear_patch, run_of, strays
-from kube.mutex.objects import RUN, RUN_LABEL, Verdict, canary_name, finalizers_patch, has_finalizer, is_deleting, path
+from kube.mutex.objects import RUN, Verdict, canary_name, finalizers_patch, has_finalizer, is_deleting, path
 from kube.mutex.run_record import Stage, record_of
 from kube.mutex.validation import AVAILABLE
-from kube.nodes import NODES, node_path
+from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
 
@@ -100,7 +100,7 @@ def _unlabel(run: Object, cluster: Cluster) -> None:
     run_id = str(record_of(run).get("id") or "")
     if not run_id:
         return
-    found = cluster.list(NODES, labels=f"{RUN_LABEL}={run_id}")["items"]
+    found = cluster.run(lookup.labelled_nodes(cluster.api, run_id, None))
     patches = [(node["metadata"]["name"], clear_patch(node, run_id)) for node in found]
     cluster.together(*(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches if patch))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kube.mutex import pools
-from kube.mutex.objects import Item, canary_name, rule_label
+from kube.mutex.objects import Item, canary_name, full_name, rule_label
 from kube.mutex.run_record import Record, is_active, record_of, rules_of
 from kube.paths import Object
 
@@ -19,7 +19,7 @@ def rivals(run: Item, names: Iterable[str], known: Mapping[str, Object], runs: I
     """Pool → who claims it, of those that another run config has; one that is gone claims nothing (MUT-44)."""
     own, there = run["metadata"]["uid"], {each["metadata"]["uid"]: each for each in runs}
     found = {name: pools.claimed_by(known[name]) for name in names if name in known}
-    return {name: _name(there[uid]) for name, uid in found.items() if uid and uid != own and uid in there}
+    return {name: full_name(there[uid]) for name, uid in found.items() if uid and uid != own and uid in there}
 
 
 def ahead(run: Item, runs: Iterable[Item]) -> list[str]:
@@ -27,12 +27,12 @@ def ahead(run: Item, runs: Iterable[Item]) -> list[str]:
 
     A canary takes whoever carries none of its run's labels, so runs over other pools open each other's gates, too.
     """
-    return [_name(each) for each in _others(run, runs) if _has_turn(each) or _began(each) < _began(run)]
+    return [full_name(each) for each in _others(run, runs) if _has_turn(each) or _began(each) < _began(run)]
 
 
 def at_turn(run: Item, runs: Iterable[Item]) -> list[str]:
     """The other runs under way that have the turn."""
-    return [_name(each) for each in _others(run, runs) if _has_turn(each)]
+    return [full_name(each) for each in _others(run, runs) if _has_turn(each)]
 
 
 def _others(run: Item, runs: Iterable[Item]) -> list[Item]:
@@ -45,10 +45,6 @@ def _has_turn(run: Item) -> bool:
 
 def _began(run: Item) -> tuple[str, str]:
     return str(record_of(run).get("startedAt") or ""), str(run["metadata"]["uid"])
-
-
-def _name(run: Item) -> str:
-    return f"{run['metadata']['namespace']}/{run['metadata']['name']}"
 
 
 def claimed(uid: str, known: Iterable[Object]) -> list[Object]:

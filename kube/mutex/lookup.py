@@ -43,9 +43,10 @@ async def nodes(api: Api, version: str | None = CACHED) -> dict[str, Object]:
     return {name_of(node): node for node in found}
 
 
-async def labelled_nodes(api: Api) -> list[Object]:
-    """The nodes that carry the label of any run, as the server's cache has them."""
-    return (await pages(api, NODES, labels=RUN_LABEL, version=CACHED, keep=trimmed_node)).items
+async def labelled_nodes(api: Api, run_id: str = "", version: str | None = CACHED) -> list[Object]:
+    """The nodes that carry the label of this run, or of any."""
+    label = f"{RUN_LABEL}={run_id}" if run_id else RUN_LABEL
+    return (await pages(api, NODES, labels=label, version=version, keep=trimmed_node)).items
 
 
 async def pools(api: Api, version: str | None = CACHED) -> dict[str, Object]:

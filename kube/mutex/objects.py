@@ -58,6 +58,11 @@ def reference(item: Item) -> Reference:
     return Reference(item["metadata"]["namespace"], item["metadata"]["name"])
 
 
+def full_name(item: Item) -> str:
+    """`NAMESPACE/NAME`, as messages and commands have it."""
+    return str(reference(item))
+
+
 def references(run: Item, field: str) -> list[Reference]:
     """The rules or targets that a run config names, each once, in its order; without a namespace it is its own."""
     own = run["metadata"]["namespace"]

@@ -34,13 +34,7 @@ def upgrading(stage: Stage) -> Iterator[runs.Stage]:
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
 def test_a_run_amid_kills(stage: Stage, upgrading: runs.Stage) -> None:
     """`run-job` dies at the second node, the broker and all sources at the third: one node at a time, each Job once."""
-    names = upgrading.workers("blue", NODES)
-    upgrading.canary()
-    upgrading.target("all", upgrading.pool("blue", "blue"))
-    upgrading.rule("first", cleanup=True)
-    upgrading.rule("second")
-    run = upgrading.run("example", ["first", "second"], ["all"])
-    upgrading.reaches(run, "Waiting")
+    names, run = upgrading.with_two_rules(NODES)
     before = upgrading.selectors()
     with Watcher(upgrading.admin) as watcher:
         upgrading.cvo.want(NEW)

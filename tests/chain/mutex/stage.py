@@ -78,6 +78,17 @@ class Stage:
         self.create(TARGET, name, {"machineConfigPools": list(names)})
         return name
 
+    def with_two_rules(self, count: int) -> tuple[list[str], str]:
+        """Have a run over so many workers wait for its upgrade, one of its rules with cleanup; names and its path."""
+        names = self.workers("blue", count)
+        self.canary()
+        self.target("all", self.pool("blue", "blue"))
+        self.rule("first", cleanup=True)
+        self.rule("second")
+        run = self.run("example", ["first", "second"], ["all"])
+        self.reaches(run, "Waiting")
+        return names, run
+
     def run(self, name: str, rules: Iterable[str], targets: Iterable[str], canary: str = "canary") -> str:
         """Make a run config; returns its path."""
         named = {"mutexRules": [{"name": each} for each in rules], "mutexTargets": [{"name": each} for each in targets]}

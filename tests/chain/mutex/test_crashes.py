@@ -19,13 +19,7 @@ SECONDS = 240.0
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
 def test_a_run_over_twenty_nodes_amid_kills(stage: Stage, mco: FakeMco) -> None:
     """The functions or the delivery die with SIGKILL again and again; ticks find what was lost."""
-    names = stage.workers("blue", NODES)
-    stage.canary()
-    stage.target("all", stage.pool("blue", "blue"))
-    stage.rule("first", cleanup=True)
-    stage.rule("second")
-    run = stage.run("example", ["first", "second"], ["all"])
-    stage.reaches(run, "Waiting")
+    names, run = stage.with_two_rules(NODES)
     before = stage.selectors()
     done = threading.Event()
     with Watcher(stage.admin) as watcher, ThreadPoolExecutor(1) as thread:

@@ -47,11 +47,11 @@ def work_off(stage: Stage, node: str, prefix: str) -> None:
 
 
 def environment(stage: Stage, account: str) -> dict[str, str]:
-    """Where kubectl is, and the kubeconfig of a ServiceAccount."""
+    """Where kubectl is, the kubeconfig of a ServiceAccount, and a home: without one kubectl keeps its cache in `.`."""
     token = stage.cluster.kubectl("create", "token", account, "-n", NAMESPACE).stdout.strip()
     file = stage.cluster.directory / f"{account}.kubeconfig"
     access.write_kubeconfig(file, stage.cluster.url, stage.cluster.certificate, account, token)
-    return {"KUBECONFIG": str(file), "PATH": f"{servers()}:{os.environ['PATH']}"}
+    return {"KUBECONFIG": str(file), "HOME": str(stage.cluster.directory), "PATH": f"{servers()}:{os.environ['PATH']}"}
 
 
 def pod_on(stage: Stage, node: str) -> str:

@@ -25,6 +25,15 @@ from tests.workload import Audit, Workload, written
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 
+HELD, EXPIRED = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
+"""When the lease of another tool was renewed that it still has, and of one that let it expire."""
+
+
+def foreign_lease(work: Workload, node: str, renewed: str, holder: str | None = "another-tool") -> None:
+    """Have another tool hold the node's lease."""
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": renewed}
+    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+
 
 @proves("NMO-7", "NMO-11", "NMO-16", "KNM-3")
 @every_group
@@ -178,14 +187,13 @@ def test_a_second_maintenance_of_the_node_is_refused(
 @proves("NMO-27", "NMO-27a")
 @pytest.mark.parametrize(
     ("renewed", "begins"),
-    [("2999-01-01T00:00:00.000000Z", False), ("2020-01-01T00:00:00.000000Z", True)],
+    [(HELD, False), (EXPIRED, True)],
     ids=["held", "expired"],
 )
 def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: str, begins: bool) -> None:
     """NMO-27a: a lease that somebody else holds stops the maintenance; one they let expire is taken over."""
     node = work.node()
-    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": renewed}
-    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    foreign_lease(work, node, renewed)
     item = work.maintenance(node)
 
     reply = functions.answer("begin", added(item))
@@ -207,8 +215,7 @@ def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: 
 def test_a_lease_that_was_released_holds_nobody_up(functions: Functions, work: Workload, holder: str | None) -> None:
     """NMO-27a: some release a lease by taking their name off: its time is not over, and it is nobody's."""
     node = work.node()
-    spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": "2999-01-01T00:00:00.000000Z"}
-    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    foreign_lease(work, node, HELD, holder)
     item = work.maintenance(node)
 
     assert functions.begin(item).get_type() == events.MAINTENANCE_BEGUN
@@ -220,8 +227,7 @@ def test_a_lease_that_is_released_while_it_is_acquired_is_no_failure(functions: 
     """X-6: its holder deletes it between its reading and the write: the broker tries again, and nothing is told."""
     node = work.node()
     path = leases.lease_path(node)
-    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": "2020-01-01T00:00:00.000000Z"}
-    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    foreign_lease(work, node, EXPIRED)
     item = work.maintenance(node)
 
     with before(functions.clusters["begin"], "PATCH", path, lambda: work.delete(path)):
@@ -236,8 +242,7 @@ def test_a_lease_that_goes_before_it_is_read_is_no_failure(functions: Functions,
     """X-6: it was there when ours was to be created, and is gone when its holder is asked for: tried again."""
     node = work.node()
     path = leases.lease_path(node)
-    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": "2999-01-01T00:00:00.000000Z"}
-    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    foreign_lease(work, node, HELD)
     item = work.maintenance(node)
 
     with before(functions.clusters["begin"], "GET", path, lambda: work.delete(path)):
@@ -252,10 +257,9 @@ def test_a_lease_that_is_renewed_while_it_is_acquired_is_its_holder_s(functions:
     """NMO-27a, X-6: its holder comes back between reading and write: not taken over, and told at the next try."""
     node = work.node()
     path = leases.lease_path(node)
-    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": "2020-01-01T00:00:00.000000Z"}
-    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    foreign_lease(work, node, EXPIRED)
     item = work.maintenance(node)
-    renewed = {"spec": {"renewTime": "2999-01-01T00:00:00.000000Z"}}
+    renewed = {"spec": {"renewTime": HELD}}
 
     with before(functions.clusters["begin"], "PATCH", path, lambda: work.admin.patch(path, renewed)):
         response = functions.post("begin", added(item))
@@ -334,8 +338,7 @@ def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functi
     node = work.node()
     first, second = work.maintenance(node), work.maintenance(node, KUBEVIRT)
     functions.begin(first)
-    work.admin.patch(m.path(first), {"metadata": {"finalizers": []}})
-    work.delete(m.path(first))
+    work.vanish(first)
 
     functions.begin(second)
 
@@ -363,7 +366,7 @@ def test_a_lease_that_is_half_over_is_renewed(functions: Functions, work: Worklo
     node = work.node()
     item = work.maintenance(node)
     functions.begin(item)
-    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
+    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": EXPIRED}})
 
     functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
 

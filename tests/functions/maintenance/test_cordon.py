@@ -195,8 +195,7 @@ def test_an_event_that_does_not_fit_the_live_object_does_nothing(
         "status": said(events.PODS_EVICTED, item),
     }[step]
     if what in ("gone", "made-anew"):
-        work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-        work.delete(m.path(item))
+        work.vanish(item)
     if what == "made-anew":
         work.admin.create(MEDIK8S.path, {k: item[k] for k in ("apiVersion", "kind", "spec")} | _named(item))
     if what == "deleting":

@@ -202,8 +202,7 @@ def test_a_maintenance_whose_finalizer_was_taken_off_leaves_nothing(functions: F
     node = work.node()
     item = work.maintenance(node, KUBEVIRT)
     functions.prepare(item)
-    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-    work.delete(m.path(item))
+    work.vanish(item)
 
     ended = functions.answer("resync", tick())
     assert ended is not None
@@ -221,8 +220,7 @@ def test_a_lease_without_its_maintenance_is_released(functions: Functions, work:
     work.local.kubectl("cordon", node)
     item = work.maintenance(node)
     functions.begin(item)
-    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-    work.delete(m.path(item))
+    work.vanish(item)
 
     ended = functions.answer("resync", tick())
     assert ended is not None
@@ -241,8 +239,7 @@ def test_what_a_duplicate_has_released_is_told_once(functions: Functions, work: 
     item = work.maintenance(node)
     functions.begin(item)
     ended, path = said(events.MAINTENANCE_ENDED, item), leases.lease_path(node)
-    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-    work.delete(m.path(item))
+    work.vanish(item)
 
     with before(functions.clusters["restore"], "DELETE", path, lambda: work.delete(path)):
         assert functions.answer("restore", ended) is None
@@ -254,8 +251,7 @@ def test_a_stray_is_given_back_whatever_is_maintained_elsewhere(functions: Funct
     item = work.maintenance(node)
     functions.prepare(item)
     ended = said(events.MAINTENANCE_ENDED, item)
-    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-    work.delete(m.path(item))
+    work.vanish(item)
     work.maintenance(work.node())
 
     assert functions.answer("restore", ended) is not None
@@ -269,8 +265,7 @@ def test_a_stray_that_is_none_is_left_alone(functions: Functions, work: Workload
     item = work.maintenance(node)
     functions.prepare(item)
     ended = said(events.MAINTENANCE_ENDED, item)
-    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-    work.delete(m.path(item))
+    work.vanish(item)
     following = work.maintenance(node)
     if begun:
         functions.prepare(following)

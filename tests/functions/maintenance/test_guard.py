@@ -191,8 +191,7 @@ def test_the_end_of_one_whose_node_is_gone_does_not_hold_up_the_next(functions: 
     work.delete(f"/api/v1/nodes/{node}")
 
     def act() -> None:
-        work.admin.patch(m.path(first), {"metadata": {"finalizers": []}})
-        work.delete(m.path(first))
+        work.vanish(first)
 
     with before(functions.clusters["guard"], "DELETE", m.path(first), act):
         assert functions.answer("guard", hint) is None

@@ -205,8 +205,7 @@ def test_who_gave_up_is_no_heir(functions: Functions, work: Workload, ends: str)
         work.delete(m.path(second))
         settle(functions, updated(work.again(second)))
     else:
-        work.admin.patch(m.path(second), {"metadata": {"finalizers": []}})
-        work.delete(m.path(second))
+        work.vanish(second)
         found = functions.answer("resync", tick())
         assert found is not None
         settle(functions, found)

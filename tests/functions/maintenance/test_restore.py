@@ -119,8 +119,7 @@ def test_a_node_whose_label_was_taken_off_is_excluded_no_more(functions: Functio
 
 def vanish(work: Workload, item: Object) -> None:
     """Somebody replaces it by a file without our finalizer, and deletes it: no `restore` hears of it."""
-    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-    work.delete(m.path(item))
+    work.vanish(item)
 
 
 @proves("X-7")

@@ -213,8 +213,7 @@ def deleted_before_its_steps(functions: Functions, work: Workload) -> Object:
 def lost(functions: Functions, work: Workload) -> Object:
     """Somebody took the finalizer off, and it is gone."""
     item = drain(functions, work.maintenance(work.node(), KUBEVIRT))
-    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-    work.delete(m.path(item))
+    work.vanish(item)
     return item
 
 
@@ -286,8 +285,7 @@ def test_a_lease_that_names_no_object_is_released(functions: Functions, work: Wo
     node = work.node()
     item = drain(functions, work.maintenance(node))
     annotation = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} x/status some-uid"}
-    work.admin.patch(m.path(item), {"metadata": {"finalizers": []}})
-    work.delete(m.path(item))
+    work.vanish(item)
     work.admin.patch(leases.lease_path(node), {"metadata": {"annotations": annotation}})
 
     ended = functions.answer("resync", tick())
