@@ -1,4 +1,4 @@
-"""OpenShift's own CRDs of MachineConfigPool and ClusterVersion, from its Go module: fetched, not copied."""
+"""OpenShift's own CRDs of machine configs, their pools and ClusterVersion, from its Go module: fetched, not copied."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from localcluster.processes import await_ready
 
 MODULE = "github.com/openshift/api"
 FILES = (
+    "machineconfiguration/v1/zz_generated.crd-manifests/*_machineconfigs.crd.yaml",
     "machineconfiguration/v1/zz_generated.crd-manifests/*_machineconfigpools-Default.crd.yaml",
     "config/v1/zz_generated.crd-manifests/*_clusterversions-Default.crd.yaml",
 )
 SERVED = (
+    "/apis/machineconfiguration.openshift.io/v1/machineconfigs",
     "/apis/machineconfiguration.openshift.io/v1/machineconfigpools",
     "/apis/config.openshift.io/v1/clusterversions",
 )
@@ -26,6 +28,6 @@ def files() -> list[Path]:
 
 
 def install(cluster: LocalCluster) -> None:
-    """Apply them; return when both kinds are served."""
+    """Apply them; return when all kinds are served."""
     cluster.kubectl("apply", "--server-side", *(word for file in files() for word in ("-f", file)))
     await_ready("OpenShift's kinds", lambda: all(cluster.serves(path) for path in SERVED), cluster.servers)

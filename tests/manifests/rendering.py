@@ -22,9 +22,11 @@ OVERLAYS = sorted(file.parent.name for file in MANIFESTS.glob("overlays/*/kustom
 STEPWISE = "operator"
 """The overlay that the stepwise install files are made of; it is not whole without them."""
 INSTALLS = [name for name in OVERLAYS if name != STEPWISE]
-WITH_CERTIFICATES = ("compact", "kafka", "knative", "plain", "rabbitmq")
+WITH_CERTIFICATES = ("compact", "kafka", "knative", "mutex", "plain", "rabbitmq")
 """Those that renew certificates, in a process of its own each. Without are what func deploys, which is one Service, and
 what is made for a namespace and an account of somebody else."""
+WITH_MUTEX = "mutex"
+"""The one with the functions that are opt-in."""
 FOLDERS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALLS)]
 """What `kubectl apply -k` takes."""
 SPARING = "--openapi-patch=false"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from functions.app import FUNCTIONS
 from localcluster.cluster import LocalCluster
+from tests.manifests.rendering import ROOT, WITH_MUTEX, of_kind, overlay, pod_specs
 from tests.manifests.test_rights import own
 from tests.manifests.touches import OURS, Right
 from tests.proofs import proves
@@ -26,7 +30,7 @@ def together(cluster: LocalCluster, namespace: str) -> set[Right]:
     return set[Right]().union(*(own(cluster, account, namespace) for account in OPT_IN))
 
 
-@proves("MUT-1")
+@proves("MUT-1", "MUT-1a")
 def test_together_they_may_do_what_the_document_lists(installed: LocalCluster) -> None:
     """Less what every account may: no deletion, no update of a Job, nothing of the ClusterVersion but to read it."""
     rights = together(installed, JOBS)
@@ -44,7 +48,7 @@ def test_together_they_may_do_what_the_document_lists(installed: LocalCluster) -
     }
 
 
-@proves("MUT-1")
+@proves("MUT-1", "MUT-1a")
 @pytest.mark.parametrize("namespace", [OURS, "kube-system", "default"])
 def test_jobs_are_created_where_an_administrator_lists_it_and_nowhere_else(
     installed: LocalCluster, namespace: str
@@ -65,3 +69,24 @@ def test_a_step_may_do_its_own_and_no_other(installed: LocalCluster) -> None:
     assert {name for name, may in verbs.items() if ("machineconfigpools", "patch") in may} == {
         *("claim-pools", "pause-pools", "edit-pools", "restore-pools")
     }
+
+
+@proves("MUT-4")
+def test_one_overlay_has_all_that_a_run_needs_and_says_nothing_else() -> None:
+    """The product, as `knative` has it, and the mutex: kinds, functions, accounts. It is applied with the others."""
+    made, plain = overlay(WITH_MUTEX), overlay("knative")
+    kinds = {item["spec"]["names"]["kind"] for item in of_kind(made, "CustomResourceDefinition")}
+    assert {"MutexRule", "MutexTarget", "MutexRunConfig", "NodeMaintenance"} <= kinds
+    assert pod_specs(made).keys() - pod_specs(plain).keys() == OPT_IN
+    assert pod_specs(made).keys() >= FUNCTIONS.keys()
+
+
+@proves("MUT-4a")
+def test_the_release_steps_of_the_document_have_a_counterpart() -> None:
+    """What they made with tools and accounts of others is an image and an overlay that names it."""
+    text = (ROOT / "docs" / "contributing.md").read_text()
+    (release,) = re.findall(r"\n## Release\n(.*?)(?:\n## |\Z)", text, re.DOTALL)
+    assert "*Make Release Candidate*" in release
+    targets = set(re.findall(r"`make ([a-z0-9-]+)", release))
+    assert "container-build-and-push-community" in targets
+    assert all(f"\n{target}:" in (ROOT / "Makefile").read_text() for target in targets)

@@ -19,6 +19,7 @@ from tests.manifests.rendering import (
     OVERLAYS,
     ROOT,
     SPARING,
+    WITH_MUTEX,
     Manifest,
     identity,
     of_kind,
@@ -32,7 +33,7 @@ from tests.proofs import proves
 from tests.sources import OPT_IN
 
 WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
-ONE_EACH = ("knative", "plain", "rabbitmq", "kafka")
+ONE_EACH = ("knative", "plain", "rabbitmq", "kafka", WITH_MUTEX)
 BESIDE = ("podsource", "validate")
 """What runs beside the functions."""
 HOMES = {"hyperconverged": "kubevirt-hyperconverged", "operator": "node-maintenance-operator"}
@@ -89,7 +90,7 @@ def test_an_overlay_says_only_what_differs(name: str) -> None:
     folder = MANIFESTS / "base" if name == "base" else MANIFESTS / "overlays" / name
     file = folder / "kustomization.yaml"
 
-    assert len(file.read_text().splitlines()) <= (35 if name == "operator" else 12)
+    assert len(file.read_text().splitlines()) <= (35 if name == "operator" else 13)
 
 
 @pytest.mark.parametrize("name", ONE_EACH)
@@ -97,7 +98,7 @@ def test_each_function_runs_under_its_own_account(name: str) -> None:
     """Least privilege holds only if no two share an account."""
     pods = pod_specs(overlay(name))
 
-    served = FUNCTIONS.keys() - OPT_IN
+    served = FUNCTIONS.keys() - (set() if name == WITH_MUTEX else OPT_IN)
     assert set(pods) == {*served, *BESIDE}
     assert {maker: pod["spec"]["serviceAccountName"] for maker, pod in pods.items()} == {maker: maker for maker in pods}
     for function in served:
@@ -210,7 +211,7 @@ def test_whoever_may_answer_with_several_events_is_told_the_brokers_address(name
     assert binding["spec"]["sink"]["ref"]["kind"] == "Broker"
     assert subject["namespace"] == binding["metadata"]["namespace"]
     if name in ONE_EACH:
-        assert bound == {"guard", "resync"}
+        assert bound == {"guard", "resync", *(["resync-runs"] if name == WITH_MUTEX else [])}
     elif name == "func":
         labels = {
             item["key"]: item["value"] for item in yaml.safe_load((ROOT / "func.yaml").read_text())["deploy"]["labels"]
@@ -262,7 +263,8 @@ def test_no_object_is_there_twice_or_left_behind_in_another_namespace(name: str)
     assert len(set(found)) == len(found)
     strays = [(kind, namespace) for _, kind, namespace, _ in found if namespace not in ("", home)]
     assert all(kind in ("Role", "RoleBinding") for kind, _ in strays)
-    assert {namespace for _, namespace in strays} <= {"default", "medik8s-leases"}
+    jobs = {"node-upgrade-mutex-operator"} if name == WITH_MUTEX else set()
+    assert {namespace for _, namespace in strays} <= {"default", "medik8s-leases", *jobs}
 
 
 @pytest.mark.parametrize(
@@ -312,6 +314,10 @@ def test_rabbitmq_keeps_events_in_quorum_queues() -> None:
 POLICIES = {
     "record-on-everything": (40, "linear", "PT1S", "PT10S"),
     "resync-on-tick": (2, "exponential", "PT0.5S", "PT4S"),
+    **dict.fromkeys(
+        (f"resync-runs-on-{hint}" for hint in ("tick", "survey", "pool-updated", "cluster-version-updated")),
+        (2, "exponential", "PT0.5S", "PT4S"),
+    ),
     **dict.fromkeys(
         (f"renew-certificates-on-{hint}" for hint in ("tick", "secret-added", "secret-updated", "secret-deleted")),
         (2, "exponential", "PT0.5S", "PT4S"),

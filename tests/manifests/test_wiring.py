@@ -11,7 +11,7 @@ from eventing.local import manifests, triggers
 from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
 from tests.manifests import wiring
-from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, text
+from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, WITH_MUTEX, text
 from tests.sources import OPT_IN
 
 CONSUMES = {name: function.consumes for name, function in FUNCTIONS.items()}
@@ -43,7 +43,8 @@ def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: P
     """The other way round: what a function is written for reaches it."""
     found = triggers.read(read(folder, tmp_path), "http://functions")
     certificates = {"renew-certificates": CONSUMES["renew-certificates"]} if folder.name in WITH_CERTIFICATES else {}
-    consumes = ALWAYS | certificates
+    mutex = {name: CONSUMES[name] for name in OPT_IN} if folder.name == WITH_MUTEX else {}
+    consumes = ALWAYS | certificates | mutex
     known = {*SAID, *(kind for kinds in wiring.EMITTED_BY_SOURCES.values() for kind in kinds)}
     brought = {
         (each.url.rpartition("/")[2], kind) for each in found.values() for kind in wiring.brings(each.attributes, known)
@@ -79,5 +80,6 @@ def test_the_local_delivery_reads_every_overlay_as_the_same_chain(name: str, tmp
     more = read_as[1].keys() - read_as[0].keys()
 
     assert {key: value for key, value in read_as[1].items() if key not in more} == read_as[0]
-    assert all(key.startswith("renew-certificates-on-") for key in more)
-    assert bool(more) == (name in WITH_CERTIFICATES)
+    beside = {key for key in more if key.startswith("renew-certificates-on-")}
+    assert bool(beside) == (name in WITH_CERTIFICATES)
+    assert {read_as[1][key][1].rpartition("/")[2] for key in more - beside} == (OPT_IN if name == WITH_MUTEX else set())

@@ -14,6 +14,8 @@ from tests.openshift import FakeMco
 from tests.proofs import proves
 from tests.workload import Audit
 
+DOTTED = "first.of.two"
+
 
 def moment(job: Object, field: str) -> datetime:
     text = job["metadata"][field] if field == "creationTimestamp" else job["status"][field]
@@ -42,15 +44,16 @@ class Order:
         ]
 
 
-@proves("MUT-33", "MUT-35", "MUT-36", "MUT-37", "MUT-40", "MUT-43", "MUT-44", "MUT-46", "MUT-49", "C24", "C25", "C27")
+@proves("MUT-13", "MUT-33", "MUT-35", "MUT-36", "MUT-37", "MUT-40", "MUT-43", "MUT-44", "MUT-46", "MUT-49")
+@proves("C24", "C25", "C27")
 def test_a_whole_upgrade(stage: Stage, mco: FakeMco) -> None:
-    """Steps 1 to 7 of the document over two pools and two rules, one of them with cleanup Jobs."""
+    """Steps 1 to 7 of the document over two pools and two rules, one with cleanup Jobs and dots in its name."""
     names = [*stage.workers("blue", 2), *stage.workers("green", 2, NEW)]
     stage.canary()
     stage.target("both", stage.pool("blue", "blue"), stage.pool("green", "green"))
-    stage.rule("first", cleanup=True)
+    stage.rule(DOTTED, cleanup=True)
     stage.rule("second")
-    run = stage.run("example", ["second", "first"], ["both"])
+    run = stage.run("example", ["second", DOTTED], ["both"])
     stage.reaches(run, "Waiting")
     before, audit = stage.selectors(), stage.audit()
     with Watcher(stage.admin) as watcher:
@@ -66,7 +69,7 @@ def test_a_whole_upgrade(stage: Stage, mco: FakeMco) -> None:
     order = Order(audit)
     steps = [
         order.places("machineconfigpools", "patch", "/spec/paused', 'value': True"),
-        order.places("nodes", "patch", f"{RULE_LABEL.replace('/', '~1')}first.{NAMESPACE}', 'value': ''"),
+        order.places("nodes", "patch", f"{RULE_LABEL.replace('/', '~1')}{DOTTED}.{NAMESPACE}', 'value': ''"),
         order.places("machineconfigpools", "patch", "DoesNotExist"),
         order.places("jobs", "create", "mutex"),
     ]
@@ -82,7 +85,7 @@ def _assert_one_after_another(stage: Stage, names: list[str]) -> None:
     jobs = stage.admin.list(stage.jobs)["items"]
     jobs.sort(key=lambda job: int(job["metadata"]["resourceVersion"]))
     found = [(*told(job), job["metadata"]["name"].startswith("cleanup-")) for job in jobs]
-    expected = [(name, *job) for name in names for job in (("second", False), ("first", False), ("first", True))]
+    expected = [(name, *job) for name in names for job in (("second", False), (DOTTED, False), (DOTTED, True))]
     assert found == expected
     ended = [(moment(one, "completionTime"), moment(two, "creationTimestamp")) for one, two in pairwise(jobs)]
     assert all(end <= begin for end, begin in ended)

@@ -12,7 +12,7 @@ from tests.chain.mutex.stage import NEW, OLD, Stage, told
 from tests.openshift import FakeMco
 from tests.proofs import proves
 
-STATES = ("RunningJobs", "Failed", "UpgradingNode", "CleaningUp", "Finished")
+STATES = ("Waiting", "Invalid", "RunningJobs", "Failed", "UpgradingNode", "CleaningUp", "Finished")
 
 
 def begin(stage: Stage, count: int = 2, **rule: str) -> tuple[str, list[str]]:
@@ -28,6 +28,11 @@ def begin(stage: Stage, count: int = 2, **rule: str) -> tuple[str, list[str]]:
 
 def bring_to(stage: Stage, run: str, state: str, names: list[str]) -> None:
     """Have the first node, and so the run, be in that state."""
+    if state == "Invalid":
+        stage.delete(path_of(RULE, NAMESPACE, "only"))
+    if state in ("Waiting", "Invalid"):
+        stage.reaches(run, state)
+        return
     stage.cvo.want(NEW)
     stage.reaches(run, "RunningJobs")
     if state == "RunningJobs":
@@ -182,6 +187,7 @@ def test_a_rule_that_is_deleted_in_use_halts_the_run_until_it_is_back(stage: Sta
 def test_a_pool_that_is_deleted_amid_a_run_halts_it(stage: Stage) -> None:
     """The target is not valid any more, and the condition names it; the deletion of the run ends it all the same."""
     run, names = begin(stage)
+    canary = stage.selectors()["canary"]
     bring_to(stage, run, "RunningJobs", names)
     stage.delete(stage.pool_path("blue"))
     stage.tick()
@@ -189,3 +195,6 @@ def test_a_pool_that_is_deleted_amid_a_run_halts_it(stage: Stage) -> None:
     stage.delete(run)
     stage.until(path_of(RUN, NAMESPACE, "example"), lambda item: item is None)
     assert stage.labelled() == set()
+    assert stage.selectors() == {"canary": canary}
+    assert stage.claims() == [""]
+    assert {version_of(stage.node(name)) for name in names} == {OLD}

@@ -6,7 +6,9 @@ import pytest
 
 from eventing import events
 from kube.mutex.objects import condition
+from kube.mutex.pools import CLUSTER_VERSIONS
 from kube.mutex.versions import VERSION_LABEL
+from kube.paths import Object
 from tests.functions.mutex.conftest import NEW, OLD, Upgrade
 from tests.proofs import proves
 from tests.workload import Audit
@@ -48,6 +50,27 @@ def test_an_upgrade_is_one_that_the_control_plane_has_and_a_worker_has_not(
     assert {entry["objectRef"]["resource"] for entry in written.writes_by()} <= {
         *("jobs", "mutexrules", "mutextargets", "mutexrunconfigs")
     }
+
+
+@proves("C23")
+def test_the_cluster_version_may_have_the_name_of_the_document(upgrade: Upgrade) -> None:
+    """`cluster`, where there is none with the real name."""
+    real = f"{CLUSTER_VERSIONS}/version"
+    found = upgrade.admin.get(real)
+    upgrade.admin.delete(real, uid=found["metadata"]["uid"])
+    try:
+        upgrade.admin.create(CLUSTER_VERSIONS, {**bare(found), "metadata": {"name": "cluster"}})
+        upgrade.admin.patch(f"{CLUSTER_VERSIONS}/cluster/status", {"status": found["status"]})
+        assert detected(upgrade)[0] == events.UPGRADE_FOUND
+    finally:
+        upgrade.admin.run(upgrade.admin.api.request("DELETE", f"{CLUSTER_VERSIONS}/cluster"))
+        upgrade.admin.create(CLUSTER_VERSIONS, {**bare(found), "metadata": {"name": "version"}})
+        upgrade.admin.patch(f"{real}/status", {"status": found["status"]})
+
+
+def bare(item: Object) -> Object:
+    """Kind and spec of an object, to be made again."""
+    return {name: item[name] for name in ("apiVersion", "kind", "spec")}
 
 
 @proves("MUT-2")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eventing import events
+from kube.door.api_errors import Rejected
 from kube.maintenance.objects import REQUESTER
 from kube.mutex import pools
 from kube.mutex.node_labels import is_released
-from kube.mutex.objects import RUN_LABEL, condition
+from kube.mutex.objects import RUN_LABEL, condition, path
 from kube.nodes import LABEL
 from tests.functions.mutex.conftest import Upgrade
 from tests.proofs import proves
@@ -25,6 +28,19 @@ def test_all_labels_go_in_one_write_after_the_record_is_claimed(upgrade: Upgrade
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
     again = [entry for entry in written.writes_by() if entry["user"]["username"].endswith(":release-node")]
     assert len(again) == len(writes)
+
+
+@proves("MUT-44")
+def test_the_server_refuses_to_record_a_second_released_node(upgrade: Upgrade) -> None:
+    """Nor another id: a node is taken off the record before the next one is named."""
+    name, other = upgrade.release(), upgrade.nodes[1]
+    for change, said in (
+        ({"released": other}, f"status.record.released is {name}"),
+        ({"id": "another"}, "status.record.id names the run under way"),
+        ({"number": 0, "id": "another"}, "status.record"),
+    ):
+        with pytest.raises(Rejected, match=said):
+            upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": change}})
 
 
 @proves("MUT-43", "MUT-44")

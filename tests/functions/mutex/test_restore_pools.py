@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from eventing import events
+from kube.mutex import run_record
 from kube.mutex.node_labels import is_released, run_of
 from kube.mutex.objects import RUN_LABEL, has_finalizer, path
 from kube.mutex.pools import claimed_by, pool_path
+from kube.mutex.run_record import Stage
 from kube.paths import Object
 from tests.faults import Faults
 from tests.functions.conftest import Functions
@@ -32,6 +36,38 @@ def test_a_run_that_is_deleted_early_gives_everything_back(upgrade: Upgrade, cou
     assert all(is_released(upgrade.node(name)) and not run_of(upgrade.node(name)) for name in upgrade.nodes)
     assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {""}
     assert upgrade.answer("restore-pools", events.RUN_ENDED) == ""
+
+
+def cleared(upgrade: Upgrade) -> None:
+    """The first node's Jobs are complete, and it is not released yet."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    upgrade.end(upgrade.jobs()[-1])
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEARED
+
+
+def done(upgrade: Upgrade) -> None:
+    """All nodes are upgraded and cleaned; everything is still as the run has it."""
+    upgrade.start()
+    cleaned = {name: {"cleanedAt": "2026-01-01T00:00:00Z"} for name in upgrade.nodes}
+    upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": {"nodes": cleaned}}})
+
+
+@proves("MUT-51", "MUT-49")
+@pytest.mark.parametrize(("bring", "stage"), [(cleared, Stage.CLEARED), (done, Stage.DONE)])
+def test_a_run_that_is_deleted_between_two_nodes_gives_everything_back(
+    upgrade: Upgrade, bring: Callable[[Upgrade], None], stage: Stage
+) -> None:
+    """Where a run is for a moment only; what was to follow comes late and does nothing."""
+    bring(upgrade)
+    assert run_record.stage(upgrade.again(upgrade.run), lambda rule: True) is stage
+    upgrade.admin.run(upgrade.admin.api.request("DELETE", path(upgrade.run)))
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert upgrade.answer("check-run", events.RUN_FOUND) == events.RUN_ENDED
+    assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
+    assert spec(upgrade) == upgrade.before
+    assert all(is_released(upgrade.node(name)) and not run_of(upgrade.node(name)) for name in upgrade.nodes)
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
 
 
 @proves("MUT-51", "MUT-34")

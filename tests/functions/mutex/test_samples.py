@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+from urllib.parse import unquote
+
 import pytest
 import yaml
 
 from kube.mutex.objects import NAMESPACE, RULE, RUN, TARGET, condition, path_of
 from kube.mutex.pools import pool_path
-from kube.mutex.versions import WORKER
+from kube.mutex.versions import VERSION_LABEL, WORKER
 from localcluster.cluster import LocalCluster
 from tests.functions.mutex.conftest import Upgrade
 from tests.openshift import pool
@@ -15,6 +19,7 @@ from tests.proofs import proves
 from tests.sources import ROOT
 
 SAMPLES = ROOT / "config" / "samples"
+MACHINE_CONFIG = SAMPLES / "mutex_machineconfig.yaml"
 OBJECTS = ("mutexrule", "mutextarget", "mutexrunconfig")
 
 
@@ -42,3 +47,41 @@ def test_no_sample_names_a_namespace_of_its_own(name: str) -> None:
     """C28: the document's have none, though what refers to them does."""
     (item,) = yaml.safe_load_all((SAMPLES / f"mutex_v1alpha1_{name}.yaml").read_text())
     assert "namespace" not in item["metadata"]
+
+
+@proves("MUT-2")
+def test_the_sample_that_knows_a_nodes_version_is_valid(quiet: LocalCluster) -> None:
+    """As OpenShift's schema has it, for workers."""
+    applied = quiet.kubectl("apply", "--dry-run=server", "-o", "yaml", "-f", MACHINE_CONFIG).stdout
+    labels = yaml.safe_load(applied)["metadata"]["labels"]
+    assert labels == {"machineconfiguration.openshift.io/role": "worker"}
+
+
+@proves("MUT-2")
+@pytest.mark.parametrize("separator", [": ", ":"], ids=["spaced", "narrow"])
+def test_a_node_writes_its_version_for_node_feature_discovery(tmp_path: Path, separator: str) -> None:
+    """The script of the sample, which is shown above it, on a folder that stands for a node's root."""
+    text = MACHINE_CONFIG.read_text()
+    (file,) = yaml.safe_load(text)["spec"]["config"]["storage"]["files"]
+    script = unquote(file["contents"]["source"].removeprefix("data:,"))
+    assert "".join(f"#   {line}" for line in script.splitlines(keepends=True)) in text
+    current = tmp_path / "etc" / "machine-config-daemon" / "currentconfig"
+    current.parent.mkdir(parents=True)
+    current.write_text(f'{{"metadata":{{"annotations":{{"a":"b","{VERSION_LABEL}"{separator}"4.16.4","c":"d"}}}}}}')
+
+    subprocess.run(["bash", "-c", script, "release-image-version", tmp_path], check=True)
+
+    features = tmp_path / "etc" / "kubernetes" / "node-feature-discovery" / "features.d"
+    assert {file.name: file.read_text() for file in features.iterdir()} == {
+        "release-image-version": f"{VERSION_LABEL}=4.16.4\n"
+    }
+
+
+@proves("MUT-2")
+def test_node_feature_discovery_takes_what_nodes_wrote() -> None:
+    """Its own kind is not to be had here: fields as document 004 has them, and the source that reads files."""
+    sample = yaml.safe_load((SAMPLES / "mutex_nodefeaturediscovery.yaml").read_text())
+    assert (sample["apiVersion"], sample["kind"]) == ("nfd.openshift.io/v1", "NodeFeatureDiscovery")
+    assert sample["metadata"] == {"name": "nfd-instance", "namespace": "openshift-nfd"}
+    core = yaml.safe_load(sample["spec"]["workerConfig"]["configData"])["core"]
+    assert core == {"sleepInterval": "60s", "featureSources": ["local"]}
