@@ -137,6 +137,7 @@ REQUIREMENTS = {
     "MUT-49": "In the end pools and canary are as they were, and no node has a label of the run.",
     "MUT-50": "A finished run writes nothing; a new version is a new run.",
     "MUT-51": "A run that is deleted, in whatever state, gives everything back and upgrades nobody.",
+    "MUT-52": "Requests are verified with the cluster's CA, unless the run that they are for says otherwise.",
     "C1": "`totalpods` and `totalPods` are both there, with one value.",
     "C2": "Each group is a CRD of its own, with one schema.",
     "C3": "The group selects the drain taint.",

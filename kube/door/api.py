@@ -117,6 +117,12 @@ class Api:
         other._token = f"Bearer {token}"
         return other
 
+    async def unverified(self) -> Api:
+        """The same credentials on connections that verify no certificate; the original closes them."""
+        other = copy.copy(self)
+        other._rest = self._rest.unverified()
+        return other
+
     def impersonating(self, user: str, groups: Sequence[str] = ()) -> Api:
         """The same connections, whose every request is made as this user and a member of these groups.
 

@@ -9,6 +9,7 @@ them) would be two thirds of the time in which a function starts.
 from __future__ import annotations
 
 import asyncio
+import copy
 import socket
 from asyncio import sslproto
 from typing import Any
@@ -55,6 +56,15 @@ class Connections(RESTClientObject):
     def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
         self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._unverified: Connections | None = None
+
+    def unverified(self) -> Connections:
+        """Connections to the same server that do not verify its certificate; closed with these."""
+        if self._unverified is None:
+            settings = copy.copy(self.configuration)
+            settings.verify_ssl = False
+            self._unverified = Connections(settings)
+        return self._unverified
 
     def _create_connector(self) -> aiohttp.TCPConnector:
         return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=self._socket)
@@ -66,14 +76,18 @@ class Connections(RESTClientObject):
 
     async def close(self) -> None:
         """Close all connections, and wait until their sockets are closed."""
+        if self._unverified is not None:
+            await self._unverified.close()
         if self.pool_manager and self.pool_manager.connector:
             await self.pool_manager.connector.close(abort_ssl=True)
         await super().close()
         deadline = asyncio.get_running_loop().time() + FAREWELL_SECONDS
-        while self._is_open() and asyncio.get_running_loop().time() < deadline:
+        while self.is_open and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _is_open(self) -> bool:
+    @property
+    def is_open(self) -> bool:
+        """Whether any of them is."""
         return any(made.fileno() >= 0 for made in self._sockets)
 
 

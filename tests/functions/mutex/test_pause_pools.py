@@ -26,6 +26,21 @@ def test_pausing_twice_writes_once(upgrade: Upgrade, written: Audit) -> None:
     assert condition(upgrade.again(upgrade.run), "TargetPoolsPaused")["status"] == "True"
 
 
+@proves("MUT-52")
+def test_requests_are_verified_unless_the_run_says_otherwise(upgrade: Upgrade) -> None:
+    """Told by the connections: those that verify nothing are made for this run, and not before it asks for them."""
+    upgrade.judge()
+    upgrade.through(*BEGIN)
+    unverified = upgrade.functions.clusters["pause-pools"].api._rest.unverified()
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert not unverified.is_open
+    upgrade.admin.patch(path(upgrade.run), {"spec": {"skipTLSVerify": True}})
+    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": False}})
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert unverified.is_open
+    assert pools.is_paused(upgrade.pool("blue"))
+
+
 @proves("MUT-33", "MUT-1")
 def test_a_pool_that_is_the_runs_no_more_is_left_alone_and_stops_it(upgrade: Upgrade) -> None:
     """The condition says why, and no label is set."""
