@@ -51,7 +51,7 @@ def test_a_whole_upgrade(stage: Stage, mco: FakeMco) -> None:
     names = [*stage.workers("blue", 2), *stage.workers("green", 2, NEW)]
     stage.canary()
     stage.target("both", stage.pool("blue", "blue"), stage.pool("green", "green"))
-    stage.rule(DOTTED, cleanup=True)
+    stage.rule(DOTTED, cleanup=True, jobName="first")
     stage.rule("second")
     run = stage.run("example", ["second", DOTTED], ["both"])
     stage.reaches(run, "Waiting")
