@@ -150,6 +150,7 @@ REQUIREMENTS = {
     "C23": "The ClusterVersion is `version`, or `cluster` as the document has it; its history a list, or text.",
     "C24": "The canary's own expressions are replaced during a run, and restored.",
     "C25": "Canary and targets are both edited.",
+    "C26": "A run pauses pools once the control plane is upgraded and a worker is not, and no sooner.",
     "C27": "The version is the label's value.",
     "C28": "The samples have no namespace, and are applied into the one that they name.",
     "C31": "Logs are lines of JSON with the messages of both documents.",

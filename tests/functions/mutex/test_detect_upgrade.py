@@ -27,7 +27,7 @@ def detected(upgrade: Upgrade) -> tuple[str, dict[str, str]]:
 ALL, NOT_READY = ("True", "True", "True"), ("True", "False", "False")
 
 
-@proves("MUT-31", "MUT-32")
+@proves("MUT-31", "MUT-32", "C26")
 @pytest.mark.parametrize(
     ("wanted", "state", "reached", "verdicts"),
     [
