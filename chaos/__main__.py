@@ -32,7 +32,7 @@ from localcluster.wings.choice import DEFAULT, MAINTENANCE, MUTEX
 
 CALM_SECONDS, LOOK_SECONDS = 90.0, 1.0
 ALL = ", ".join(deliveries.DELIVERIES)
-USUAL_SECONDS = {MAINTENANCE: 300.0, MUTEX: 30.0}
+USUAL_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
 
 
 @click.command()
@@ -40,7 +40,7 @@ USUAL_SECONDS = {MAINTENANCE: 300.0, MUTEX: 30.0}
 @click.option("--wing", type=click.Choice([MAINTENANCE, MUTEX]), default=MAINTENANCE, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="The same one plans the same mischief.")
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Of this seed and those behind it.")
-@click.option("--seconds", type=click.FloatRange(1), help="Of mischief in each; 300 without, 30 amid an upgrade.")
+@click.option("--seconds", type=click.FloatRange(1), help="Of mischief in each; 300 without, 60 amid an upgrade.")
 @click.option("--nodes", type=click.IntRange(2), default=20, show_default=True)
 @click.option("--pods", type=click.IntRange(1), default=200, show_default=True)
 def main(engines: str, wing: str, seed: int, runs: int, seconds: float | None, nodes: int, pods: int) -> None:
