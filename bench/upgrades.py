@@ -21,7 +21,7 @@ Figure = tuple[str, float, float | None]
 """What, value, limit."""
 POOL_COUNT, NAME, CANARY, NEW = 5, "bench", "canary", "4.16.4"
 ROLE = "bench.example.com/pool"
-REQUESTS = 40.0
+REQUESTS = 120.0
 """Limit: for each node, however many there are; with a Job before its upgrade and one behind it."""
 TOLD = 3
 """Kinds of requests that are told, the most frequent ones."""
