@@ -13,7 +13,6 @@ from kube.mutex.jobs import NODE_ANNOTATION, RULE_ANNOTATION
 from kube.mutex.objects import RULE_LABEL, RUN_LABEL
 from kube.mutex.versions import VERSION_LABEL
 from kube.paths import Object
-from tests.proofs import proves
 
 UPGRADE = Upgrade({"blue": 2}, (Rule("drain", has_cleanup=True, delay=""), Rule("test", has_cleanup=False, delay="")))
 WORKERS = ["a", "b"]
@@ -61,7 +60,6 @@ def test_a_job_is_known_by_its_node_rule_and_kind() -> None:
     assert len(expected(UPGRADE, WORKERS)) == 6
 
 
-@proves("MUT-44")
 @pytest.mark.parametrize(
     ("more", "line"),
     [
@@ -86,7 +84,6 @@ def test_a_cleanup_job_comes_behind_the_release(jobs: list[Object]) -> None:
     assert list(violations(seen(jobs=jobs))) == []
 
 
-@proves("MUT-49")
 @pytest.mark.parametrize(
     ("more", "line"),
     [
