@@ -18,7 +18,9 @@ FULL ?=
 ADD ?=
 VERSION ?=
 TRIES ?= 10000
-SECONDS ?= 300
+SECONDS ?=
+WING ?= maintenance
+RUNS ?= 1
 SEED ?= 1
 MODULES ?=
 AGAIN ?=
@@ -128,8 +130,8 @@ container-build-and-push-community:
 bench: $(STAMP) ## compare with kubectl drain and a floor; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds one
 	@$(BIN)/python -m bench --engines $(ENGINES) --cases '$(CASES)' --rounds $(ROUNDS) $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ADD),--add)
 
-chaos: $(STAMP) ## do mischief to twenty nodes and judge all that happens; SEED=1 SECONDS=300 ENGINES=local,knative,rabbitmq
-	@$(BIN)/python -m chaos --engines $(ENGINES) --seed $(SEED) --seconds $(SECONDS)
+chaos: $(STAMP) ## do mischief to twenty nodes and judge all that happens; SEED=1 SECONDS=300 ENGINES=local,knative,rabbitmq; WING=mutex SEED=1 RUNS=50 upgrades them instead
+	@$(BIN)/python -m chaos --engines $(ENGINES) --wing $(WING) --seed $(SEED) --runs $(RUNS) $(if $(SECONDS),--seconds $(SECONDS))
 
 performance: $(STAMP) ## write docs/performance.md anew, of what make bench measured last; `make bench performance` does both
 	@$(BIN)/python -m bench.page

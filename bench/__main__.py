@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 
 from bench import operator, results
-from bench.cases import FULL, QUICK, USUAL, Case, Measured, chosen, clusters
+from bench.cases import FULL, QUICK, USUAL, Case, Measured, Observation, chosen, clusters
 from bench.costs import Meter
 from bench.evictors import evictors
 from bench.findings import Finding
@@ -96,11 +96,12 @@ def _on_a_cluster(
     engine: str, nodes: int, left: list[Measured], rounds: int, other: Operator | None
 ) -> Generator[Round | Finding, None, None]:
     """The cases that are left, on one cluster, and one of the other operator; each is taken off when it is done."""
+    upgrades = any(isinstance(case, Observation) and case.upgrades for case in left)
     meets = any(isinstance(case, Case) and case.compares(operator.Served.name) for case in left)
     with (
         tempfile.TemporaryDirectory(prefix="nodemaintenance-bench-") as folder,
         operator.up(other if meets else None, engine, nodes, Path(folder) / "operator") as others,
-        up(engine, nodes, Path(folder) / "up") as rig,
+        up(engine, nodes, Path(folder) / "up", upgrades=upgrades) as rig,
     ):
         door, watching = rig.cluster, rig.watching
         ways: tuple[Way, ...] = (Ours(door, watching), Kubectl(rig.kubeconfig, watching), Floor(door, watching))

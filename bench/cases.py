@@ -54,7 +54,7 @@ class Case:
 class Observation:
     """Something that is looked at for a time, once, of the product alone; `resting` has what is done.
 
-    Attributes: as those of `Case`.
+    Attributes: as those of `Case`; `upgrades` has the mutex installed, and OpenShift played.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Observation:
     cluster: int = 0
     engines: tuple[str, ...] = ()
     subset: str = FULL
+    upgrades: bool = False
 
 
 Measured = Case | Observation
@@ -70,6 +71,8 @@ RETURNING = Observation("5 pods that return", nodes=2)
 RESTING = Observation("500 maintenances that rest", cluster=FLEET)
 ASKED = Observation("50 creations a second at the door", nodes=2)
 ASKED_AMONG_MANY = Observation("50 creations a second at the door of 1000 nodes", cluster=FLEET)
+UPGRADE = Observation("an upgrade of 40 workers in 5 pools", cluster=40, upgrades=True)
+LARGE_UPGRADE = Observation("an upgrade of 200 workers in 5 pools", cluster=200, upgrades=True)
 TEN_BEHIND_BUDGET = Case("30 pods behind a budget of 10", pods=30, budget=10, subset=QUICK)
 LARGE = Case("100 nodes at once with 100 pods each", nodes=100, pods=100, ways=("ours",), engines=("local",), rounds=1)
 TWO_EVICTORS = Case(
@@ -98,6 +101,8 @@ CASES: tuple[Measured, ...] = (
     Case("10 pods on one of 1000 nodes", cluster=FLEET),
     RESTING,
     ASKED_AMONG_MANY,
+    UPGRADE,
+    LARGE_UPGRADE,
 )
 """In the order in which they are measured: what leaves the cluster busy comes late."""
 

@@ -7,10 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from bench import costs
+from bench import costs, upgrades
 from bench.admission import latency
 from bench.api_requests import AuditLog, Request
-from bench.cases import ASKED, ASKED_AMONG_MANY, REST, RESTING, RETURNING, Case, Observation
+from bench.cases import (
+    ASKED,
+    ASKED_AMONG_MANY,
+    LARGE_UPGRADE,
+    REST,
+    RESTING,
+    RETURNING,
+    UPGRADE,
+    Case,
+    Observation,
+)
 from bench.findings import Finding, Quiet, Tick
 from bench.foreign import HEARTBEATS, writing
 from bench.load import Load, side_by_side
@@ -202,4 +212,6 @@ MEASURES: dict[Observation, Callable[[Rig], list[Figure]]] = {
     ASKED: lambda rig: latency.measure(rig, ASKED.name, _names(rig), ()),
     ASKED_AMONG_MANY: _asked_among_many,
     RETURNING: lambda rig: _Returning(rig).measure(),
+    UPGRADE: lambda rig: upgrades.measure(rig, _names(rig)),
+    LARGE_UPGRADE: lambda rig: upgrades.measure(rig, _names(rig)),
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.stopwatch import ROOT, Watching
 from kube.door.sync_client import Cluster
 from localcluster.up import folder
+from localcluster.wings.choice import DEFAULT, MUTEX
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,17 @@ class Rig:
 
 
 @contextmanager
-def up(engine: str, nodes: int, directory: Path) -> Iterator[Rig]:
-    """Give such a cluster while the block runs. Raises `subprocess.CalledProcessError` when it does not come up."""
+def up(engine: str, nodes: int, directory: Path, *, upgrades: bool = False) -> Iterator[Rig]:
+    """Give such a cluster while the block runs, with the mutex where it `upgrades`.
+
+    Raises `subprocess.CalledProcessError` when it does not come up.
+    """
     command = [sys.executable, "-m", "localcluster"]
     where = ["--directory", str(directory)]
     try:
         wanted = ["--nodes", str(nodes), "--delivery", engine]
+        if upgrades:
+            wanted += ["--wings", ",".join((*DEFAULT, MUTEX)), "--actors", "on"]
         subprocess.run([*command, "up", *where, *wanted], cwd=ROOT, check=True, stdout=sys.stderr)
         kubeconfig = directory / folder.KUBECONFIG
         with closing(Cluster(str(kubeconfig))) as cluster, Watching(kubeconfig) as watching:

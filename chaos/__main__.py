@@ -5,6 +5,7 @@ Exit status 1 when anything was violated; the folder with the logs is then named
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from chaos import plan
+from chaos import plan, upgrades
 from chaos.ending import wrong
 from chaos.feed import Observer
 from chaos.mischief import Mischief
@@ -27,35 +28,51 @@ from kube.maintenance.leases import LEASES
 from kube.nodes import NODES
 from kube.paths import PODS
 from localcluster import deliveries
+from localcluster.wings.choice import DEFAULT, MAINTENANCE, MUTEX
 
 CALM_SECONDS, LOOK_SECONDS = 90.0, 1.0
 ALL = ", ".join(deliveries.DELIVERIES)
+USUAL_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
 
 
 @click.command()
 @click.option("--engines", default="local", show_default=True, help=f"Of {ALL}; with commas.")
+@click.option("--wing", type=click.Choice([MAINTENANCE, MUTEX]), default=MAINTENANCE, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="The same one plans the same mischief.")
-@click.option("--seconds", type=click.FloatRange(1), default=300, show_default=True, help="Of mischief.")
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Of this seed and those behind it.")
+@click.option("--seconds", type=click.FloatRange(1), help="Of mischief in each; 300 without, 60 amid an upgrade.")
 @click.option("--nodes", type=click.IntRange(2), default=20, show_default=True)
 @click.option("--pods", type=click.IntRange(1), default=200, show_default=True)
-def main(engines: str, seed: int, seconds: float, nodes: int, pods: int) -> None:
-    """Do it on each engine in turn."""
+def main(engines: str, wing: str, seed: int, runs: int, seconds: float | None, nodes: int, pods: int) -> None:
+    """Do it on each engine in turn: drain nodes, or upgrade them by the mutex, which is for the local delivery."""
     wanted = [engine.strip() for engine in engines.split(",")]
     if unknown := sorted(set(wanted) - set(deliveries.DELIVERIES)):
         raise click.UsageError(f"no chaos on {', '.join(unknown)}; there is: {ALL}")
+    if wing == MUTEX and wanted != ["local"]:
+        raise click.UsageError(f"chaos of {MUTEX} is on the engine local alone: leave out --engines")
     for engine in wanted:
         deliveries.named(engine).check()
     logging.getLogger("kube.door.list_watch").setLevel(logging.ERROR)  # that watches break is the plan
-    bad = 0
-    for engine in wanted:
-        deliveries.named(engine).build()
+    bad, lasting = 0, seconds or USUAL_SECONDS[wing]
+    for engine, number in itertools.product(wanted, range(seed, seed + runs)):
+        deliveries.named(engine).build((*DEFAULT, wing))
         folder = Path(tempfile.mkdtemp(prefix=f"chaos-{engine}-"))
-        found = run(engine, seed, seconds, folder, nodes, pods)
+        if wing == MUTEX:
+            found = upgrades.run(engine, number, lasting, folder, nodes, say)
+        else:
+            found = run(engine, number, lasting, folder, nodes, pods, say)
         print("\n".join(lines(found)), flush=True)
         if not found.is_good:
             print(f"logs and journal: {folder}", file=sys.stderr)
             bad += 1
+    if runs > 1:
+        say(f"{runs * len(wanted)} runs, {bad} of them bad")
     raise SystemExit(1 if bad else 0)
+
+
+def say(line: str) -> None:
+    """Print it now."""
+    print(line, flush=True)
 
 
 def run(
@@ -65,7 +82,7 @@ def run(
     folder: Path,
     nodes: int,
     pods: int,
-    say: Callable[[str], None] = lambda line: print(line, flush=True),
+    say: Callable[[str], None] = say,
 ) -> Run:
     """One run on a cluster of its own, in that folder."""
     with stage(engine, folder, nodes) as scene:

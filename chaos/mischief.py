@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -46,12 +47,13 @@ class Mischief:
             request
         )
 
-    def play(self, actions: Iterable[Action]) -> None:
-        """Do all of it; returns when the last deed is done and every process is back."""
-        started = time.monotonic()
+    def play(self, actions: Iterable[Action], over: threading.Event | None = None) -> None:
+        """Do all of it, or what comes before it is `over`; returns when the last deed is done and each process back."""
+        started, over = time.monotonic(), over or threading.Event()
         waiting: list[tuple[Action, Future[None]]] = []
         for action in actions:
-            time.sleep(max(0.0, started + action.at - time.monotonic()))
+            if over.wait(max(0.0, started + action.at - time.monotonic())):
+                break
             waiting.append((action, self._begin(action)))
         for action, future in waiting:
             try:

@@ -24,6 +24,10 @@ QUIET_START = 2.0
 AT_MOST = 0.3
 """The part of the nodes that is maintained at the same time: pods have to find room elsewhere."""
 STEPS = ("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync")
+UPGRADE_STEPS = (
+    *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
+    *("edit-pools", "run-job", "release-node", "await-version", "restore-pools", "resync-runs"),
+)
 
 
 @dataclass(frozen=True)
@@ -67,26 +71,59 @@ def apps(seed: int, pods: int) -> list[App]:
     return found
 
 
+@dataclass(frozen=True)
+class Rule:
+    """A MutexRule: whether it has cleanup Jobs, and how long each Job takes, in kwok's words."""
+
+    name: str
+    has_cleanup: bool
+    delay: str
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What a run of the upgrade mutex is over: pool → so many workers; and its rules in their order."""
+
+    pools: Mapping[str, int]
+    rules: tuple[Rule, ...]
+
+
+def upgrade(seed: int, workers: int) -> Upgrade:
+    """The upgrade of so many workers."""
+    chance, pools, left = Random(f"upgrade {seed}"), dict[str, int](), workers
+    while left:
+        pools[f"pool-{len(pools)}"] = count = min(left, chance.randint(2, max(2, workers // 2)))
+        left -= count
+    cleanups = [chance.random() < 0.5 for _ in range(chance.randint(1, 3))]
+    rules = (Rule(f"rule-{number}", each, chance.choice(("", "", "300ms"))) for number, each in enumerate(cleanups))
+    return Upgrade(pools, tuple(rules))
+
+
 Processes = Mapping[str, Collection[str]]
 """Kind of crash → names of the processes that it is done to."""
 
 
 def actions(seed: int, seconds: float, nodes: Sequence[str], processes: Processes) -> list[Action]:
     """All deeds of so many seconds on these nodes and processes, in their order."""
-    return list(_Planning(Random(f"actions {seed}"), nodes, processes).until(seconds))
+    return list(_Planning(Random(f"actions {seed}"), nodes, {**processes, RESTART: ("",)}, STEPS).until(seconds))
+
+
+def upgrade_actions(seed: int, seconds: float, processes: Processes) -> list[Action]:
+    """All deeds amid an upgrade: no user's, and the API server, by which it is watched, stays."""
+    return list(_Planning(Random(f"upgrade actions {seed}"), (), processes, UPGRADE_STEPS).until(seconds))
 
 
 class _Planning:
     """Knows which maintenances there will be, so that what is planned for one finds it."""
 
-    def __init__(self, chance: Random, nodes: Sequence[str], processes: Processes) -> None:
-        self._chance, self._nodes, self._processes = chance, list(nodes), {**processes, RESTART: ("",)}
+    def __init__(self, chance: Random, nodes: Sequence[str], processes: Processes, steps: Sequence[str]) -> None:
+        self._chance, self._nodes, self._processes, self._steps = chance, list(nodes), processes, steps
         self._there: dict[str, tuple[str, str]] = {}
         self._made = 0
 
     def until(self, seconds: float) -> Iterator[Action]:
         crashes = {kind: often for kind, often in CRASHES.items() if kind in self._processes}
-        kinds = {**USER, **crashes, **NETWORK}
+        kinds = {**(USER if self._nodes else {}), **crashes, **NETWORK}
         at = QUIET_START
         while at < seconds:
             (kind,) = self._chance.choices(list(kinds), list(kinds.values()))
@@ -95,7 +132,7 @@ class _Planning:
 
     def _action(self, at: float, kind: str) -> Action:
         if kind in NETWORK:
-            step = self._chance.choice(STEPS) if kind == "unavailable" else ""
+            step = self._chance.choice(self._steps) if kind == "unavailable" else ""
             return Action(at, kind, step, seconds=round(self._chance.uniform(1.0, 5.0), 1))
         if kind in CRASHES:
             name = self._chance.choice(list(self._processes[kind]))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from chaos.judge import Tally
+from localcluster.wings.choice import MAINTENANCE
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Run:
     calm: float | None
     left: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    wing: str = MAINTENANCE
 
     @property
     def is_good(self) -> bool:
@@ -37,12 +39,13 @@ class Run:
 
 def lines(run: Run) -> Iterator[str]:
     """The report, a line each."""
-    yield f"engine {run.engine}, seed {run.seed}, {run.seconds:.0f} s: {'good' if run.is_good else 'BAD'}"
+    yield f"{run.wing} on engine {run.engine}, seed {run.seed}, {run.seconds:.0f} s: {'good' if run.is_good else 'BAD'}"
     yield "done: " + (_counts(run.done) or "nothing")
     for failure in run.failed:
         yield f"not done: {failure}"
     granted = run.tally.granted
-    yield f"pods evicted: {len(granted)}, of these granted twice: {sum(count > 1 for count in granted.values())}"
+    if run.wing == MAINTENANCE:
+        yield f"pods evicted: {len(granted)}, of these granted twice: {sum(count > 1 for count in granted.values())}"
     yield f"judged: {_counts(run.tally.judged) or 'nothing'}"
     yield f"not judged, as a watch was broken: {_counts(run.tally.blind) or 'nothing'}"
     for violation, count in Counter(run.violations).items():

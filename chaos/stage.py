@@ -17,15 +17,19 @@ from localcluster import deliveries
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
+from localcluster.openshift import crds
 from localcluster.processes import Server
 from localcluster.product import Product
 from localcluster.up.keeper import Keeper
 from localcluster.web_console import Console
+from localcluster.wings.choice import MAINTENANCE, MUTEX
 from tests.e2e.mischief import Mischief
 from tests.faults import Faults
 from tests.receiver import Answer, Received, Receiver
 
 NAMESPACE = "chaos"
+FLOWS = {MAINTENANCE: localproduct.FLOW, MUTEX: (*localproduct.FLOW, localproduct.MUTEX / "eventing.yaml")}
+"""Wing → the manifests of what flows on the local delivery."""
 DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
 
 
@@ -48,6 +52,7 @@ class Stage:
     """
 
     cluster: LocalCluster
+    product: Opened
     network: Network
     faults: Faults
     admin: Cluster
@@ -56,14 +61,14 @@ class Stage:
 
 
 @contextmanager
-def stage(engine: str, directory: Path, nodes: int) -> Iterator[Stage]:
-    """Give it on an engine; what ends by itself is started again, as on any cluster."""
+def stage(engine: str, directory: Path, nodes: int, wing: str = MAINTENANCE) -> Iterator[Stage]:
+    """Give it on an engine, with the wing; what ends by itself is started again, as on any cluster."""
     with (
         deliveries.named(engine).cluster(directory / "servers", nodes) as cluster,
         closing(Faults(cluster.url, cluster.certificate)) as faults,
         closing(_Between()) as between,
     ):
-        product = _opened(engine, cluster, directory / "product", between.url, faults.url)
+        product = _opened(engine, cluster, directory / "product", between.url, faults.url, wing)
         between.network = network = Network(product)
         with (
             product,
@@ -75,14 +80,16 @@ def stage(engine: str, directory: Path, nodes: int) -> Iterator[Stage]:
                 product.route(lambda name: f"{between.url}/{name}")
             servers = [*product.servers, console.server]
             keeper.keep(servers)
-            yield Stage(cluster, network, faults, admin, servers, targets(product, console.server))
+            yield Stage(cluster, product, network, faults, admin, servers, targets(product, console.server))
 
 
-def _opened(engine: str, cluster: LocalCluster, directory: Path, called_at: str, asking: str) -> Opened:
+def _opened(engine: str, cluster: LocalCluster, directory: Path, called_at: str, asking: str, wing: str) -> Opened:
     """The product, not started, whose functions ask there; the local one has them called there, too."""
     if engine == "local":
-        localproduct.install(cluster)
-        return Product(cluster, directory, called_at=called_at, asking=asking)
+        if wing == MUTEX:
+            crds.install(cluster)
+        localproduct.install(cluster, mutex=wing == MUTEX)
+        return Product(cluster, directory, called_at=called_at, asking=asking, flow=FLOWS[wing])
     product = deliveries.named(engine).open(cluster, directory)
     if not isinstance(product, EngineProduct):
         raise TypeError(f"no mischief is known for {engine}")

@@ -6,7 +6,21 @@ from collections import Counter
 
 import pytest
 
-from chaos.plan import AT_MOST, CRASHES, NETWORK, RESTART, USER, Action, actions, apps
+from chaos.plan import (
+    AT_MOST,
+    CRASHES,
+    NETWORK,
+    RESTART,
+    STEPS,
+    UPGRADE_STEPS,
+    USER,
+    Action,
+    actions,
+    apps,
+    upgrade,
+    upgrade_actions,
+)
+from functions.app import FUNCTIONS
 
 NODES = [f"node-{number}" for number in range(20)]
 PROCESSES = {kind: (f"{kind} 1", f"{kind} 2") for kind in CRASHES if kind != RESTART}
@@ -70,3 +84,27 @@ def test_pods_find_room_elsewhere(seed: int) -> None:
 @pytest.mark.parametrize("pods", [1, 24, 200])
 def test_the_workload_has_the_pods_that_were_asked_for(pods: int) -> None:
     assert sum(app.replicas for app in apps(1, pods)) == pods
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_amid_an_upgrade_processes_and_network_misbehave_and_nobody_else(seed: int) -> None:
+    """The API server stays: what watches the upgrade must miss nothing."""
+    found = upgrade_actions(seed, 300, PROCESSES)
+
+    assert found == upgrade_actions(seed, 300, PROCESSES)
+    assert {action.kind for action in found} == {*PROCESSES, *NETWORK}
+    assert {action.subject for action in found if action.kind == "unavailable"} <= set(UPGRADE_STEPS)
+
+
+def test_a_step_that_is_unavailable_is_one_that_is_there() -> None:
+    assert {*STEPS, *UPGRADE_STEPS} <= set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 20])
+def test_an_upgrade_is_of_the_workers_that_were_asked_for(workers: int) -> None:
+    found = [upgrade(seed, workers) for seed in range(10)]
+
+    assert {sum(each.pools.values()) for each in found} == {workers}
+    assert {len(each.rules) for each in found} == {1, 2, 3}
+    assert {rule.has_cleanup for each in found for rule in each.rules} == {True, False}
+    assert upgrade(7, workers) == upgrade(7, workers)

@@ -35,3 +35,12 @@ def test_a_good_run_says_what_was_done() -> None:
 def test_a_bad_run_says_why(more: dict[str, Any], line: str) -> None:
     assert not run(**more).is_good
     assert line in list(lines(run(**more)))
+
+
+def test_a_report_names_the_wing_and_counts_pods_where_pods_are_evicted() -> None:
+    drained, upgraded = list(lines(run())), list(lines(run(wing="mutex")))
+
+    assert drained[0].startswith("maintenance on engine local")
+    assert upgraded[0].startswith("mutex on engine local")
+    assert "pods evicted: 0, of these granted twice: 0" in drained
+    assert not any(line.startswith("pods evicted") for line in upgraded)
