@@ -27,9 +27,9 @@ from bench.evictors import evictors
 from bench.findings import Finding
 from bench.foreign import writing
 from bench.load import Load
+from bench.observations.resting import observe
 from bench.operator import Operator
 from bench.page import tables
-from bench.resting import observe
 from bench.results import Failure, Results, Round
 from bench.rig import Rig, up
 from bench.ways import Floor, Kubectl, Ours, Way

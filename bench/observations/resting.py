@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from bench import costs, upgrades
+from bench import costs
 from bench.admission import latency
 from bench.api_requests import AuditLog, Request
 from bench.cases import (
@@ -24,6 +24,7 @@ from bench.cases import (
 from bench.findings import Finding, Quiet, Tick
 from bench.foreign import HEARTBEATS, writing
 from bench.load import Load, side_by_side
+from bench.observations import upgrade_requests
 from bench.rig import Rig
 from bench.ways import maintenances
 from eventing import events
@@ -212,6 +213,6 @@ MEASURES: dict[Observation, Callable[[Rig], list[Figure]]] = {
     ASKED: lambda rig: latency.measure(rig, ASKED.name, _names(rig), ()),
     ASKED_AMONG_MANY: _asked_among_many,
     RETURNING: lambda rig: _Returning(rig).measure(),
-    UPGRADE: lambda rig: upgrades.measure(rig, _names(rig)),
-    LARGE_UPGRADE: lambda rig: upgrades.measure(rig, _names(rig)),
+    UPGRADE: lambda rig: upgrade_requests.measure(rig, _names(rig)),
+    LARGE_UPGRADE: lambda rig: upgrade_requests.measure(rig, _names(rig)),
 }

@@ -9,7 +9,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from bench.cases import CASES, Observation
 from bench.findings import Tick
-from bench.resting import MEASURES, seen
+from bench.observations.resting import MEASURES, seen
 from eventing.events import PODS_GONE, RESOURCE_UPDATED, TICK
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal

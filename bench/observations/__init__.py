@@ -1,0 +1,1 @@
+"""The product alone for a while: what it does and asks then."""
