@@ -110,7 +110,7 @@ def read_again(reference: Reference, cluster: Cluster) -> Object | None:
     found = cluster.run(absent_ok(cluster.api.get(where)))
     if found is None or found["metadata"]["uid"] != reference.uid:
         return None
-    if found["spec"].get("skipTLSVerify"):
+    if reference.kind == RUN and found["spec"].get("skipTLSVerify"):
         cluster.stop_verifying()
     return found
 

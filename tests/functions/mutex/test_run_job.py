@@ -59,7 +59,7 @@ def test_a_job_is_its_rules_and_is_told_of_node_rule_and_run(upgrade: Upgrade) -
 
 @proves("MUT-47", "MUT-1")
 def test_a_template_that_is_refused_only_at_its_creation_stops_the_run(upgrade: Upgrade) -> None:
-    """The server's words are in the condition; no Job is there, and a retry tries again."""
+    """Spoiled after it was judged: the server's words are in the condition, no Job is there, a hint changes nothing."""
     upgrade.start()
     bad = rule_spec(jobSpec={"template": {"spec": {"restartPolicy": "Never", "containers": []}}})
     upgrade.admin.patch(path_of(RULE, NAMESPACE, "only"), {"spec": bad})
