@@ -1,0 +1,83 @@
+"""What HyperConverged says of CPU models: which are obsolete, and the least one (OSV-30..32, C12, C18). Pure.
+
+spec: {obsoleteCPUs: {cpuModels: ["Opteron_G1"], minCPUModel: "Penryn"}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kube.cpu.models import ALWAYS_OBSOLETE, features_of
+from kube.cpu.problems import MALFORMED_SETTINGS, SEVERAL, UNKNOWN_MODEL, Problem, Wrong, text, texts
+from kube.paths import Object
+
+API_VERSION, KIND = "hco.kubevirt.io/v1beta1", "HyperConverged"
+PATH = f"/apis/{API_VERSION}/hyperconvergeds"
+NAME = "kubevirt-hyperconverged"
+"""Found by it in any namespace: the documents have it in two."""
+LEAST = "Penryn"
+FIELD = "spec.obsoleteCPUs"
+
+
+class Settings(NamedTuple):
+    """Which models get no label, and whose features get none.
+
+    `least` is the model of the latter.
+    """
+
+    obsolete: frozenset[str]
+    least: str
+
+    @property
+    def base(self) -> frozenset[str]:
+        """The features of the least model, which every node is taken to have."""
+        return features_of(self.least) or frozenset()
+
+
+DEFAULTS = Settings(ALWAYS_OBSOLETE, LEAST)
+
+
+def chosen(found: Iterable[Object]) -> tuple[Object | None, list[Problem]]:
+    """The object that counts: the oldest of that name. Of each other one it is said that nobody reads it."""
+    named = [item for item in found if item["metadata"]["name"] == NAME]
+    ordered = sorted(named, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["uid"]))
+    if not ordered:
+        return None, []
+    first, *others = ordered
+    where = first["metadata"]["namespace"]
+    message = f"the one in namespace {where} is older, and counts: remove one of the two"
+    return first, [_problem(item, SEVERAL, message) for item in others]
+
+
+def settings(item: Mapping[str, Any] | None) -> Settings | Problem:
+    """What the object says, with what holds without it; a problem where that cannot be read, or names no model."""
+    if item is None:
+        return DEFAULTS
+    try:
+        return _read((item.get("spec") or {}).get("obsoleteCPUs"))
+    except Wrong as error:
+        return _problem(item, MALFORMED_SETTINGS, f"{error}; the labels stay as they are until then")
+    except LookupError as error:
+        model = error.args[0]
+        remedy = "write a model of libvirt's CPU map, case matters, or leave it out"
+        message = f'{FIELD}.minCPUModel "{model}" is not known: {remedy} for {LEAST}; the labels stay until then'
+        return _problem(item, UNKNOWN_MODEL, message)
+
+
+def _read(told: object) -> Settings:
+    """Raises `Wrong` for what is malformed, and `LookupError` for a least model without a table."""
+    if told is None:
+        return DEFAULTS
+    if not isinstance(told, dict):
+        raise Wrong(FIELD, "is no object", "write {cpuModels: [...], minCPUModel: ...}")
+    obsolete = texts(told.get("cpuModels"), f"{FIELD}.cpuModels")
+    field = "minCPUModel" if told.get("minCPUModel") else "minCPU"  # the documents have both names
+    least = text(told[field], f"{FIELD}.{field}") if told.get(field) else LEAST
+    if features_of(least) is None:
+        raise LookupError(least)
+    return Settings(ALWAYS_OBSOLETE.union(obsolete), least)
+
+
+def _problem(item: Mapping[str, Any], reason: str, message: str) -> Problem:
+    return Problem.at(item, API_VERSION, KIND, reason, message)

@@ -1,0 +1,1 @@
+"""Where the feature tables of CPU models come from."""

@@ -1,0 +1,1 @@
+"""What HyperConverged brings to a cluster, as far as the labels of CPUs need it."""

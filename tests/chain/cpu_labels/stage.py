@@ -1,0 +1,131 @@
+"""What the tests of rounds act on: racks of machines of one kind each, HyperConverged, and what was written."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import datetime
+from typing import Any
+
+import requests
+
+from eventing.replay.again import post
+from kube.cpu import capabilities, hyperconverged
+from kube.cpu.node_patch import MODEL
+from kube.door.api import METADATA
+from kube.door.sync_client import Cluster
+from kube.nodes import NODES as COLLECTION
+from kube.paths import NAMESPACE, Object
+from localcluster.cluster import LocalCluster
+from localcluster.engine import EngineProduct
+from localcluster.processes import await_ready
+from localcluster.product import Product
+from tests.functions.hints import tick
+from tests.workload import OURS, Audit, audit, is_dry
+
+NODES = 1000
+NAMES = [f"node-{number}" for number in range(1, NODES + 1)]
+HASWELLS, PENRYNS = NAMES[:600], NAMES[600:900]
+"""Of the rest nothing is told."""
+MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+WISHES = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
+HASWELL = f"{MODEL}Haswell=true"
+LEFT = "SELECT count(*) FROM delivery"
+UNHEARD = 504
+BUCKET = re.compile(r'nodemaintenance_function_seconds_bucket\{function="label-cpu",le="([^"]+)"\} (\S+)')
+
+
+class Stage:
+    """The cluster, the product, and an administrator."""
+
+    def __init__(self, cluster: LocalCluster, product: Product | EngineProduct) -> None:
+        self.cluster, self.product = cluster, product
+        self.admin = Cluster(str(cluster.kubeconfig))
+        self.page = f"{product.functions_url}/metrics"
+        known = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND}
+        self.admin.create(WISHES, {**known, "metadata": {"name": hyperconverged.NAME}, "spec": {}})
+
+    def offer(self, features: str = "avx") -> None:
+        """Say what the racks offer; in the second one Penryns, with these features."""
+        racks = {
+            "a": {"nodes": HASWELLS, "models": ["Haswell", "Penryn"], "cpu": "Haswell"},
+            "b": {"nodes": PENRYNS, "models": ["Penryn"], "features": features.split()},
+        }
+        data = {name: json.dumps(rack) for name, rack in racks.items()}
+        body = {"metadata": {"name": "racks", "labels": {capabilities.LABEL: ""}}, "data": data}
+        if self.admin.list(MAPS, labels=capabilities.LABEL)["items"]:
+            self.admin.patch(f"{MAPS}/racks", body)
+        else:
+            self.admin.create(MAPS, body)
+
+    def wish(self, told: Mapping[str, Any]) -> None:
+        """Have HyperConverged say this of obsolete CPUs."""
+        self.admin.patch(f"{WISHES}/{hyperconverged.NAME}", {"spec": {"obsoleteCPUs": dict(told)}})
+
+    def withdraw(self) -> None:
+        """Take away what says what nodes offer and what is obsolete."""
+        for path in (f"{MAPS}/racks", f"{WISHES}/{hyperconverged.NAME}"):
+            self.admin.run(self.admin.api.request("DELETE", path))
+
+    def count(self, labels: str) -> int:
+        """So many nodes carry these labels."""
+        found = self.admin.run(self.admin.api.list(COLLECTION, labels=labels, version="0", accept=METADATA))
+        return len(found["items"] or [])
+
+    def reaches(self, labels: str, count: int, seconds: float = 60.0) -> float:
+        """Wait until so many nodes carry these labels; returns how long that took."""
+        started = time.monotonic()
+        await_ready(f"{labels} on {count} nodes", lambda: self.count(labels) == count, self.product.servers, seconds)
+        return time.monotonic() - started
+
+    def tick(self) -> None:
+        """Have a tick come before its time, and all be done that follows from it."""
+        post(tick(), self.product.broker_url)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the local delivery has nothing left."""
+        assert isinstance(self.product, Product)
+        with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
+            await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
+
+    def audit(self) -> Audit:
+        """The writes from now on."""
+        return audit(self.cluster)
+
+    def longest(self) -> dict[str, float]:
+        """Limit in seconds → events that took `label-cpu` no longer, since the functions started."""
+        page = requests.get(self.page, timeout=10).text
+        return {limit: float(count) for limit, count in BUCKET.findall(page)}
+
+
+def patched(audit: Audit) -> Counter[str]:
+    """Node → how often a patch of ours was kept."""
+    return Counter(
+        entry["objectRef"]["name"]
+        for entry in audit.writes_by(OURS)
+        if entry["objectRef"]["resource"] == "nodes" and entry["responseStatus"]["code"] < 300 and not is_dry(entry)
+    )
+
+
+def unheard(audit: Audit) -> set[str]:
+    """The nodes with a patch whose sender was killed before the answer: it may have been kept."""
+    entries = audit.writes_by(OURS)
+    return {entry["objectRef"]["name"] for entry in entries if entry["responseStatus"]["code"] == UNHEARD}
+
+
+def seconds(audit: Audit) -> float:
+    """From the first write of the administrator to the last kept patch of a node."""
+    entries = audit.entries()
+    began = min(moment(entry) for entry in entries if entry["user"]["username"] == "admin")
+    return (max(moment(entry) for entry in audit.writes_by(OURS)) - began).total_seconds()
+
+
+def moment(entry: Object) -> datetime:
+    """When the API server was done with it."""
+    return datetime.fromisoformat(entry["stageTimestamp"].replace("Z", "+00:00"))

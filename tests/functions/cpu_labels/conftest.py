@@ -1,0 +1,153 @@
+"""What tests of the labels of CPUs put on the quiet cluster, and take away again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing import events
+from functions.cpu_labels import label_cpu
+from functions.cpu_labels.announcing import TOLD
+from kube.cpu import capabilities, hyperconverged
+from kube.cpu.node_patch import MARK, OURS
+from kube.door.api import absent_ok
+from kube.door.sync_client import Cluster
+from kube.nodes import NODES, node_path
+from kube.paths import NAMESPACE, Object
+from tests.faults import Faults
+from tests.functions.conftest import Functions
+from tests.functions.hints import resource, tick
+from tests.workload import Audit, Workload
+
+MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+HASWELL = {"models": ["Conroe", "Haswell", "Penryn"], "cpu": "Haswell"}
+
+
+class Labelling:
+    """ConfigMaps and a HyperConverged that a test puts there, and `label-cpu`, called by what a source would say."""
+
+    def __init__(self, admin: Cluster, work: Workload, functions: Functions) -> None:
+        self.admin, self.work, self.functions = admin, work, functions
+
+    @property
+    def door(self) -> Cluster:
+        """The one of `label-cpu`."""
+        return self.functions.clusters["label-cpu"]
+
+    def offer(self, entries: Mapping[str, Any], name: str = "offered") -> Object:
+        """Say what nodes offer, in the place of what that ConfigMap said; the node's name stands for an entry."""
+        data = {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
+        body = {"metadata": {"name": name, "labels": {capabilities.LABEL: ""}}, "data": data}
+        self.withdraw(name)
+        return self.admin.create(MAPS, body)
+
+    def withdraw(self, name: str = "offered") -> None:
+        """Take a ConfigMap away."""
+        self.admin.run(absent_ok(self.admin.api.request("DELETE", f"{MAPS}/{name}")))
+
+    def wish(self, told: Object | None, *, namespace: str = "") -> Object:
+        """Have a HyperConverged say this of obsolete CPUs, None for nothing."""
+        where = f"/apis/{hyperconverged.API_VERSION}/namespaces/{namespace or self.work.namespace}/hyperconvergeds"
+        spec = {} if told is None else {"obsoleteCPUs": told}
+        body = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND, "spec": spec}
+        name = {"metadata": {"name": hyperconverged.NAME}}
+        found = self.admin.run(absent_ok(self.admin.api.get(f"{where}/{hyperconverged.NAME}")))
+        if found is None:
+            return self.admin.create(where, {**body, **name})
+        patch = [{"op": "replace", "path": "/spec", "value": spec}]
+        return self.admin.patch(f"{where}/{hyperconverged.NAME}", patch, "application/json-patch+json")
+
+    def changed(self, kind: str = "ConfigMap") -> int:
+        """Tell of a change of that kind; the number of events that it took until the round was over."""
+        return self.go_on(reference(kind))
+
+    def go_on(self, event: BaseCloudEvent) -> int:
+        """Post an event, and each answer to it."""
+        count, answer = 1, self.functions.answer("label-cpu", event)
+        while answer is not None:
+            count, answer = count + 1, self.functions.answer("label-cpu", answer)
+        return count
+
+    def tick(self) -> None:
+        """As many ticks as every node has its turn by."""
+        self.go_on(tick())
+        while label_cpu.TURNS.get(self.door):
+            self.go_on(tick())
+
+    def labels(self, node: str) -> set[str]:
+        """The labels of ours on a node, without the mark."""
+        found = self.work.read_node(node)["metadata"]["labels"]
+        return {name for name in found if name.startswith(OURS)}
+
+    def label(self, node: str, labels: Mapping[str, str | None]) -> None:
+        """Write labels of a node, as anybody would."""
+        self.admin.patch(node_path(node), {"metadata": {"labels": dict(labels)}})
+
+    def annotate(self, node: str, annotations: Mapping[str, str | None]) -> None:
+        """Write annotations of a node."""
+        self.admin.patch(node_path(node), {"metadata": {"annotations": dict(annotations)}})
+
+    def told(self, namespace: str, reason: str) -> list[str]:
+        """What Events of this reason say in a namespace."""
+        found = self.admin.list(f"/api/v1/namespaces/{namespace}/events", fields=f"reason={reason}")["items"]
+        return [event["message"] for event in found]
+
+    def clear(self) -> None:
+        """Take everything away that a round would find."""
+        api = self.admin.api
+        maps = self.admin.list(MAPS, labels=capabilities.LABEL)["items"]
+        others = self.admin.list(hyperconverged.PATH)["items"]
+        for item in maps:
+            self.withdraw(item["metadata"]["name"])
+        for item in others:
+            where = f"/apis/{hyperconverged.API_VERSION}/namespaces/{item['metadata']['namespace']}/hyperconvergeds"
+            self.admin.run(api.request("DELETE", f"{where}/{hyperconverged.NAME}"))
+        for node in self.admin.list(NODES, labels=MARK)["items"]:
+            names = [name for name in node["metadata"]["labels"] if name.startswith(OURS) or name == MARK]
+            self.label(node["metadata"]["name"], dict.fromkeys(names))
+
+
+def reference(kind: str = "ConfigMap", how: str = events.REFERENCE_UPDATED) -> CloudEvent:
+    """What a source says of an object whose name does not matter."""
+    return resource(how, {"kind": kind, "apiVersion": "v1", "name": "any", "metadata": {"name": "any"}}, kind)
+
+
+@pytest.fixture
+def hindered_labelling(labelling: Labelling, spoiled: Functions, faults: Faults) -> Iterator[Labelling]:
+    """Give these, with `faults` between `label-cpu` and the API server."""
+    labelling.functions = spoiled
+    yield labelling
+    faults.speak_again()
+
+
+@pytest.fixture
+def labelling(admin: Cluster, work: Workload, functions: Functions) -> Iterator[Labelling]:
+    """Give these; nothing that was remembered or told before counts."""
+    one = Labelling(admin, work, functions)
+    for known in (label_cpu.TURNS, label_cpu.ROUNDS):
+        known.clear()
+    TOLD.forget()
+    yield one
+    one.clear()
+
+
+@pytest.fixture
+def kubevirt(admin: Cluster, work: Workload) -> Iterator[str]:
+    """Give the path of a KubeVirt that is there: as when KubeVirt is installed."""
+    where = f"/apis/kubevirt.io/v1/namespaces/{work.namespace}/kubevirts"
+    admin.create(
+        where, {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
+    )
+    yield f"{where}/kubevirt"
+    admin.run(absent_ok(admin.api.request("DELETE", f"{where}/kubevirt")))
+
+
+def patched(audit: Audit) -> list[str]:
+    """The nodes that `label-cpu` patched, each time."""
+    writes = audit.writes_by("system:serviceaccount:node-maintenance:label-cpu")
+    return [entry["objectRef"]["name"] for entry in writes if entry["verb"] == "patch"]
