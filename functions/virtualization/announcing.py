@@ -1,0 +1,30 @@
+"""Writes a Kubernetes Event about a virtual machine that holds a drain up, as `kubectl describe vmi` finds it."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timezone
+
+from functions.announcing import refusal
+from kube import announcements
+from kube.door.sync_client import Cluster
+from kube.virtualization.evacuation import Wait
+from kube.virtualization.machines import API_VERSION, INSTANCE, Item, key
+
+log = logging.getLogger("functions")
+
+
+def announce(vmi: Item, wait: Wait, cluster: Cluster) -> None:
+    """Warn of what it waits for. The name is made of what it says: announced again it is the same Event.
+
+    The budget says so too, so an API error is only logged.
+    """
+    namespace, name = key(vmi)
+    involved = {"apiVersion": API_VERSION, "kind": INSTANCE, "name": name, "namespace": namespace}
+    involved["uid"] = vmi["metadata"]["uid"]
+    message = f"node {wait.node} is drained: {wait.message}"
+    of = announcements.event_name(name, involved["uid"], wait.reason, message)
+    now = datetime.now(timezone.utc)
+    event = announcements.event(of, namespace, involved, announcements.WARNING, wait.reason, message, now)
+    if error := cluster.run(refusal(cluster.api, event)):
+        log.warning("the Event %s of %s/%s could not be written: %s", wait.reason, namespace, name, error.message)

@@ -1,0 +1,206 @@
+"""Which VMI is migrated next, and what each other one on a drained node waits for. Pure.
+
+Slots bound how many migrate at once. A name is claimed in the one Lease that all look at before its migration is
+created: two that look at once count the same slots. A claim names its attempt, and holds for longer than that may take
+to create what it claimed: until then no other attempt does, and the slot is taken, whatever has become of the VMI.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from kube.budgets import LAUNCHER_REASONS
+from kube.times import moment_or_none, timestamp
+from kube.virtualization.machines import (
+    Item,
+    has_failed,
+    hindrance,
+    is_finished,
+    is_kept,
+    is_moved_by,
+    key,
+    node_of,
+    source_of,
+    vmi_of,
+)
+from kube.virtualization.migration_claim import Claim, Claims, Refusal, holding
+from kube.words import shortened
+
+PER_CLUSTER, PER_NODE = 5, 2
+"""As many as KubeVirt runs at once, unless it is told otherwise."""
+SHORTEST, LONGEST = timedelta(seconds=10), timedelta(minutes=5)
+"""Pause after a migration that failed; each is twice the one before."""
+LONGEST_MESSAGE = 512
+MIGRATING, NOT_MIGRATABLE, WAITS_FOR_SLOT, FAILED, _ = LAUNCHER_REASONS
+
+
+class Slots(NamedTuple):
+    """How many migrations may run at once: in the cluster, and from one node."""
+
+    cluster: int = PER_CLUSTER
+    node: int = PER_NODE
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Slots:
+        """As the environment sets them. Raises `ValueError` naming what is no number above 0."""
+        return cls(
+            _positive(environment, "MIGRATIONS_PER_CLUSTER", PER_CLUSTER),
+            _positive(environment, "MIGRATIONS_PER_NODE", PER_NODE),
+        )
+
+
+def _positive(environment: Mapping[str, str], name: str, usual: int) -> int:
+    told = environment.get(name) or str(usual)
+    if not (told.isascii() and told.isdecimal() and int(told[:9]) > 0 and len(told) < 9):
+        raise ValueError(f"{name}={told} is no number above 0: set how many migrations may run at once")
+    return int(told)
+
+
+class Wait(NamedTuple):
+    """What the VMI of a launcher pod on a drained node waits for: a word, and the sentence for a person."""
+
+    node: str
+    reason: str
+    message: str
+
+
+@dataclass
+class Evacuation:
+    """What is to be done now.
+
+    Attributes:
+        due: name of a migration → its VMI; all are claimed, then created.
+        held: what other attempts have claimed and may still create.
+        waits: namespace and name of a VMI that is still on a drained node → what it waits for.
+    """
+
+    due: dict[str, Item] = field(default_factory=dict)
+    held: Claims = field(default_factory=dict)
+    waits: dict[tuple[str, str], Wait] = field(default_factory=dict)
+
+
+def evacuation(
+    vmis: Iterable[Item],
+    migrations: Collection[Item],
+    drained: Collection[str],
+    claimed: Mapping[str, Claim],
+    slots: Slots,
+    now: datetime,
+    attempt: str = "",
+    refused: Mapping[str, Refusal] | None = None,
+) -> Evacuation:
+    """What is due to `attempt` for the VMIs with `LiveMigrate` on the nodes `drained`, of all `vmis`.
+
+    In: what the Lease says is `claimed`, and was `refused` of late. The order is that of names, so that all who look
+    see the same VMI as the next one; what was refused before comes last, so that it takes nobody's place.
+    """
+    refused = refused or {}
+    known = {key(vmi): vmi for vmi in vmis}
+    running = _running(known, migrations)
+    held = holding(claimed, {item["metadata"]["name"] for item in migrations}, now)
+    found = Evacuation(held={name: claim for name, claim in held.items() if claim.attempt != attempt})
+    ready: list[tuple[int, str, Item]] = []
+    for one, vmi in sorted(known.items()):
+        if node_of(vmi) not in drained or not is_kept(vmi):
+            continue
+        name = next_name(vmi, migrations)
+        wait = _wait(vmi, running.get(one), migrations, refused.get(name), now)
+        if wait is None:
+            ready.append((refused[name].times if name in refused else 0, name, vmi))
+        else:
+            found.waits[one] = wait
+    busy = Counter(source_of(item) or node_of(known[one]) for one, item in running.items())
+    busy.update(claim.node for claim in held.values())
+    _share_slots(found, [(name, vmi) for _, name, vmi in sorted(ready, key=lambda each: each[0])], held, busy, slots)
+    return found
+
+
+def _running(known: Mapping[tuple[str, str], Item], migrations: Iterable[Item]) -> dict[tuple[str, str], Item]:
+    """Namespace and name of each VMI → its migration that is not finished. One whose VMI is gone holds no slot."""
+    unfinished = {vmi_of(item): item for item in migrations if not is_finished(item)}
+    return {one: item for one, item in unfinished.items() if one in known and is_moved_by(known[one], item)}
+
+
+def _share_slots(
+    found: Evacuation, ready: Iterable[tuple[str, Item]], held: Collection[str], busy: Counter[str], slots: Slots
+) -> None:
+    """Have as many be due as there are slots beside those that are `busy`, by node; the others wait."""
+    for name, vmi in ready:
+        node, count = node_of(vmi), sum(busy.values())
+        if name not in held and (count >= slots.cluster or busy[node] >= slots.node):
+            found.waits[key(vmi)] = Wait(node, WAITS_FOR_SLOT, _full(count, busy[node], node, slots))
+            continue
+        busy[node] += name not in held
+        if name not in found.held:
+            found.due[name] = vmi
+        found.waits[key(vmi)] = Wait(node, MIGRATING, f"migration {name} is about to be created")
+
+
+def _full(count: int, here: int, node: str, slots: Slots) -> str:
+    if count >= slots.cluster:
+        return f"{count} of {slots.cluster} migrations run"
+    return f"{here} of {slots.node} migrations run from node {node}"
+
+
+def _wait(
+    vmi: Item, running: Item | None, migrations: Iterable[Item], refusal: Refusal | None, now: datetime
+) -> Wait | None:
+    """What keeps it, beside a slot; None for nothing."""
+    node = node_of(vmi)
+    if running is not None:
+        return Wait(node, MIGRATING, progress(running, vmi))
+    if why := hindrance(vmi):
+        return Wait(node, NOT_MIGRATABLE, shortened(why, LONGEST_MESSAGE))
+    if refusal is not None and now < refusal.until:
+        said = f"its migration is refused, and tried again after {timestamp(refusal.until)}: {refusal.words}"
+        return Wait(node, FAILED, shortened(said, LONGEST_MESSAGE))
+    return _paused(vmi, migrations, now)
+
+
+def _paused(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None:
+    """The pause after migrations that failed; None where there is none, or no longer."""
+    failed = sorted(
+        (_ended(item, now), item["metadata"]["name"]) for item in _ours(vmi, migrations).values() if has_failed(item)
+    )
+    if not failed:
+        return None
+    again = failed[-1][0] + min(SHORTEST * 2 ** min(len(failed) - 1, 10), LONGEST)
+    if now >= again:
+        return None
+    times = "once" if len(failed) == 1 else f"{len(failed)} times"
+    said = f"its migration failed {times}, last {failed[-1][1]}; it is tried again after {timestamp(again)}"
+    return Wait(node_of(vmi), FAILED, said)
+
+
+def progress(migration: Item, vmi: Item) -> str:
+    """How far a migration is, in a sentence; the VMI may still tell of the one before."""
+    state = (vmi.get("status") or {}).get("migrationState") or {}
+    is_its_own = state.get("migrationUid") == migration["metadata"].get("uid")
+    target = f" to node {state['targetNode']}" if is_its_own and state.get("targetNode") else ""
+    phase = (migration.get("status") or {}).get("phase") or "Pending"
+    return f"migration {migration['metadata']['name']}{target} is {phase}"
+
+
+def _ended(migration: Item, now: datetime) -> datetime:
+    """When it failed: as it says, unless some clock is ahead; else when it was made."""
+    state = (migration.get("status") or {}).get("migrationState") or {}
+    ended = moment_or_none(state.get("endTimestamp"))
+    made = moment_or_none(migration["metadata"].get("creationTimestamp"))
+    return min(ended if ended and ended <= now else made or now, now)
+
+
+def _ours(vmi: Item, migrations: Iterable[Item]) -> dict[int, Item]:
+    """The migrations that we have made for this VMI by their numbers, and no other of its name."""
+    named = re.compile(rf"evacuation-{re.escape(vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
+    found = ((named.fullmatch(item["metadata"]["name"]), item) for item in migrations if vmi_of(item) == key(vmi))
+    return {int(match[1]): item for match, item in found if match}
+
+
+def next_name(vmi: Item, migrations: Iterable[Item]) -> str:
+    """The name of its next migration: who asks twice of the same state has the same name, which only one can have."""
+    return f"evacuation-{vmi['metadata']['uid']}-{max(_ours(vmi, migrations), default=0) + 1}"

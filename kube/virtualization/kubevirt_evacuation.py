@@ -1,0 +1,99 @@
+"""What each VMI on a drained node waits for where KubeVirt itself migrates: ours only says it (DRN-10). Pure.
+
+KubeVirt knows one taint key; by its virt-api it also migrates a machine whose launcher somebody wants to evict.
+It creates the migrations of a node at once, and holds back those that are too many.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from kube.budgets import WAITS_FOR_KUBEVIRT
+from kube.nodes import Node, is_tainted
+from kube.virtualization.evacuation import (
+    FAILED,
+    LONGEST_MESSAGE,
+    MIGRATING,
+    NOT_MIGRATABLE,
+    Wait,
+    progress,
+)
+from kube.virtualization.machines import (
+    DRAIN_TAINTS,
+    Item,
+    has_failed,
+    hindrance,
+    is_finished,
+    is_kept,
+    key,
+    node_of,
+    vmi_of,
+)
+from kube.words import shortened
+
+USUAL_TAINT = "kubevirt.io/drain"
+EVACUATED = "kubevirt.io/evacuationMigration"
+"""Annotation of a migration that a drain asked for: the node."""
+TAINT_FIELD = "spec.configuration.migrations.nodeDrainTaintKey"
+"""Of the KubeVirt object: another key than the usual one."""
+HELD_BACK = ("", "Pending")
+"""Phases of a migration that has not begun."""
+
+
+def waits(
+    vmis: Iterable[Item], migrations: Collection[Item], drained: Mapping[str, Node], kubevirt: Item
+) -> dict[tuple[str, str], Wait]:
+    """Namespace and name of each VMI with `LiveMigrate` on the nodes `drained` → what it waits for."""
+    of: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
+    for migration in migrations:
+        of[vmi_of(migration)].append(migration)
+    asking = [vmi for vmi in vmis if node_of(vmi) in drained and is_kept(vmi)]
+    return {key(vmi): _wait(vmi, of[key(vmi)], drained[node_of(vmi)], kubevirt) for vmi in asking}
+
+
+def _wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -> Wait:
+    name = node_of(vmi)
+    under_way = next((each for each in migrations if not is_finished(each)), None)
+    if under_way is not None and (under_way.get("status") or {}).get("phase", "") not in HELD_BACK:
+        return Wait(name, MIGRATING, progress(under_way, vmi))
+    if under_way is None and (why := hindrance(vmi)):
+        return Wait(name, NOT_MIGRATABLE, shortened(why, LONGEST_MESSAGE))
+    if failures := sum(has_failed(each) and _evacuated(each) == name for each in migrations):
+        return Wait(name, FAILED, _failed(failures, progress(under_way, vmi) if under_way else ""))
+    if under_way is not None:
+        return Wait(name, MIGRATING, progress(under_way, vmi))
+    is_asked = (vmi.get("status") or {}).get("evacuationNodeName") == name  # by an eviction
+    if not is_asked and (why := _deaf(name, node, kubevirt)):
+        return Wait(name, WAITS_FOR_KUBEVIRT, why)
+    return Wait(name, MIGRATING, "KubeVirt is about to migrate it")
+
+
+def _evacuated(migration: Item) -> str:
+    """The node for whose drain KubeVirt has created a migration, "" for none."""
+    return str((migration["metadata"].get("annotations") or {}).get(EVACUATED) or "")
+
+
+def _failed(failures: int, progress: str) -> str:
+    times = "once" if failures == 1 else f"{failures} times"
+    later = f"waits longer each time before it tries again: {progress}" if progress else "tries again"
+    return f"its migration failed {times}; KubeVirt {later}"
+
+
+def taint_key(kubevirt: Item) -> str:
+    """Key of the taint at which KubeVirt migrates."""
+    told = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("migrations") or {}
+    return str(told.get("nodeDrainTaintKey") or USUAL_TAINT)
+
+
+def _deaf(name: str, node: Node, kubevirt: Item) -> str:
+    """Why KubeVirt does not see that the node is drained, and what helps; "" where it does."""
+    known = taint_key(kubevirt)
+    if is_tainted(node, known):
+        return ""
+    there = next((each for each in DRAIN_TAINTS if is_tainted(node, each)), DRAIN_TAINTS[0])
+    whose = "/".join(key(kubevirt))
+    return (
+        f"KubeVirt migrates at the taint {known}, and node {name} has {there}: "
+        f"set {TAINT_FIELD} of KubeVirt {whose} to {there}, or give the node the taint {known}, too"
+    )

@@ -1,0 +1,171 @@
+"""What a drain of its node does with each virtual machine, told before it begins and meanwhile (OSV-2, OSV-3). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from kube.paths import Object
+from kube.virtualization.kubevirt_evacuation import TAINT_FIELD, taint_key
+from kube.virtualization.machines import (
+    EXTERNAL,
+    INSTANCE,
+    LIVE_MIGRATE,
+    LIVE_MIGRATE_IF_POSSIBLE,
+    MACHINE,
+    Item,
+    is_finished,
+    key,
+    unable,
+    vmi_of,
+)
+from kube.words import counted, shortened
+
+MOVES, RESTARTS, STOPS, BLOCKS = "moves", "restarts", "stops", "blocks"
+"""Goes on elsewhere without a break; is shut down and started elsewhere; is shut down for good; holds the drain up."""
+RESTARTED = ("Always", "Running", "RerunOnFailure")
+"""Run strategies by which KubeVirt starts a machine again; `Running` is a document's word (C15)."""
+LONGEST = 256
+"""Characters of what a condition says."""
+NAMED = 3
+"""Machines that a warning names."""
+
+
+class Outlook(NamedTuple):
+    """What a drain does with a machine, and the sentence for a person."""
+
+    drain: str
+    why: str
+
+
+class Hosted(NamedTuple):
+    """The machines of a node.
+
+    Attributes:
+        instances: the VMIs there.
+        machines: the VirtualMachines that own them, by namespace and name.
+        migrations: all of their namespaces.
+        kubevirt: the object of a KubeVirt that moves and protects them itself, which knows more strategies than we do
+            (DRN-10); None where that is ours.
+    """
+
+    instances: Collection[Item] = ()
+    machines: Mapping[tuple[str, str], Item] = {}
+    migrations: Collection[Item] = ()
+    kubevirt: Item | None = None
+
+
+def run_strategy(machine: Item | None) -> str:
+    """When its instance is to be there, in the newer or the older field (C15); "" for an instance of its own."""
+    if machine is None:
+        return ""
+    spec = machine.get("spec") or {}
+    return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
+
+
+def outlook(vmi: Item, machine: Item | None, kubevirt: Item | None = None) -> Outlook:
+    """What a drain does with this instance, which `machine` owns, if any; `kubevirt` as in `Hosted`."""
+    strategy, why = _strategy(vmi), unable(vmi)
+    if kubevirt and strategy == EXTERNAL:
+        return Outlook(BLOCKS, f"until the controller has moved it that evictionStrategy {EXTERNAL} leaves it to")
+    if not why and (strategy == LIVE_MIGRATE or (kubevirt and strategy == LIVE_MIGRATE_IF_POSSIBLE)):
+        told = f", at the taint {taint_key(kubevirt)}" if kubevirt else ""
+        return Outlook(MOVES, f"to another node, without a break{told}")
+    if strategy == LIVE_MIGRATE:
+        return Outlook(BLOCKS, "until it can be migrated, or is shut down")
+    if machine is None:
+        return Outlook(STOPS, "shut down, and no VirtualMachine starts it again")
+    if run_strategy(machine) in RESTARTED:
+        return Outlook(RESTARTS, "shut down, and started on another node")
+    return Outlook(STOPS, "shut down, and not started again")
+
+
+def _strategy(vmi: Item) -> str:
+    return str((vmi.get("spec") or {}).get("evictionStrategy") or "")
+
+
+def launcher_of(pod: Item) -> tuple[str, str] | None:
+    """Namespace and name of the VMI whose launcher a pod is; None for any other pod."""
+    owners: Iterable[Item] = pod["metadata"].get("ownerReferences") or []
+    name = next((owner["name"] for owner in owners if owner.get("kind") == INSTANCE), None)
+    return (pod["metadata"]["namespace"], name) if name else None
+
+
+def owner_of(vmi: Item) -> tuple[str, str] | None:
+    """Namespace and name of the VirtualMachine that owns it; None for an instance of its own."""
+    owners: Iterable[Item] = vmi["metadata"].get("ownerReferences") or []
+    name = next((owner["name"] for owner in owners if owner.get("kind") == MACHINE), None)
+    return (vmi["metadata"]["namespace"], name) if name else None
+
+
+def reports(hosted: Hosted) -> list[Object]:
+    """What is told of each machine of a node, by namespace and name."""
+    running = {vmi_of(item): item for item in hosted.migrations if not is_finished(item)}
+    return [_report(vmi, hosted, running.get(key(vmi))) for vmi in sorted(hosted.instances, key=key)]
+
+
+def _report(vmi: Item, hosted: Hosted, migration: Item | None) -> Object:
+    owner, why = owner_of(vmi), unable(vmi)
+    machine = hosted.machines.get(owner) if owner else None
+    found = outlook(vmi, machine, hosted.kubevirt)
+    return {
+        **dict(zip(("namespace", "name"), key(vmi), strict=True)),
+        "phase": str((vmi.get("status") or {}).get("phase") or "Pending"),
+        "evictionStrategy": _strategy(vmi),
+        "runStrategy": run_strategy(machine),
+        "migratable": not why,
+        "unable": shortened(why, LONGEST),
+        "drain": found.drain,
+        "why": found.why,
+        "migration": _in_flight(migration, vmi) if migration else None,
+    }
+
+
+def _in_flight(migration: Item, vmi: Item) -> Object:
+    status, state = migration.get("status") or {}, (vmi.get("status") or {}).get("migrationState") or {}
+    is_this = state.get("migrationUid") in (None, migration["metadata"]["uid"])
+    target = state.get("targetNode") if is_this else None  # of the one before it says nothing
+    target = target or (status.get("migrationState") or {}).get("targetNode")
+    return {"name": migration["metadata"]["name"], "target": target or "", "phase": status.get("phase") or "Pending"}
+
+
+def warnings(found: Iterable[Object]) -> list[str]:
+    """What a person should know of the machines of a node before it is drained; nothing of those that move."""
+    by_drain: dict[str, list[Object]] = {}
+    for report in found:
+        by_drain.setdefault(report["drain"], []).append(report)
+    lost = [(BLOCKS, "{} will hold the drain up: {}"), (STOPS, "{} will be shut down and not started again: {}")]
+    lines = [words.format(*_named(by_drain[drain], because=True)) for drain, words in lost if drain in by_drain]
+    if RESTARTS in by_drain:
+        lines.append("{} will be shut down and started on another node: {}".format(*_named(by_drain[RESTARTS])))
+    return lines
+
+
+def moves(found: Iterable[Object]) -> str:
+    """The line about those that move, "" for none."""
+    moving = [report for report in found if report["drain"] == MOVES]
+    return "{} will move to another node without a break: {}".format(*_named(moving)) if moving else ""
+
+
+def unheard(kubevirt: Item | None, found: Iterable[Object], taint: str) -> str:
+    """Why those that would move may stay where a maintenance sets this taint, "" where they do not."""
+    if kubevirt is None or taint_key(kubevirt) == taint or not moves(found):
+        return ""
+    return (
+        f"KubeVirt moves virtual machines at the taint {taint_key(kubevirt)}, and this maintenance sets {taint}: "
+        f"set {TAINT_FIELD} of KubeVirt {'/'.join(key(kubevirt))} to {taint} before, "
+        "unless its virt-api is asked about evictions, by which it hears as well"
+    )
+
+
+def _named(found: Collection[Object], *, because: bool = False) -> tuple[str, str]:
+    """How many, and the first of them by name, with the reason of each where it differs."""
+    names = [f"{each['namespace']}/{each['name']}{_reason(each) if because else ''}" for each in found]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return counted(len(names), "virtual machine"), ", ".join(names[:NAMED]) + more
+
+
+def _reason(report: Object) -> str:
+    if report["drain"] == BLOCKS:
+        return f" ({report['why'] if report['evictionStrategy'] == EXTERNAL else report['unable']})"
+    return f" (runStrategy {report['runStrategy']})" if report["runStrategy"] else " (of no VirtualMachine)"

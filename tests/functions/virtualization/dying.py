@@ -1,0 +1,39 @@
+"""`migrate` on a tick, killed before one of its requests: `dying KUBECONFIG TICK REQUESTS`; 0 where it has no more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from cloudevents.core.v1.event import CloudEvent
+
+from functions.virtualization.migrate import migrate
+from kube.door.api import Api
+from kube.door.sync_client import Cluster
+from kube.paths import Object
+from tests.functions.hints import tick
+
+
+class Dying(Api):
+    """A door whose owner dies when so many requests of `left` have been answered and the next one is due."""
+
+    left = 0
+
+    async def request(self, method: str, path: str, **options: Any) -> Object:
+        if Dying.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        Dying.left -= 1
+        return await super().request(method, path, **options)
+
+
+def main(kubeconfig: str, event: str, requests: str) -> None:
+    cluster = Cluster(kubeconfig)
+    cluster.api = cluster.run(Dying.connect(kubeconfig))
+    Dying.left = int(requests)
+    migrate(CloudEvent({**tick().get_attributes(), "id": event}, {}), cluster)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,62 @@
+"""Events about virtual machines whose data somebody forged or spoiled: refused or ignored, and never a 500 (X-1)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eventing import events
+from eventing.wire import binary
+from functions.app import FUNCTIONS
+from kube.virtualization.machines import INSTANCE
+from tests.functions.conftest import Functions
+from tests.functions.hints import resource, said
+from tests.functions.test_forged import VALUES, places, poster, spoiled
+from tests.functions.virtualization.conftest import Machines
+from tests.kubevirt import UNABLE, vmi
+from tests.proofs import proves
+from tests.sources import steps_of
+
+CASES = [
+    (name, kind)
+    for name in sorted(steps_of("virtualization"))
+    for kind in FUNCTIONS[name].consumes
+    if kind != events.TICK
+]
+EXAMPLES = 25
+
+
+def sample(machines: Machines, functions: Functions, kind: str) -> CloudEvent:
+    """An honest event of this type, about a machine on a node under maintenance."""
+    if kind == events.NODE_TAINTED:
+        item = machines.work.maintenance(machines.work.node())
+        functions.prepare(item)
+        return said(kind, item, data={"again": True})
+    reference = {"apiVersion": "kubevirt.io/v1", "kind": INSTANCE, "name": "stuck", "namespace": "default"}
+    return resource(kind, {**reference, "metadata": {"name": "stuck"}}, INSTANCE)
+
+
+@proves("X-1")
+@pytest.mark.parametrize(("step", "kind"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
+def test_spoiled_data_is_no_crash(machines: Machines, functions: Functions, step: str, kind: str) -> None:
+    """X-1: any field of any other type, wherever it is; and it has nothing migrated that would not be."""
+    machines.create(vmi("stuck", machines.node, able=UNABLE))
+    honest = sample(machines, functions, kind)
+    post = poster(functions, step, honest, kind)
+    data = json.loads(binary(honest).body)
+
+    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(list(places(data))), VALUES)
+    def check(path: tuple[Any, ...], value: Any) -> None:
+        status, text = post(spoiled(data, path, value))
+        assert status in (200, 204, 400, 503), (path, value, text)
+        assert "Traceback" not in text
+
+    assert post(data)[0] in (200, 204)
+    check()
+    assert machines.migrations() == {}

@@ -1,0 +1,155 @@
+"""Machines among quotas, budgets and labels of other people: none has a drain shut one down, or wait for ever (X-1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from functions import installs as acting
+from functions.data import data_of
+from kube import installs
+from kube.maintenance.groups import KUBEVIRT
+from kube.virtualization.launcher_budgets import LABEL, budgets_in
+from kube.virtualization.lookup import ONE_BY_ONE
+from kube.virtualization.migration_claim import CLAIM_PATH, REFUSED
+from tests.functions.conftest import Functions
+from tests.functions.hints import tick
+from tests.functions.test_installs import THEIRS, drop, taken_by
+from tests.functions.virtualization.conftest import Machines
+from tests.kubevirt import UNABLE, edit, instances, launched, migration, migrations, vmi
+from tests.proofs import proves
+from tests.workload import Workload
+
+QUOTAS = {
+    "migrate": "count/virtualmachineinstancemigrations.kubevirt.io",
+    "protect": "count/poddisruptionbudgets.policy",
+}
+
+
+@proves("DRN-9")
+def test_beside_a_budget_that_lets_some_go_no_launcher_is_evicted(
+    work: Workload, machines: Machines, functions: Functions
+) -> None:
+    """One for all pods of a namespace, as teams write them: it keeps one of two."""
+    node = work.node()
+    for name in ("able", "other"):
+        launched(work, vmi(name, node))
+    work.budget("namespace-wide", {"kubevirt.io": "virt-launcher"}, 1, counted=2)
+    functions.answer("protect", tick())
+
+    told = functions.answer("evict", functions.prepare(work.maintenance(node, group=KUBEVIRT)))
+
+    assert told is not None
+    assert data_of(told)["evicted"] == []
+    functions.answer("protect", tick())
+    said = [item["metadata"]["annotations"] for item in machines.admin.list(budgets_in(work.namespace))["items"][:2]]
+    assert {each["nodemaintenance.dev/waits-reason"] for each in said} == {"Migrating"}
+
+
+@proves("DRN-9")
+def test_a_label_on_a_budget_elsewhere_protects_nothing(
+    work: Workload, machines: Machines, functions: Functions
+) -> None:
+    """Whoever knows the uid of a machine may write it anywhere."""
+    item = machines.create(vmi("able", machines.node))
+    elsewhere = work.add_namespace()
+    labels = {LABEL: item["metadata"]["uid"]}
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"no": "pod"}}}
+    machines.admin.create(budgets_in(elsewhere), {"metadata": {"name": "z", "labels": labels}, "spec": spec})
+
+    functions.answer("protect", tick())
+
+    assert len(machines.admin.list(budgets_in(work.namespace))["items"]) == 1
+    work.delete(f"{budgets_in(elsewhere)}/z")
+
+
+@proves("DRN-9")
+def test_a_budget_that_was_edited_is_mended_by_the_tick(
+    work: Workload, machines: Machines, functions: Functions
+) -> None:
+    """It asked for no pod any more."""
+    machines.create(vmi("able", machines.node))
+    functions.answer("protect", tick())
+    path = budgets_in(work.namespace)
+    (made,) = machines.admin.list(path)["items"]
+    change = {"minAvailable": 0, "selector": {"matchLabels": {"more": "labels"}}}
+    machines.admin.patch(f"{path}/{made['metadata']['name']}", {"spec": change})
+
+    functions.answer("protect", tick())
+
+    (now,) = machines.admin.list(path)["items"]
+    assert now["spec"] == made["spec"]
+
+
+def test_a_machine_that_says_too_much_leaves_the_others_protected(
+    work: Workload, machines: Machines, functions: Functions
+) -> None:
+    """Whoever may change a VMI writes its status, too: more of it than an annotation holds."""
+    loud = machines.create(vmi("a", machines.node))
+    machines.admin.create(migrations(work.namespace), migration("by-hand", "a"))
+    (moving,) = machines.admin.list(migrations(work.namespace))["items"]
+    edit(
+        machines.admin,
+        loud,
+        migrationState={"migrationUid": moving["metadata"]["uid"], "targetNode": "x" * 300_000},
+    )
+    machines.create(vmi("b", machines.node, able=UNABLE))
+
+    functions.answer("protect", tick())
+
+    assert len(machines.admin.list(budgets_in(work.namespace))["items"]) == 2
+
+
+@proves("DRN-8", "DRN-9")
+@pytest.mark.parametrize("step", QUOTAS)
+def test_a_quota_in_one_namespace_leaves_the_others_alone(machines: Machines, functions: Functions, step: str) -> None:
+    """It answers 403. What is refused is told, rests, and takes nobody's slot."""
+    first, second = sorted([machines.work.namespace, machines.work.add_namespace()])
+    path = f"/api/v1/namespaces/{first}/resourcequotas"
+    machines.admin.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {QUOTAS[step]: "0"}}})
+    machines.work.wait_for(f"{path}/none", lambda one: bool(one and (one.get("status") or {}).get("hard")))
+    for space in (first, second):
+        for name in ("a", "b"):
+            machines.admin.create(instances(space), vmi(name, machines.node))
+
+    functions.answer(step, tick())
+
+    made = {"migrate": migrations, "protect": budgets_in}[step](second)
+    assert len(machines.admin.list(made)["items"]) == 2
+    if step == "migrate":
+        noted = machines.admin.get(CLAIM_PATH)["metadata"]["annotations"][REFUSED]
+        assert noted.count("forbidden") == 2
+        functions.answer("protect", tick())
+        (said, _) = machines.admin.list(budgets_in(first))["items"]
+        assert "forbidden" in said["metadata"]["annotations"]["nodemaintenance.dev/waits-message"]
+
+
+@proves("DRN-15")
+def test_while_another_install_has_the_claim_nothing_is_migrated_or_protected(
+    machines: Machines, functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that are set up differently would write over each other's words."""
+    machines.create(vmi("able", machines.node))
+    monkeypatch.setattr(acting, "CLAIMS", acting.Claims())
+    drop(machines.admin)
+    taken_by(machines.admin, THEIRS)
+    try:
+        for step in QUOTAS:
+            functions.answer(step, tick())
+        assert installs.holder(machines.admin.get(installs.CLAIM_PATH)) == THEIRS
+        assert (machines.migrations(), machines.admin.list(budgets_in(machines.work.namespace))["items"]) == ({}, [])
+    finally:
+        drop(machines.admin)
+
+
+@proves("DRN-8")
+def test_on_more_nodes_than_are_read_one_by_one_the_drained_one_is_found(
+    machines: Machines, functions: Functions
+) -> None:
+    """They are listed, which takes another right, and no request for each."""
+    names = [machines.node, *(machines.work.node() for _ in range(ONE_BY_ONE))]
+    space = instances(machines.work.namespace)
+    machines.admin.together(*(machines.admin.api.create(space, vmi(name, name)) for name in names))
+
+    functions.answer("migrate", tick())
+
+    assert set(machines.migrations().values()) == {machines.node}

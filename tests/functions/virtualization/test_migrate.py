@@ -1,0 +1,183 @@
+"""`migrate` on a real API server, with KubeVirt's own kinds."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timezone
+
+import pytest
+
+from functions.serving import handler
+from kube.door.deadline import seconds_left
+from kube.paths import LEASES, Object
+from kube.virtualization.migration_claim import CLAIM_PATH, LEASE, Claim, claimed, lease_of
+from tests.functions.conftest import Functions
+from tests.functions.hints import tick
+from tests.functions.meanwhile import before
+from tests.functions.virtualization.conftest import Machines
+from tests.kubevirt import ABLE, UNABLE, edit, migration, migrations, vmi
+from tests.proofs import proves
+from tests.workload import Audit, written
+
+MEDIK8S: Object = {"key": "medik8s.io/drain", "effect": "NoSchedule"}
+
+
+@proves("DRN-7", "DRN-8", "OSV-2")
+def test_each_machine_that_can_migrate_has_one_migration(machines: Machines, functions: Functions) -> None:
+    """The taint was set by hand, with a value; who cannot, or does not want to, has none. Again nothing is written."""
+    able = machines.create(vmi("able", machines.node))
+    machines.create(vmi("unable", machines.node, able=UNABLE))
+    machines.create(vmi("plain", machines.node, strategy=None))
+    machines.create(vmi("gate", machines.node, strategy="LiveMigration"))
+    machines.create(vmi("elsewhere", "another-node"))
+
+    for _ in range(2):
+        assert functions.answer("migrate", tick()) is None
+        assert machines.migrations() == {f"evacuation-{able['metadata']['uid']}-1": "able"}
+
+
+@proves("C3", "DRN-8")
+def test_the_other_key_does_the_same(machines: Machines, functions: Functions) -> None:
+    """Whichever group a maintenance is of; without a taint nothing migrates."""
+    machines.taint()
+    machines.create(vmi("able", machines.node))
+    functions.answer("migrate", tick())
+    assert machines.migrations() == {}
+
+    machines.taint(MEDIK8S)
+    functions.answer("migrate", tick())
+    assert list(machines.migrations().values()) == ["able"]
+
+
+@proves("OSV-2")
+def test_one_that_becomes_migratable_migrates(machines: Machines, functions: Functions) -> None:
+    """Its condition is all that was in the way."""
+    item = machines.create(vmi("late", machines.node, able=UNABLE))
+    functions.answer("migrate", tick())
+    assert machines.migrations() == {}
+
+    edit(machines.admin, item, conditions=[ABLE])
+    functions.answer("migrate", tick())
+    assert list(machines.migrations().values()) == ["late"]
+
+
+@proves("DRN-8")
+def test_two_migrate_from_a_node_at_once(machines: Machines, functions: Functions) -> None:
+    """The next one goes when one of them is done, and no migration is made twice meanwhile."""
+    for number in range(4):
+        machines.create(vmi(f"vm-{number}", machines.node))
+    for _ in range(2):
+        functions.answer("migrate", tick())
+        assert sorted(machines.migrations().values()) == ["vm-0", "vm-1"]
+
+    finish(machines, "vm-0", "Succeeded")
+    edit(machines.admin, {"metadata": {"namespace": machines.work.namespace, "name": "vm-0"}}, nodeName="other")
+    functions.answer("migrate", tick())
+    assert sorted(machines.migrations().values()) == ["vm-0", "vm-1", "vm-2"]
+
+
+@proves("DRN-8")
+def test_a_migration_by_hand_is_enough(machines: Machines, functions: Functions) -> None:
+    """No second one for a machine that is on its way."""
+    machines.create(vmi("moved", machines.node))
+    machines.admin.create(migrations(machines.work.namespace), migration("by-hand", "moved"))
+
+    functions.answer("migrate", tick())
+    assert machines.migrations() == {"by-hand": "moved"}
+
+
+@proves("DRN-9")
+def test_a_failed_migration_is_not_tried_again_at_once(machines: Machines, functions: Functions) -> None:
+    """Its pause is reckoned from what the migration says of itself."""
+    machines.create(vmi("failing", machines.node))
+    functions.answer("migrate", tick())
+    finish(machines, "failing", "Failed")
+
+    functions.answer("migrate", tick())
+    assert len(machines.migrations()) == 1
+
+
+@proves("DRN-8", "X-2")
+@pytest.mark.parametrize("again", [True, False], ids=["the same event", "another event"])
+def test_what_is_claimed_is_created_by_its_attempt_or_later(
+    machines: Machines, functions: Functions, *, again: bool
+) -> None:
+    """What died behind its claim goes on when its event is delivered again; another one waits until it is over."""
+    item, event = machines.create(vmi("able", machines.node)), tick()
+    name, now = f"evacuation-{item['metadata']['uid']}-1", datetime.now(timezone.utc)
+    mine = Claim(event.get_id() if again else "another", machines.node, now + LEASE)
+    machines.admin.create(LEASES, lease_of({name: mine}))
+
+    functions.answer("migrate", event)
+    assert list(machines.migrations()) == ([name] if again else [])
+
+    over = lease_of({name: mine._replace(until=now)})["metadata"]["annotations"]
+    machines.admin.patch(CLAIM_PATH, {"metadata": {"annotations": over}})
+    functions.answer("migrate", tick())
+    assert machines.migrations() == {name: "able"}
+
+
+@proves("DRN-8", "X-2")
+def test_who_was_held_up_creates_nothing_late(
+    machines: Machines, functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its claim it hangs until its time is over; meanwhile others see its slot taken, and none is exceeded."""
+    monkeypatch.setattr(handler, "SECONDS_TO_ANSWER", 0.7)
+    for number in range(3):
+        machines.create(vmi(f"vm-{number}", machines.node))
+    path = migrations(machines.work.namespace)
+
+    def hang() -> None:
+        threading.Event().wait(seconds_left())
+
+    with before(functions.clusters["migrate"], "POST", path, hang):
+        assert functions.post("migrate", tick()).status_code == 503
+    assert machines.migrations() == {}
+    assert len(claimed(machines.admin.get(CLAIM_PATH))) == 2
+    functions.answer("migrate", tick())
+    assert machines.migrations() == {}
+
+
+@proves("DRN-8")
+def test_the_server_gives_a_migration_up_in_time(machines: Machines, functions: Functions, audit: Audit) -> None:
+    """It is told when: what hangs in a webhook must not come when its slot is another one's."""
+    machines.create(vmi("able", machines.node))
+    functions.answer("migrate", tick())
+
+    (made,) = (entry for entry in audit.writes_by() if "migrations" in entry["requestURI"])
+    assert made["requestURI"].endswith("?timeout=2s")
+
+
+@proves("DRN-8")
+def test_a_claim_is_written_before_what_it_is_for(machines: Machines, functions: Functions, audit: Audit) -> None:
+    """Two processes see the same claim, and the one that comes late is refused."""
+    machines.create(vmi("able", machines.node))
+    functions.answer("migrate", tick())
+
+    assert [resource for _, resource, _ in written(audit.writes_by())] == ["leases", "virtualmachineinstancemigrations"]
+
+
+@proves("DRN-10")
+def test_beside_kubevirt_nothing_is_made(machines: Machines, functions: Functions, audit: Audit) -> None:
+    """Its object is there: migrations are its own."""
+    machines.create(vmi("able", machines.node))
+    install_kubevirt(machines)
+
+    functions.answer("migrate", tick())
+    assert machines.migrations() == {}
+    assert audit.writes_by() == []
+
+
+def install_kubevirt(machines: Machines) -> None:
+    """Create the object by which KubeVirt is known."""
+    namespace = machines.work.namespace
+    body = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
+    machines.admin.create(f"/apis/kubevirt.io/v1/namespaces/{namespace}/kubevirts", body)
+
+
+def finish(machines: Machines, instance: str, phase: str) -> None:
+    """Have the migrations of a machine end."""
+    for name, moved in machines.migrations().items():
+        if moved == instance:
+            path = f"{migrations(machines.work.namespace)}/{name}/status"
+            machines.admin.patch(path, {"status": {"phase": phase}})

@@ -1,0 +1,111 @@
+"""What a VMI on a drained node waits for beside KubeVirt, which migrates it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kube.budgets import LAUNCHER_REASONS
+from kube.nodes import Node
+from kube.paths import Object
+from kube.virtualization.evacuation import Wait
+from kube.virtualization.kubevirt_evacuation import waits
+from tests.kube.samples import node
+from tests.kube.virtualization.test_evacuation import UNABLE, vmi, vmim
+from tests.proofs import proves
+
+OLD, NEW = "kubevirt.io/drain", "medik8s.io/drain"
+ABOUT_TO = Wait("a", "Migrating", "KubeVirt is about to migrate it")
+FIELD = "spec.configuration.migrations.nodeDrainTaintKey"
+
+
+def kubevirt(key: str = "") -> Object:
+    """KubeVirt, told of this taint key."""
+    told: Object = {"configuration": {"migrations": {"nodeDrainTaintKey": key}}} if key else {}
+    return {"metadata": {"namespace": "kubevirt", "name": "kv"}, "spec": told}
+
+
+def drained(*keys: str) -> Mapping[str, Node]:
+    """Node a with these taints."""
+    return {"a": node(*((key, "", "NoSchedule") for key in keys))}
+
+
+def one(item: Object, *migrations: Object, nodes: Mapping[str, Node] | None = None, key: str = "") -> Wait:
+    """What the one VMI waits for."""
+    (found,) = waits([item], list(migrations), nodes or drained(OLD), kubevirt(key)).values()
+    return found
+
+
+@proves("DRN-10")
+@pytest.mark.parametrize(
+    "item",
+    [vmi("x", node="b"), vmi("x", strategy=None), vmi("x", phase="Succeeded")],
+    ids=["elsewhere", "no strategy", "ended"],
+)
+def test_who_waits_for_nothing(item: Object) -> None:
+    """KubeVirt does not migrate it either."""
+    assert waits([item], [], drained(OLD), kubevirt()) == {}
+
+
+@proves("DRN-10")
+@pytest.mark.parametrize(
+    ("keys", "known", "named"),
+    [((OLD,), "", ""), ((NEW, OLD), "", ""), ((NEW,), NEW, ""), ((NEW,), "", NEW), ((OLD,), NEW, OLD)],
+)
+def test_a_taint_that_kubevirt_does_not_know_is_told_with_the_remedy(
+    keys: tuple[str, ...], known: str, named: str
+) -> None:
+    """It knows one key, which its configuration may set."""
+    wait = one(vmi("x"), nodes=drained(*keys), key=known)
+
+    if named:
+        assert (wait.node, wait.reason) == ("a", "WaitsForKubeVirt")
+        assert f"set {FIELD} of KubeVirt kubevirt/kv to {named}" in wait.message
+        assert f"at the taint {known or OLD}, and node a has {named}" in wait.message
+    else:
+        assert wait == ABOUT_TO
+
+
+@proves("DRN-10")
+def test_whom_an_eviction_has_asked_for_migrates_whatever_the_taint() -> None:
+    """KubeVirt marks it with the node that it is to leave; the mark of a node that it has left counts nothing."""
+    assert one(vmi("x", evacuationNodeName="a"), nodes=drained(NEW)) == ABOUT_TO
+    assert one(vmi("x", evacuationNodeName="b"), nodes=drained(NEW)).reason == "WaitsForKubeVirt"
+
+
+@proves("DRN-10", "OSV-2")
+def test_what_happens_and_what_blocks_is_told() -> None:
+    """A migration under way comes first, whoever made it."""
+    assert one(vmi("x"), vmim("m", "x", phase="Scheduling")) == ("a", "Migrating", "migration m is Scheduling")
+    unable = one(vmi("x", conditions=[UNABLE]), vmim("old", "x", phase="Succeeded"), vmim("m", "other"))
+    assert unable.reason == "NotMigratable"
+    assert unable.message.startswith("PVC disk is not shared: mend that")
+
+
+def failed(name: str, node: str = "a") -> Object:
+    """A migration of x that KubeVirt tried when this node was drained."""
+    item = vmim(name, "x", phase="Failed")
+    item["metadata"]["annotations"] = {"kubevirt.io/evacuationMigration": node}
+    return item
+
+
+@proves("DRN-10", "DRN-9")
+def test_a_migration_that_failed_is_told_until_the_next_one_begins() -> None:
+    """KubeVirt creates that at once or later, and begins it later still."""
+    before = [failed("m1"), failed("m2"), failed("elsewhere", node="b"), vmim("by-hand", "x", phase="Failed")]
+    again = one(vmi("x"), failed("m1"))
+    assert again == ("a", "MigrationFailed", "its migration failed once; KubeVirt tries again")
+    wait = one(vmi("x"), *before, vmim("m3", "x", phase="Pending"))
+    assert wait.reason == "MigrationFailed"
+    assert "failed 2 times" in wait.message
+    assert wait.message.endswith("migration m3 is Pending")
+    assert one(vmi("x"), *before, vmim("m3", "x")).reason == "Migrating"
+    assert one(vmi("x"), failed("elsewhere", node="b"), vmim("m3", "x", phase="Pending")).reason == "Migrating"
+
+
+@proves("DRN-10")
+def test_every_reason_is_one_that_a_budget_can_say() -> None:
+    """A drain reads no others from it."""
+    said = [one(vmi("x")), one(vmi("x"), vmim("m", "x")), one(vmi("x", conditions=[UNABLE]))]
+    assert {wait.reason for wait in said} <= set(LAUNCHER_REASONS)

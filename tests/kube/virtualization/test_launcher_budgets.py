@@ -1,0 +1,112 @@
+"""The budgets of launcher pods: whom they cover, and what they say."""
+
+from __future__ import annotations
+
+from kube.budgets import plan, waits_for
+from kube.paths import Object
+from kube.virtualization import launcher_budgets as budgets
+from kube.virtualization.evacuation import LONGEST_MESSAGE, Wait
+from kube.virtualization.machines import is_kept
+from tests.kube.virtualization.test_evacuation import vmi
+from tests.proofs import proves
+
+WAIT = Wait("a", "NotMigratable", "PVC disk is not shared")
+
+
+def counted(budget: Object, healthy: int) -> Object:
+    return {**budget, "status": {"currentHealthy": healthy, "desiredHealthy": 2, "disruptionsAllowed": 0}}
+
+
+def launcher(uid: str) -> Object:
+    labels = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": uid}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    return {"metadata": {"namespace": "ns", "name": "l", "uid": "p", "labels": labels}, "spec": {}, "status": status}
+
+
+@proves("DRN-9")
+def test_a_launcher_pod_is_blocked_in_the_words_of_its_budget() -> None:
+    """A drain reads budgets anyway, so it knows what a virtual machine waits for without asking about any."""
+    budget = counted(budgets.budget_of(vmi("x"), WAIT), 1)
+
+    (blocked,) = plan([launcher("u-x")], [budget]).blocked
+
+    assert (blocked.reason, blocked.message, blocked.budget) == ("NotMigratable", WAIT.message, "launcher-u-x")
+
+
+@proves("DRN-9")
+def test_without_words_it_is_a_budget_like_any_other() -> None:
+    """On a node that is not drained by taint there is nothing to say."""
+    budget = counted(budgets.budget_of(vmi("x"), None), 1)
+
+    assert waits_for(budget) is None
+    assert [item.reason for item in plan([launcher("u-x")], [budget]).blocked] == ["DisruptionBudget"]
+
+
+def test_words_are_written_where_they_differ() -> None:
+    """A budget that says so already is left alone; one that says what is over is cleared."""
+    said = budgets.budget_of(vmi("x"), WAIT)
+
+    assert budgets.words_patch(said, WAIT) == {}
+    assert budgets.told_of(said) == "a"
+    cleared = budgets.words_patch(said, None)["metadata"]["annotations"]
+    assert set(cleared.values()) == {""}
+
+
+@proves("DRN-9")
+def test_who_has_a_budget() -> None:
+    """Who asks for migration and has not ended; it is owned by the VMI, and goes with it."""
+    assert is_kept(vmi("x"))
+    assert not is_kept(vmi("x", strategy=None))
+    assert not is_kept(vmi("x", phase="Succeeded"))
+    (owner,) = budgets.budget_of(vmi("x"), None)["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("VirtualMachineInstance", "u-x")
+
+
+@proves("DRN-10")
+def test_of_two_budgets_the_one_that_says_what_the_pod_waits_for_is_told() -> None:
+    """An eviction can honour neither, so the pod stays, whatever another budget lets go."""
+    ours = counted(budgets.budget_of(vmi("x"), WAIT), 1)
+    theirs = counted(
+        {**ours, "metadata": {"name": "a", "namespace": "ns"}, "spec": {**ours["spec"], "minAvailable": 0}}, 1
+    )
+
+    found = plan([launcher("u-x")], [theirs, ours])
+
+    assert [(item.reason, item.message) for item in found.blocked] == [("NotMigratable", WAIT.message)]
+
+
+def test_a_label_alone_makes_no_budget_ours() -> None:
+    """Anybody may write one, in a namespace of his."""
+    ours = budgets.budget_of(vmi("x"), None)
+    forged = {**ours, "metadata": {**ours["metadata"], "name": "mine"}}
+    elsewhere = {**ours, "metadata": {**ours["metadata"], "namespace": "other"}}
+
+    assert budgets.ours([forged]) == {}
+    assert budgets.ours([ours, elsewhere])[budgets.kept(vmi("x"))] is ours
+
+
+def test_a_budget_that_was_edited_gets_its_spec_again() -> None:
+    """And one that was not is left alone, whatever the server adds to it."""
+    ours = budgets.budget_of(vmi("x"), None)
+    edited = {**ours, "spec": {**ours["spec"], "minAvailable": 0}}
+    added = {**ours, "spec": {**ours["spec"], "unhealthyPodEvictionPolicy": "IfHealthyBudget"}}
+
+    assert budgets.spec_patch(edited, vmi("x")) == [{"op": "replace", "path": "/spec", "value": ours["spec"]}]
+    assert budgets.spec_patch(ours, vmi("x")) == budgets.spec_patch(added, vmi("x")) == []
+
+
+def test_words_of_any_length_can_be_written() -> None:
+    """Whoever may change a VMI writes its status, too; the API server takes annotations of so much and no more."""
+    told = budgets.said(Wait("a", "Migrating", "x" * 300_000))
+    assert max(map(len, told.values())) < 2 * LONGEST_MESSAGE
+
+
+@proves("DRN-10")
+def test_a_budget_of_kubevirts_is_known_by_its_owner() -> None:
+    """Not one of ours, nor one that a person has made."""
+    ours = budgets.budget_of(vmi("x"), None)
+    owner = ours["metadata"]["ownerReferences"]
+    theirs = {"metadata": {"name": "theirs", "namespace": "ns", "ownerReferences": owner}}
+    by_hand = {"metadata": {"name": "by-hand", "namespace": "ns"}}
+
+    assert budgets.of_kubevirt([ours, by_hand, theirs]) == {("ns", "u-x"): theirs}
