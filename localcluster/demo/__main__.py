@@ -10,14 +10,13 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from kube.words import counted
 from localcluster import build, product
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.demo.flow import Flow
-from localcluster.demo.telling import DemoError, kubectl, say, show, tell, title
+from localcluster.demo.telling import DemoError, drain_line, kubectl, say, show, tell, title
 from localcluster.product import Product
 
 HERE = Path(__file__).parent
@@ -111,7 +110,7 @@ def _follow(cluster: LocalCluster, flow: Flow) -> float:
     shown = ""
     for change in cluster.watch(MAINTENANCES, fields=f"metadata.name={NAME}", seconds=SECONDS):
         status = change.object.get("status") or {}
-        line = progress_line(status)
+        line = drain_line(status)
         if line != shown:
             flow.interleave(f"  {'':9} {line}")
             shown = line
@@ -120,16 +119,6 @@ def _follow(cluster: LocalCluster, flow: Flow) -> float:
         if status.get("phase") == "Failed":
             raise DemoError(f"the maintenance failed: {status.get('lastError')}")
     raise DemoError("the drain fell silent")
-
-
-def progress_line(status: dict[str, Any]) -> str:
-    """The status in one line: phase, bar, pending pods, and who is blocked by what."""
-    done = int(status.get("drainProgress") or 0)
-    bar = "█" * (done // 5) + "░" * (20 - done // 5)
-    blocked = [f"{item['name']}: {item['message']}" for item in status.get("blockedPods") or []]
-    why = f"; {len(blocked)} blocked, e.g. {blocked[0]}" if blocked else ""
-    left = counted(status["pendingCount"], "pod") if "pendingCount" in status else "? pods"
-    return f"{status.get('phase') or 'new':9} {bar} {done:3d} %  {left} left{why}"
 
 
 def _check(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:
@@ -149,6 +138,7 @@ def _check(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:
 def _look_next() -> None:
     title("Where to look next")
     print("  make demo-mutex    Jobs before and behind the upgrade of each worker of OpenShift, one node at a time")
+    print("  make demo-vm       virtual machines that move, restart or block when their node is drained")
     print("  make up            a cluster of your own, with the product on it; make down ends it")
     print("  config/samples/    NodeMaintenance objects to apply; put the name of a node of yours in")
     print("  manifests/base/    the Triggers and sources: the flow you just saw")

@@ -21,8 +21,8 @@ from localcluster import deliveries
 from localcluster.cluster import LocalCluster
 from localcluster.demo.flow import Flow
 from localcluster.demo.telling import DemoError, kubectl, say, show, tell, title
-from localcluster.openshift.actors import Actors
 from localcluster.product import Product
+from localcluster.wings.actors import Actors
 from localcluster.wings.choice import MAINTENANCE, MUTEX
 
 STORY = Path(__file__).with_name("upgrade.yaml")
@@ -48,7 +48,7 @@ def main() -> int:
         with engine.cluster(where / "cluster", 5) as cluster:
             cluster.make_control_plane(1)
             say(f"a control plane and four workers on a real API server after {time.monotonic() - started:.1f} s")
-            with engine.open(cluster, where / "product", WINGS) as product, Actors(cluster, where / "product"):
+            with engine.open(cluster, where / "product", WINGS) as product, Actors(cluster, where / "product", WINGS):
                 say("OpenShift's and our CRDs installed; functions, delivery, fake-cvo and fake-mco at work")
                 _tell(cluster, product)
     say("everything that was started is stopped")

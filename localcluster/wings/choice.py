@@ -6,10 +6,13 @@ from collections.abc import Collection
 
 from localcluster.trouble import LocalClusterError
 
-MAINTENANCE, ADMISSION, CERTIFICATES, MUTEX = "maintenance", "admission", "certificates", "mutex"
-KNOWN = (MAINTENANCE, ADMISSION, CERTIFICATES, MUTEX)
-FOREIGN = {MUTEX: "OpenShift"}
-"""Wing → whose CustomResourceDefinitions it needs, and whom the actors play."""
+MAINTENANCE, ADMISSION, CERTIFICATES = "maintenance", "admission", "certificates"
+MUTEX, VIRTUALIZATION, CPU_LABELS = "mutex", "virtualization", "cpu-labels"
+KNOWN = (MAINTENANCE, ADMISSION, CERTIFICATES, MUTEX, VIRTUALIZATION, CPU_LABELS)
+FOREIGN = {MUTEX: "OpenShift", VIRTUALIZATION: "KubeVirt", CPU_LABELS: "HyperConverged"}
+"""Wing → whose CustomResourceDefinitions it needs."""
+PLAYED = {wing: FOREIGN[wing] for wing in (MUTEX, VIRTUALIZATION)}
+"""Wing → whom the actors play."""
 DEFAULT = tuple(wing for wing in KNOWN if wing not in FOREIGN)
 Wings = Collection[str]
 
@@ -34,6 +37,6 @@ def chosen(text: str) -> tuple[str, ...]:
 
 def check_actors(wings: Wings) -> None:
     """Raise `LocalClusterError` where no wing stands on anything that an actor could play."""
-    if not set(wings) & set(FOREIGN):
-        whose = " or ".join(f"{project}, for {wing}" for wing, project in FOREIGN.items())
+    if not set(wings) & set(PLAYED):
+        whose = " or ".join(f"{project}, for {wing}" for wing, project in PLAYED.items())
         raise LocalClusterError(f"ACTORS=on plays {whose}, which WINGS={','.join(wings)} leaves out: add it to WINGS")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from localcluster.wings.choice import ADMISSION, CERTIFICATES, DEFAULT, MUTEX, Wings
+from localcluster.wings.choice import ADMISSION, CERTIFICATES, DEFAULT, FOREIGN, Wings
 
 LEFT_OUT = (ADMISSION, CERTIFICATES)
 """Wings that are a component of the overlays. What `maintenance` needs is the rest of them."""
+COMPACT = "compact"
 
 
 def folder_of(shipped: Path, wings: Wings, fresh: Path) -> Path:
@@ -21,7 +23,7 @@ def folder_of(shipped: Path, wings: Wings, fresh: Path) -> Path:
     content = yaml.safe_load((shipped / "kustomization.yaml").read_text())
     written = {
         **content,
-        "resources": [_from(fresh, shipped / path) for path in content["resources"]],
+        "resources": [_resource(fresh, shipped / path) for path in content["resources"]],
         "components": [_from(fresh, shipped / path) for path in components(content["components"], wings)],
     }
     (fresh / "kustomization.yaml").write_text(yaml.safe_dump(written))
@@ -29,14 +31,28 @@ def folder_of(shipped: Path, wings: Wings, fresh: Path) -> Path:
 
 
 def components(shipped: list[str], wings: Wings) -> list[str]:
-    """Give the components of an overlay for these wings: those of the mutex each beside its like of `certificates`."""
+    """Give the components of an overlay for these wings.
+
+    An opt-in one comes beside its like of `certificates`, and alone, before `compact`, where one process serves all.
+    """
+    opted = [wing for wing in FOREIGN if wing in wings and not any(_is_of(wing, path) for path in shipped)]
+    beside = COMPACT if any(_is_of(COMPACT, path) for path in shipped) else CERTIFICATES
     found = []
     for path in shipped:
-        if not any(path.split("/components/")[1].split("/")[0] == wing for wing in LEFT_OUT if wing not in wings):
+        if _is_of(beside, path):
+            found += [path.replace(f"/{beside}", f"/{wing}") for wing in opted]
+        if not any(_is_of(wing, path) for wing in LEFT_OUT if wing not in wings):
             found.append(path)
-        if MUTEX in wings and f"/{CERTIFICATES}" in path:
-            found.append(path.replace(f"/{CERTIFICATES}", f"/{MUTEX}"))
     return found
+
+
+def _is_of(part: str, path: str) -> bool:
+    return path.split("/components/")[1].split("/")[0] == part
+
+
+def _resource(folder: Path, path: Path) -> str:
+    """Kustomize takes files from below a folder alone: one of the overlay's own is copied."""
+    return Path(shutil.copy(path, folder)).name if path.is_file() else _from(folder, path)
 
 
 def _from(folder: Path, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Who plays OpenShift beside the product: *fake-cvo* and *fake-mco*, each a process."""
+"""Who plays the projects that opt-in wings stand on, each part a process: OpenShift's two operators, and KubeVirt."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from localcluster.cluster import LocalCluster
 from localcluster.processes import Server, Startable, await_ready, kill_all
 from localcluster.servers import DIRECT, ROOT
+from localcluster.wings.choice import MUTEX, VIRTUALIZATION, Wings
 
 MODULE = "tests.actors"
 """They are fixtures of the tests, and no part of the product."""
-NAMES = ("fake-cvo", "fake-mco")
+PARTS = {MUTEX: ("fake-cvo", "fake-mco"), VIRTUALIZATION: ("fake-virt",)}
+"""Wing → what is played for it."""
 POOL = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools/worker"
 UNTOLD = (
     "!machineconfiguration.openshift.io/release-image-version,!node-role.kubernetes.io/control-plane,!localcluster/for"
@@ -21,20 +23,24 @@ SECONDS = 30
 
 
 class Actors(Startable):
-    """Both, on a cluster with OpenShift's kinds; in: that, and a folder for their logs."""
+    """Those of the wings, on a cluster with their foreign kinds; in: that, a folder for their logs, and the wings."""
 
-    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: LocalCluster, directory: Path, wings: Wings) -> None:
+        self._cluster, self._wings = cluster, wings
         who = {**DIRECT, "KUBECONFIG": str(cluster.kubeconfig)}
         self.servers = [
-            Server(name, [sys.executable, "-m", MODULE, name], directory / f"{name}.log", who, ROOT) for name in NAMES
+            Server(name, [sys.executable, "-m", MODULE, name], directory / f"{name}.log", who, ROOT)
+            for wing, names in PARTS.items()
+            for name in names
+            if wing in wings
         ]
 
     def _bring_up(self) -> None:
-        """Start them; return when pools and ClusterVersion are there, and every worker's version."""
+        """Start them; return when OpenShift's pools and ClusterVersion are there, and every worker's version."""
         for server in self.servers:
             server.start()
-        await_ready("OpenShift's actors", self._are_ready, self.servers, SECONDS)
+        if MUTEX in self._wings:
+            await_ready("OpenShift's actors", self._are_ready, self.servers, SECONDS)
 
     def stop(self) -> None:
         """End them; what they did stays."""

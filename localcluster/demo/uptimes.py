@@ -1,0 +1,73 @@
+"""Where the demo's virtual machines run and since when; what came of them beside what was told before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from kube.paths import Object
+from kube.times import moment_or_none
+from kube.virtualization.machines import is_running, node_of
+from kube.virtualization.outlook import BLOCKS, MOVES, RESTARTS, STOPS
+from localcluster.demo.telling import DemoError
+
+BOOTED = "fake-virt/booted"
+"""Annotation of an instance: when it booted, and in which launcher; the same until it stops."""
+
+
+class Uptime(NamedTuple):
+    """Where a machine runs, and its boot; "" for both while it does not."""
+
+    node: str = ""
+    boot: str = ""
+
+
+Uptimes = Mapping[str, Uptime]
+"""By the names of machines."""
+
+
+def uptime(instance: Object) -> Uptime:
+    """That of an instance."""
+    if not is_running(instance):
+        return Uptime()
+    return Uptime(node_of(instance), str(instance["metadata"]["annotations"][BOOTED]))
+
+
+def counters(known: Uptimes, now: datetime) -> str:
+    """All machines in one line: how long each has been up, and where."""
+    return "   ".join(f"{name} {_counter(each, now)}" for name, each in sorted(known.items()))
+
+
+def _counter(each: Uptime, now: datetime) -> str:
+    booted = moment_or_none(each.boot.split()[0]) if each.boot else None
+    return f"up {max(0, int((now - booted).total_seconds()))} s on {each.node}" if booted else "down"
+
+
+def told(before: Uptime, after: Uptime) -> str:
+    """What has just become of a machine, "" for nothing."""
+    if not after.boot:
+        return "is shut down" if before.boot else ""
+    if not before.boot:
+        return f"boots on {after.node}"
+    if before.boot != after.boot:
+        return f"boots anew on {after.node}"
+    return f"moves from {before.node} to {after.node} without a break" if before.node != after.node else ""
+
+
+def outcomes(node: str, foretold: Mapping[str, str], before: Uptimes, after: Uptimes) -> Iterator[str]:
+    """A line for each machine, which says what was foretold and what came. Raises `DemoError` where these differ."""
+    for name, drain in sorted(foretold.items()):
+        was, now = before[name], after.get(name, Uptime())
+        unbroken = now.boot == was.boot and now.node not in ("", node)
+        restarted = now.boot not in ("", was.boot) and now.node != node
+        words = {
+            MOVES: (unbroken, f"moved to {now.node} without a break"),
+            BLOCKS: (unbroken, f"blocked until it could be migrated, then moved to {now.node} without a break"),
+            RESTARTS: (restarted, f"was shut down, and started anew on {now.node}"),
+            STOPS: (not now.boot, "was shut down, and stays so until somebody starts it"),
+        }
+        is_so, outcome = words[drain]
+        if not is_so:
+            raise DemoError(f"of {name} the preview said that it {drain}; it was {was} and is {now}")
+        yield f"{name:8} {drain:9} {outcome}"

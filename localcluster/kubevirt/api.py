@@ -1,0 +1,95 @@
+"""KubeVirt's virt-api on a local cluster, as far as evictions go: it has a machine migrate whose launcher is evicted.
+
+Its operator's part is done here: certificates, and the webhook that the API server asks about each eviction.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from kube.door.api import absent_ok
+from localcluster import build
+from localcluster.cluster import LocalCluster
+from localcluster.kubevirt.controller import NAMESPACE
+from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.readiness import answers
+from localcluster.servers import DIRECT, LOOPBACK, ROOT
+
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+WEBHOOK = "virt-api-validator"
+EVICTIONS = "virt-launcher-eviction-interceptor.kubevirt.io"
+REQUEST_HEADERS = {"username-headers": "User", "group-headers": "Group", "extra-headers-prefix": "Extra-"}
+SECONDS = 60
+
+
+class VirtApi(Startable):
+    """In: a cluster where KubeVirt is installed, and a folder for the log. It is asked about evictions."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        self._cluster = cluster
+        program = build.servers(build.KUBEVIRT) / "virt-api"
+        self._url = f"https://{LOOPBACK}:{(port := free_port())}"
+        pki = cluster.directory / "pki"  # any certificate for this address does
+        self._certificate, key = pki / "apiserver.crt", pki / "apiserver.key"
+        flags = {
+            "kubeconfig": cluster.kubeconfig,
+            "listen": LOOPBACK,
+            "port": port,
+            **dict.fromkeys(("tls-cert-file", "handler-cert-file"), self._certificate),
+            **dict.fromkeys(("tls-key-file", "handler-key-file"), key),
+        }
+        words = [f"--{name}={value}" for name, value in flags.items()]
+        directory.mkdir(parents=True, exist_ok=True)
+        self.server = Server("virt-api", [program, *words], directory / "virt-api.log", DIRECT, ROOT)
+
+    def _bring_up(self) -> None:
+        """Start it; return when the API server asks it."""
+        trusted = self._cluster.certificate
+        headers = {f"requestheader-{name}": json.dumps([f"X-Remote-{word}"]) for name, word in REQUEST_HEADERS.items()}
+        known = {"client-ca-file": trusted, "requestheader-client-ca-file": trusted, **headers}
+        self._have("kube-system", "extension-apiserver-authentication", known)
+        self._have(NAMESPACE, "kubevirt-ca", {"ca-bundle": trusted})
+        self.server.start()
+        await_ready("virt-api", lambda: answers(f"{self._url}/healthz", self._certificate), [self.server], SECONDS)
+        self._cluster.door().create(WEBHOOKS, self._webhook(trusted))
+
+    def stop(self) -> None:
+        """End it, as a crash would; nobody is asked about evictions any more."""
+        door = self._cluster.door()
+        door.run(absent_ok(door.api.request("DELETE", f"{WEBHOOKS}/{WEBHOOK}")))
+        self.server.kill()
+
+    def _have(self, namespace: str, name: str, data: dict[str, str]) -> None:
+        """Apply a ConfigMap."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": namespace},
+            "data": data,
+        }
+        self._cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=json.dumps(body))
+
+    def _webhook(self, trusted: str) -> dict[str, Any]:
+        """Give the one of KubeVirt's webhooks that evictions go through, as its operator writes it."""
+        rule = {"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"]}
+        where = {
+            "url": f"{self._url}/launcher-eviction-validate",
+            "caBundle": base64.b64encode(trusted.encode()).decode(),
+        }
+        hook = {
+            "name": EVICTIONS,
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "NoneOnDryRun",
+            "failurePolicy": "Ignore",
+            "clientConfig": where,
+            "rules": [{**rule, "scope": "*"}],
+        }
+        return {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": WEBHOOK},
+            "webhooks": [hook],
+        }

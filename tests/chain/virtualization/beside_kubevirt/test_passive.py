@@ -1,0 +1,112 @@
+"""Ours keeps out of KubeVirt's way, says what it sees, and changes over when KubeVirt comes or goes (DRN-10)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from kube.maintenance.groups import KUBEVIRT
+from kube.paths import Object
+from kube.virtualization.launcher_budgets import LABEL
+from kube.virtualization.machines import MIGRATIONS
+from tests.chain.virtualization.beside_kubevirt.stage import TAINT, BesideStage
+from tests.chain.virtualization.stage import SECONDS, blocked, node_of
+from tests.chain.virtualization.test_moves import nodes
+from tests.proofs import proves
+from tests.waiting import until
+from tests.workload import audit
+
+REMEDY = f"set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubevirt/kubevirt to {TAINT}"
+
+
+def says(item: Object, reason: str, text: str = "") -> bool:
+    """Whether a maintenance says this of its one blocked pod."""
+    return [told == reason and text in message for told, message in blocked(item).values()] == [True]
+
+
+@proves("DRN-10", "C3")
+def test_a_taint_that_kubevirt_does_not_know_is_told_with_the_remedy(stage: BesideStage) -> None:
+    """Without being told KubeVirt knows the older group's taint alone; told of ours it goes on by itself."""
+    node, older, _ = stage.node(), stage.node(), stage.node()
+    before = stage.run(stage.machine("unheard", node), stage.machine("heard", older))
+    with stage.told({}):
+        path = stage.maintain(node)
+        stage.reaches(path, lambda item: says(item, "WaitsForKubeVirt", REMEDY))
+        with stage.holding(*nodes(stage)):
+            heard = stage.maintain(older, group=KUBEVIRT.api_version)
+            stage.reaches(heard, lambda item: says(item, "Migrating", "is Running"))
+        stage.reaches(heard)
+        assert node_of(stage.instances()["unheard"]) == node
+    stage.beat(node)
+    stage.reaches(path)
+    assert stage.run(*before) == before
+    assert stage.ours() == []
+
+
+@proves("DRN-10", "DRN-9")
+def test_where_its_api_runs_kubevirt_migrates_whomever_a_drain_would_evict(stage: BesideStage) -> None:
+    """Whatever the taint: the eviction is refused, and asks for the migration. Who cannot migrate says so."""
+    node, _ = stage.node(), stage.node()
+    before = stage.run(stage.machine("asked", node), stage.machine("stuck", node, why="no disk"))
+    evictions = audit(stage.cluster)
+    with stage.told({}), stage.api:
+        path = stage.maintain(node)
+        stage.reaches(path, lambda item: says(item, "NotMigratable", "no disk"))
+        assert node_of(stage.instances()["asked"]) != node
+        stage.able("stuck")
+        stage.reaches(path)
+    assert stage.run(*before) == before
+    assert stage.shut_down(evictions) == set()
+    assert stage.ours() == []
+
+
+@proves("DRN-10", "DRN-9")
+def test_a_migration_that_fails_is_told_and_kubevirts_to_try_again(stage: BesideStage) -> None:
+    """The machine goes on where it is, and no launcher is evicted; when the target is mended all ends by itself."""
+    node, _ = stage.node(), stage.node()
+    before = stage.run(stage.machine("unlucky", node))
+    everywhere = [each for each in nodes(stage) if each != node]
+    stage.fail_on(*everywhere)
+    evictions = audit(stage.cluster)
+    path = stage.maintain(node)
+    stage.reaches(path, lambda item: says(item, "MigrationFailed", "failed once"))
+    stage.fail_on(*everywhere, fails=False)
+    stage.beat(node)
+    again = stage.reaches(path, lambda item: says(item, "MigrationFailed", "is Pending"))
+    assert node_of(stage.instances()["unlucky"]) == node
+
+    ((_, message),) = blocked(again).values()
+    stage.hasten(message.removesuffix(" is Pending").rpartition(" ")[2])
+    stage.reaches(path)
+    assert stage.run("unlucky") == before
+    assert stage.shut_down(evictions) == set()
+    assert stage.ours() == []
+
+
+@proves("DRN-10")
+def test_when_kubevirt_comes_amid_a_drain_a_machine_is_never_without_a_budget(stage: BesideStage) -> None:
+    """Ours protects and asks for the migration while KubeVirt is gone; ours goes once KubeVirt's stands."""
+    node, _ = stage.node(), stage.node()
+    before = stage.run(stage.machine("between", node))
+    evictions = audit(stage.cluster)
+    standing: list[int] = []
+
+    def only_theirs(known: dict[str, Object]) -> bool:
+        standing.append(len(known))
+        return bool(known) and not any(LABEL in (each["metadata"].get("labels") or {}) for each in known.values())
+
+    with ThreadPoolExecutor(1) as thread, stage.without_kubevirt():
+        stage.tick()
+        assert stage.ours() == []  # KubeVirt's budget stands
+        for budget in stage.admin.list(stage.budgets_path)["items"]:
+            stage.admin.delete(f"{stage.budgets_path}/{budget['metadata']['name']}", uid=budget["metadata"]["uid"])
+        stage.tick()
+        assert stage.protected() == {"between"}
+        path = stage.maintain(node)
+        stage.reaches(path, lambda item: says(item, "Migrating"))
+        theirs = thread.submit(until, stage.admin, stage.budgets_path, only_theirs, SECONDS)
+    stage.by_ticks(lambda: stage.reaches(path, seconds=3))
+    assert stage.run("between") == before
+    assert stage.shut_down(evictions) == set()
+    theirs.result()
+    assert min(standing) == 1
+    assert len(stage.admin.list(MIGRATIONS)["items"]) == 1

@@ -1,0 +1,33 @@
+"""The scenarios of ours alone, run again where KubeVirt moves machines and its budgets protect them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chain.virtualization.beside_kubevirt.stage import BesideStage
+from tests.chain.virtualization.test_moves import (
+    test_no_more_migrate_at_once_than_may_in_the_whole_cluster,
+    test_ten_machines_and_thirty_pods_leave_their_node,
+    test_who_is_shut_down_is_restarted_as_its_run_strategy_says,
+)
+from tests.chain.virtualization.test_walk_through import (
+    test_a_machine_without_a_strategy_runs_again_on_another_node,
+    test_a_strategy_that_is_taken_off_amid_a_drain_lets_it_end,
+)
+
+__all__ = [
+    "test_a_machine_without_a_strategy_runs_again_on_another_node",
+    "test_a_strategy_that_is_taken_off_amid_a_drain_lets_it_end",
+    "test_no_more_migrate_at_once_than_may_in_the_whole_cluster",
+    "test_ten_machines_and_thirty_pods_leave_their_node",
+    "test_who_is_shut_down_is_restarted_as_its_run_strategy_says",
+]
+
+
+@pytest.fixture(autouse=True)
+def passive(stage: BesideStage) -> Iterator[None]:
+    """All of it without a migration or a budget of ours."""
+    yield
+    assert stage.ours() == []

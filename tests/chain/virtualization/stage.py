@@ -1,0 +1,172 @@
+"""Virtual machines of each kind on the nodes of a drain, watched while they move."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from kube.door.api import absent_ok
+from kube.nodes import node_path
+from kube.paths import Object
+from kube.virtualization.machines import API_VERSION, INSTANCE, INSTANCES, LIVE_MIGRATE, MIGRATIONS
+from kube.virtualization.migration_claim import CLAIM_PATH
+from localcluster.cluster import LocalCluster
+from localcluster.product import Product
+from tests.chain.scene import Scene
+from tests.chain.virtualization.watching import Watcher
+from tests.fake_virt import FIRST_NODE, MACHINES
+from tests.virt_actor import BOOTED, FAILING, UNABLE, conditions, path_of
+from tests.waiting import until
+from tests.workload import Audit
+
+SECONDS = 60.0
+LAUNCHER = "virt-launcher-"
+
+
+class Stage(Scene):
+    """What a test of virtual machines acts on."""
+
+    def __init__(self, cluster: LocalCluster, product: Product) -> None:
+        super().__init__(cluster, product)
+        self.space = self.namespace()
+
+    def machine(
+        self, name: str, node: str, *, strategy: str = "Always", why: str = "", evict: str = LIVE_MIGRATE
+    ) -> str:
+        """Make a virtual machine that starts on a node; `why` it cannot be migrated; returns its name."""
+        noted = {"annotations": {UNABLE: why} if why else {}}
+        chosen = {"evictionStrategy": evict} if evict else {}
+        metadata, spec = self._begins_on(node, {"name": name}, {"domain": {"devices": {}}, **chosen})
+        template = {"metadata": noted, "spec": spec}
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": "VirtualMachine",
+            "metadata": metadata,
+            "spec": {"runStrategy": strategy, "template": template},
+        }
+        self.admin.create(f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachines", body)
+        return name
+
+    def _begins_on(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
+        """Metadata of a machine or instance, and the instance's specification, so that it starts on this node."""
+        return {**metadata, "annotations": {FIRST_NODE: node}}, spec
+
+    def instance(self, name: str, node: str) -> str:
+        """Make an instance that no machine owns; returns its name."""
+        metadata, spec = self._begins_on(node, {"name": name}, {"domain": {"devices": {}}})
+        body = {"apiVersion": API_VERSION, "kind": INSTANCE, "metadata": metadata, "spec": spec}
+        self.admin.create(self.instances_path, body)
+        return name
+
+    def instances(self) -> dict[str, Object]:
+        """The instances by name, as they are now."""
+        return {item["metadata"]["name"]: item for item in self.admin.list(self.instances_path)["items"]}
+
+    @property
+    def instances_path(self) -> str:
+        """Path of the instances."""
+        return f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachineinstances"
+
+    def await_instances(self, done: Callable[[dict[str, Object]], bool], seconds: float = SECONDS) -> dict[str, Object]:
+        """The instances by name, once they are as wanted."""
+        return until(self.admin, self.instances_path, done, seconds)
+
+    def run(self, *names: str) -> dict[str, str]:
+        """Wait until these run, and return when each one's guest booted."""
+        found = self.await_instances(lambda known: all(is_running(known.get(name)) for name in names))
+        return {name: booted(found[name]) for name in names}
+
+    def rebooted(self, before: Mapping[str, str], *names: str) -> dict[str, Object]:
+        """The instances, once these run again, each with another boot than `before`."""
+
+        def is_so(known: dict[str, Object]) -> bool:
+            return all(is_running(known.get(name)) and booted(known[name]) != before[name] for name in names)
+
+        return self.await_instances(is_so)
+
+    def able(self, name: str) -> None:
+        """Have an instance be one that can be migrated from now on, and say so."""
+        status = {"conditions": conditions({"metadata": {}})}
+        change = {"metadata": {"annotations": {UNABLE: None}}, "status": status}
+        self.admin.patch(f"{self.instances_path}/{name}", change)
+
+    def fail_on(self, *names: str, fails: bool = True) -> None:
+        """Have migrations to these nodes fail, or succeed again."""
+        self._mark(FAILING, names, there=fails)
+
+    def _mark(self, mark: str, names: Iterable[str], *, there: bool) -> None:
+        """Have these nodes carry an annotation, or not."""
+        told = {"metadata": {"annotations": {mark: "" if there else None}}}
+        self.admin.together(*(self.admin.api.patch(node_path(name), told) for name in names))
+
+    def protected(self) -> set[str]:
+        """The instances that have a budget."""
+        items = self.admin.list(f"/apis/policy/v1/namespaces/{self.space}/poddisruptionbudgets")["items"]
+        return {owner["name"] for item in items for owner in item["metadata"]["ownerReferences"]}
+
+    @contextmanager
+    def kubevirt(self) -> Iterator[None]:
+        """Have KubeVirt be installed while the block runs, as far as its object says so."""
+        where = f"/apis/{API_VERSION}/namespaces/{self.space}/kubevirts"
+        body = {"apiVersion": API_VERSION, "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
+        made = self.admin.create(where, body)
+        yield
+        self.admin.delete(f"{where}/kubevirt", uid=made["metadata"]["uid"])
+
+    def migrations(self) -> Counter[str]:
+        """Instance → how many migrations it has had."""
+        return Counter(item["spec"]["vmiName"] for item in self.admin.list(MIGRATIONS)["items"])
+
+    def watcher(self, homes: Mapping[str, str] | None = None) -> Watcher:
+        """Give one who watches all migrations."""
+        return Watcher(self.admin, homes)
+
+    def shut_down(self, evictions: Audit) -> set[str]:
+        """The machines of which a launcher was evicted."""
+        granted = [entry for entry in evictions.evictions() if entry["responseStatus"]["code"] < 300]
+        names = {entry["objectRef"]["name"] for entry in granted} - self._completed()
+        return {machine_of(name) for name in names if name.startswith(LAUNCHER)}
+
+    def _completed(self) -> set[str]:
+        """The launchers that have ended by themselves."""
+        return set()
+
+    def clear(self) -> None:
+        """Take away all that a test has made, the nodes' taints, too."""
+        for plural, path in (("virtualmachines", MACHINES), ("virtualmachineinstances", INSTANCES),
+                             ("virtualmachineinstancemigrations", MIGRATIONS)):  # fmt: skip
+            for item in self.admin.list(path)["items"]:
+                self.admin.run(absent_ok(self.admin.api.request("DELETE", path_of(item, plural))))
+        self.admin.run(absent_ok(self.admin.api.request("DELETE", CLAIM_PATH)))
+        until(self.admin, self.instances_path, lambda known: not known, SECONDS)
+
+    def taint(self, node: str, *taints: Object) -> None:
+        """Give a node these taints by hand, and no others."""
+        self.admin.patch(node_path(node), {"spec": {"taints": list(taints)}})
+
+
+def machine_of(launcher: str) -> str:
+    """The machine of a launcher pod of this name."""
+    return launcher.removeprefix(LAUNCHER).rpartition("-")[0]
+
+
+def is_running(instance: Object | None) -> bool:
+    """Whether its guest has booted."""
+    return bool(instance and (instance.get("status") or {}).get("phase") == "Running")
+
+
+def booted(instance: Object) -> str:
+    """When its guest booted, and where."""
+    return str(instance["metadata"]["annotations"][BOOTED])
+
+
+def node_of(instance: Object) -> str:
+    """Where it runs."""
+    return str((instance.get("status") or {}).get("nodeName") or "")
+
+
+def blocked(item: Object) -> dict[str, Any]:
+    """Reason of each blocked pod of a maintenance, by pod."""
+    return {each["name"]: (each["reason"], each["message"]) for each in item.get("status", {}).get("blockedPods") or []}

@@ -1,0 +1,164 @@
+"""A node with virtual machines of each kind is drained: who moves without a break, who is restarted, who blocks."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.chain.virtualization.stage import Stage, blocked, booted, is_running, node_of
+from tests.proofs import proves
+from tests.workload import audit
+
+WHY = "the disk is not shared"
+RESTARTED = ("always", "rerun")
+IN_ALL, PER_NODE = 5, 2
+"""As shipped: migrations at once in the cluster, and from one node."""
+
+
+@proves("DRN-7", "DRN-8", "DRN-9", "DRN-11", "OSV-2", "OSV-6")
+def test_ten_machines_and_thirty_pods_leave_their_node(stage: Stage) -> None:
+    """Six move without a break; two block with the reason until it is gone; two are restarted elsewhere."""
+    node, other = stage.node(), stage.node()
+    movable = [stage.machine(f"live-{number}", node) for number in range(6)]
+    stuck = [stage.machine(f"stuck-{number}", node, why=WHY) for number in range(2)]
+    restarted = [stage.machine(f"plain-{number}", node, evict="") for number in range(2)]
+    everybody = [*movable, *stuck, *restarted]
+    before = stage.run(*everybody)
+    stage.pods(node, 30)
+    evictions = audit(stage.cluster)
+    with stage.watcher() as watcher:
+        path = stage.maintain(node)
+        held = stage.reaches(path, lambda item: left(item, 2) and all_say(item, WHY))
+        assert {reason for reason, _ in blocked(held).values()} == {"NotMigratable"}
+        moved = stage.await_instances(lambda known: all(is_running(known.get(name)) for name in everybody))
+        assert {name: booted(moved[name]) for name in movable} == {name: before[name] for name in movable}
+        assert {node_of(moved[name]) for name in movable} <= set(nodes(stage)) - {node}
+        assert all(booted(moved[name]) != before[name] for name in restarted)
+        for name in stuck:
+            stage.able(name)
+        stage.reaches(path)
+    after = stage.run(*everybody)
+    assert {name: after[name] for name in stuck} == {name: before[name] for name in stuck}
+    assert (watcher.most, watcher.doubled) == (PER_NODE, set())
+    assert stage.shut_down(evictions) == set(restarted)
+    assert {name: len(made) for name, made in watcher.made.items()} == dict.fromkeys([*movable, *stuck], 1)
+    assert other in nodes(stage)
+    stage.delete(path)
+    stage.gone(path)
+    assert node not in {node_of(each) for each in stage.await_instances(lambda known: len(known) == 10).values()}
+
+
+def nodes(stage: Stage) -> list[str]:
+    """The names of all nodes."""
+    return [node["metadata"]["name"] for node in stage.admin.list("/api/v1/nodes")["items"]]
+
+
+def left(item: object, count: int) -> bool:
+    """Whether that many pods are still to go."""
+    status = item.get("status") or {} if isinstance(item, dict) else {}
+    return len(status.get("pendingPods") or []) == count
+
+
+def all_say(item: dict[str, object], text: str) -> bool:
+    """Whether each blocked pod says this."""
+    found = blocked(item)
+    return bool(found) and all(text in message for _, message in found.values())
+
+
+@pytest.mark.alone
+@proves("OSV-2")
+def test_a_machine_that_becomes_migratable_moves_at_once(stage: Stage) -> None:
+    """Within half a second of its condition, without a tick: nothing polls."""
+    node, _ = stage.node(), stage.node()
+    name = stage.machine("late", node, why=WHY)
+    stage.run(name)
+    path = stage.maintain(node)
+    stage.reaches(path, lambda item: all_say(item, WHY))
+    with stage.watcher() as watcher:
+        stage.able(name)
+        began = time.monotonic()
+        stage.reaches(path)
+    took = watcher.seen[stage.space, name] - began
+    print(f"{took:.3f} s from the condition to the migration")
+    assert took < 0.5
+
+
+@proves("DRN-8", "C3")
+@pytest.mark.parametrize("key", ["medik8s.io/drain", "kubevirt.io/drain"])
+def test_a_taint_set_by_hand_moves_machines_with_the_next_tick(stage: Stage, key: str) -> None:
+    """Of either key, whatever its value; no maintenance is asked for."""
+    node, _ = stage.node(), stage.node()
+    name = stage.machine("by-hand", node)
+    before = stage.run(name)
+    stage.taint(node, {"key": key, "value": "whatever", "effect": "NoSchedule"})
+    stage.tick()
+    after = stage.await_instances(lambda known: node_of(known[name]) not in ("", node))
+    assert booted(after[name]) == before[name]
+    stage.taint(node)
+
+
+@proves("DRN-9")
+def test_a_migration_that_fails_is_told_and_tried_again(stage: Stage) -> None:
+    """The machine goes on where it is, and its pod is not evicted; when the target is mended all ends by itself."""
+    node, other = stage.node(), stage.node()
+    name = stage.machine("unlucky", node)
+    before = stage.run(name)
+    everywhere = [each for each in nodes(stage) if each != node]
+    stage.fail_on(*everywhere)
+    evictions = audit(stage.cluster)
+    path = stage.maintain(node)
+    told = stage.reaches(path, lambda item: any(reason == "MigrationFailed" for reason, _ in blocked(item).values()))
+    assert "failed once" in str(blocked(told))
+    assert node_of(stage.await_instances(lambda known: name in known)[name]) == node
+    stage.fail_on(*everywhere, fails=False)
+    stage.by_ticks(lambda: stage.reaches(path, seconds=3))
+    assert stage.run(name) == before
+    assert stage.migrations()[name] == 2
+    assert stage.shut_down(evictions) == set()
+    assert other in everywhere
+
+
+@proves("OSV-3", "C15", "C16")
+def test_who_is_shut_down_is_restarted_as_its_run_strategy_says(stage: Stage) -> None:
+    """Always and RerunOnFailure run elsewhere, booted anew; Manual stays down, and the drain ends all the same."""
+    node, _ = stage.node(), stage.node()
+    strategies = {"always": "Always", "rerun": "RerunOnFailure", "manual": "Manual"}
+    for name, strategy in strategies.items():
+        stage.machine(name, node, strategy=strategy, evict="")
+    before = stage.run(*strategies)
+    stage.reaches(stage.maintain(node))
+    stage.await_instances(
+        lambda found: all(is_running(found.get(name)) and booted(found[name]) != before[name] for name in RESTARTED)
+    )
+    known = stage.await_instances(lambda found: not is_running(found.get("manual")))
+    assert {node_of(known[name]) for name in RESTARTED} <= set(nodes(stage)) - {node}
+
+
+@proves("DRN-10")
+def test_where_kubevirt_is_installed_nothing_of_ours_is_made(stage: Stage) -> None:
+    """Neither migration nor budget; the machine is then KubeVirt's to move."""
+    node, _ = stage.node(), stage.node()
+    with stage.kubevirt():
+        stage.run(stage.machine("theirs", node))
+        stage.taint(node, {"key": "kubevirt.io/drain", "value": "draining", "effect": "NoSchedule"})
+        stage.tick()
+        assert stage.migrations() == {}
+        assert "theirs" not in stage.protected()
+    stage.tick()
+    stage.await_instances(lambda known: node_of(known["theirs"]) != node)
+    stage.taint(node)
+
+
+@proves("DRN-8")
+def test_no_more_migrate_at_once_than_may_in_the_whole_cluster(stage: Stage) -> None:
+    """Four nodes with two machines each are drained together; five move at a time, and all in the end."""
+    sources, _ = [stage.node() for _ in range(4)], stage.node()
+    names = [stage.machine(f"one-of-many-{number}", sources[number % 4]) for number in range(8)]
+    before = stage.run(*names)
+    with stage.watcher() as watcher:
+        paths = [stage.maintain(node) for node in sources]
+        for path in paths:
+            stage.reaches(path, seconds=60)
+    assert (watcher.most, watcher.doubled) == (IN_ALL, set())
+    assert stage.run(*names) == before

@@ -1,0 +1,73 @@
+"""Watches all migrations: how many run at once, and whether an instance ever has two (DRN-8)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+
+from kube.door.list_watch import follow
+from kube.door.sync_client import Cluster
+from kube.paths import Object
+from kube.virtualization.machines import MIGRATIONS, is_finished, key, vmi_of
+
+
+class Watcher:
+    """Sees every migration; `most` ran at once and `most_from` each node, `doubled` are the instances that had two at
+    once, `seen` says when each one's first was seen, and `made` names all that each one ever had.
+
+    `homes` says of an instance which node it leaves, where a test asks for `most_from`; `held_back` are the phases in
+    which a migration only waits.
+    """
+
+    def __init__(self, admin: Cluster, homes: Mapping[str, str] | None = None, held_back: Collection[str] = ()) -> None:
+        self._held_back = held_back
+        self._admin = admin
+        self._homes = homes or {}
+        self._active: dict[tuple[str, str], tuple[str, str]] = {}
+        self._stopping = threading.Event()
+        self._thread = ThreadPoolExecutor(1)
+        self.most = 0
+        self.most_from: Counter[str] = Counter()
+        self.seen: dict[tuple[str, str], float] = {}
+        self.made: defaultdict[str, set[str]] = defaultdict(set)
+        self.doubled: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> Watcher:
+        self._seeing = self._thread.submit(lambda: self._admin.run(self._follow()))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.shutdown()
+        self._seeing.result()  # who sees nothing any more must not pass for one who saw nothing wrong
+
+    def _waits(self, migration: Object) -> bool:
+        return (migration.get("status") or {}).get("phase", "") in self._held_back
+
+    async def _follow(self) -> None:
+        task = asyncio.ensure_future(self._see())
+        while not (self._stopping.is_set() or task.done()):
+            await asyncio.sleep(0.05)
+        if task.done():
+            task.result()
+        task.cancel()
+
+    async def _see(self) -> None:
+        async with aclosing(follow(self._admin.api, MIGRATIONS)) as changes:
+            async for change in changes:
+                if change.kind == "SYNCED":
+                    continue
+                self.made[vmi_of(change.object)[1]].add(change.object["metadata"]["name"])
+                if change.kind == "DELETED" or is_finished(change.object) or self._waits(change.object):
+                    self._active.pop(key(change.object), None)
+                else:
+                    self._active[key(change.object)] = vmi_of(change.object)
+                    self.seen.setdefault(vmi_of(change.object), time.monotonic())
+                self.most = max(self.most, len(self._active))
+                self.most_from |= Counter(self._homes.get(name, "") for _, name in self._active.values())
+                self.doubled |= {one for one, count in Counter(self._active.values()).items() if count > 1}

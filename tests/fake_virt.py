@@ -1,0 +1,172 @@
+"""KubeVirt as far as a drain sees it, played: *fake-virt*. A fixture, never shipped.
+
+A VirtualMachine gets its instance (VMI) as its run strategy says, an instance its launcher pod, which kwok runs; a
+migration (VMIM) brings up a second launcher on another node, and moves the instance there. Whether an instance can be
+migrated is what an annotation of it says. The guest's boot is an annotation, too: a migration keeps it, a restart makes
+another one. All is decided by what is on the cluster, so it may be killed and started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from kube.paths import Object
+from kube.pods import is_ready, is_terminating
+from kube.virtualization.machines import API_VERSION, CREATED_BY, INSTANCES, MIGRATIONS, is_finished, key, vmi_of
+from tests.virt_actor import (
+    BOOTED,
+    FAILING,
+    MIGRATION,
+    Actor,
+    Item,
+    conditions,
+    moment,
+    path_of,
+    phase,
+    pods_of,
+    running,
+)
+
+MACHINES = f"/apis/{API_VERSION}/virtualmachines"
+LAUNCHER = {"kubevirt.io": "virt-launcher"}
+FIRST_NODE = "fake-virt/first-node"
+"""On an instance: where its launcher starts; scheduled without it."""
+RESTARTED = ("Always", "Running", "RerunOnFailure")
+"""Run strategies by which an instance that has failed is made again; `Running` is a document's word (C15)."""
+
+
+class FakeVirt(Actor):
+    """Plays it for as long as its block lasts."""
+
+    def look(self) -> None:
+        """Bring everything one step on."""
+        machines, instances, migrations = (self._listed(path) for path in (MACHINES, INSTANCES, MIGRATIONS))
+        launchers = self._launchers()
+        known = {key(each): each for each in instances}
+        for machine in machines:
+            self._tried(partial(self._run, machine, known.get(key(machine))))
+        for instance in instances:
+            self._tried(partial(self._launch, instance, launchers.get(instance["metadata"]["uid"], [])))
+        for migration in migrations:
+            moved = known.get(vmi_of(migration))
+            if not is_finished(migration) and moved is not None:
+                self._tried(partial(self._migrate, migration, moved, launchers.get(moved["metadata"]["uid"], [])))
+
+    def _run(self, machine: Object, instance: Object | None) -> None:
+        """Have a machine's instance be there if its run strategy says so; one that failed is deleted first."""
+        strategy, metadata = strategy_of(machine), machine["metadata"]
+        if instance is not None and phase(instance) == "Failed" and strategy in RESTARTED:
+            self._admin.delete(path_of(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
+        if instance is not None or strategy not in (*RESTARTED, "Manual"):
+            return
+        if strategy == "Manual" and (machine.get("status") or {}).get("created"):
+            return
+        where = f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/virtualmachineinstances"
+        self._admin.create(where, instance_of(machine))
+        self._admin.patch(f"{path_of(machine, 'virtualmachines')}/status", {"status": {"created": True}})
+
+    def _launch(self, instance: Object, launchers: list[Object]) -> None:
+        """Bring an instance from nothing to Running, and to Failed with its launcher."""
+        at, metadata = phase(instance), instance["metadata"]
+        if metadata.get("deletionTimestamp") or at == "Failed":
+            return
+        home = next((pod for pod in launchers if MIGRATION not in pod["metadata"]["labels"]), None)
+        if at == "Running":
+            self._watch_over(instance, launchers)
+        elif home is None:
+            name = f"virt-launcher-{metadata['name']}-{metadata['uid'][:5]}"
+            first = (metadata.get("annotations") or {}).get(FIRST_NODE)
+            self._admin.create(pods_of(instance), launcher(name, instance, {"nodeName": first} if first else {}, {}))
+            self._write(instance, {"phase": "Scheduling"})
+        elif is_ready(home):
+            boot = {BOOTED: f"{moment()} in {home['metadata']['uid']}"}
+            self._write(instance, running(instance, home), annotations=boot)
+
+    def _watch_over(self, instance: Object, launchers: list[Object]) -> None:
+        """An instance ends with the last launcher on its node; while it runs it says whether it can be migrated."""
+        node = instance["status"]["nodeName"]
+        if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):
+            if instance["metadata"].get("ownerReferences"):
+                self._write(instance, {"phase": "Failed"})
+            else:
+                self._admin.delete(path_of(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
+        elif instance["status"].get("conditions") != conditions(instance):
+            self._write(instance, {"conditions": conditions(instance)})
+
+    def _migrate(self, migration: Object, instance: Object, launchers: list[Object]) -> None:
+        """Bring a migration one step on: a launcher on another node, then its run, then its end."""
+        uid, source = migration["metadata"]["uid"], instance["status"].get("nodeName")
+        target = next((pod for pod in launchers if pod["metadata"]["labels"].get(MIGRATION) == uid), None)
+        at = (migration.get("status") or {}).get("phase")
+        if target is None:
+            name = f"virt-launcher-{instance['metadata']['name']}-{uid[:5]}"
+            body = launcher(name, instance, {"affinity": away_from(str(source))}, {MIGRATION: uid})
+            self._admin.create(pods_of(instance), body)
+            self._say(migration, {"phase": "Scheduling"})
+        elif is_ready(target) and at != "Running":
+            state = {"sourceNode": source, "targetNode": target["spec"]["nodeName"], "startTimestamp": moment()}
+            self._write(instance, {"migrationState": {"migrationUid": uid, **state}})
+            self._say(migration, {"phase": "Running", "migrationState": state})
+        elif is_ready(target):
+            self._end(migration, instance, target, [pod for pod in launchers if pod is not target])
+
+    def _end(self, migration: Object, instance: Object, target: Object, others: list[Object]) -> None:
+        """The instance is where the target is, and the source goes; or it stays, where the target's node fails."""
+        node = target["spec"]["nodeName"]
+        failed = self._is_marked(node, FAILING)
+        state = {**migration["status"]["migrationState"], "endTimestamp": moment(), "completed": True}
+        state |= {"failed": True} if failed else {}
+        told = {} if failed else {"nodeName": node}
+        self._write(instance, {"migrationState": {**instance["status"]["migrationState"], **state}, **told})
+        self._say(migration, {"phase": "Failed" if failed else "Succeeded", "migrationState": state})
+        for pod in [target] if failed else others:
+            self._admin.delete(f"{pods_of(instance)}/{pod['metadata']['name']}", uid=pod["metadata"]["uid"])
+
+    def _say(self, migration: Object, status: Object) -> None:
+        path = path_of(migration, "virtualmachineinstancemigrations")
+        self._admin.patch(f"{path}/status", {"status": status})
+
+
+def strategy_of(machine: Item) -> str:
+    """When a machine's instance is to be there; `running: true` says the same as Always (C15)."""
+    spec = machine["spec"]
+    return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
+
+
+def instance_of(machine: Item) -> Object:
+    """The instance of a machine."""
+    metadata, template = machine["metadata"], machine["spec"]["template"]
+    owner = {"apiVersion": API_VERSION, "kind": "VirtualMachine", "name": metadata["name"], "uid": metadata["uid"]}
+    made = {"name": metadata["name"], "ownerReferences": [{**owner, "controller": True}]}
+    noted = {"annotations": template.get("metadata", {}).get("annotations") or {}}
+    first = {} if (machine.get("status") or {}).get("created") else {FIRST_NODE: first_node(machine)}
+    noted["annotations"] = {**noted["annotations"], **{name: value for name, value in first.items() if value}}
+    kind = "VirtualMachineInstance"
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {**made, **noted}, "spec": template["spec"]}
+
+
+def first_node(machine: Item) -> str:
+    """Where a machine starts for the first time, "" for anywhere."""
+    return str((machine["metadata"].get("annotations") or {}).get(FIRST_NODE) or "")
+
+
+def launcher(name: str, instance: Item, spec: Object, labels: Mapping[str, str]) -> Object:
+    """A launcher pod of an instance."""
+    metadata = instance["metadata"]
+    owner = {"apiVersion": API_VERSION, "kind": instance["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {**LAUNCHER, CREATED_BY: metadata["uid"], **labels},
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": {"containers": [{"name": "compute", "image": "fake"}], **spec},
+    }
+
+
+def away_from(node: str) -> Object:
+    """The affinity that keeps a pod off a node."""
+    off = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [off]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

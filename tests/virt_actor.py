@@ -1,0 +1,131 @@
+"""What those who play parts of KubeVirt have in common: a loop that looks, and how they write what they saw.
+
+All is decided by what is on the cluster, so each may be killed and started again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+from kube.budgets import TARGET
+from kube.door.api_errors import ApiError, Conflict, NotFound
+from kube.door.sync_client import Cluster
+from kube.nodes import node_path
+from kube.paths import PODS, Object
+from kube.times import timestamp
+from kube.virtualization.machines import API_VERSION, CREATED_BY
+
+BOOTED = "fake-virt/booted"
+"""On an instance: when its guest booted, and in which launcher. It is unbroken as long as this is the same."""
+UNABLE = "fake-virt/not-migratable"
+"""On an instance: why it cannot be migrated."""
+FAILING = "fake-virt/failing"
+"""On a node: migrations to it fail."""
+HOLDING = "fake-virt/holding"
+"""On a node: migrations to it do not end; for the virt-handler that is played beside KubeVirt."""
+MIGRATION = TARGET
+"""Label of a migration's launcher, as KubeVirt has it: the uid of the migration."""
+Item = Mapping[str, Any]
+"""An object, read only."""
+A = TypeVar("A", bound="Actor")
+
+
+class Actor:
+    """Plays its part for as long as its block lasts: looks every few hundredths of a second, and takes a step."""
+
+    def __init__(self, admin: Cluster, seconds: float = 0.1) -> None:
+        self._admin = admin
+        self._seconds = seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self.trouble: list[str] = []
+
+    def __enter__(self: A) -> A:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(timeout=30)
+
+    def look(self) -> None:
+        """Bring everything one step on."""
+        raise NotImplementedError
+
+    def _work(self) -> None:
+        while not self._stopping.wait(self._seconds):
+            self._tried(self.look)
+
+    def _tried(self, step: Callable[[], None]) -> None:
+        """Do one thing; what somebody else was quicker at is seen by the next look."""
+        try:
+            step()
+        except (Conflict, NotFound):
+            return
+        except ApiError as error:
+            self.trouble.append(error.message)
+
+    def _listed(self, path: str) -> list[Object]:
+        items: list[Object] = self._admin.list(path)["items"]
+        return items
+
+    def _launchers(self) -> dict[str, list[Object]]:
+        """The launcher pods, by the uid of their instance."""
+        found: dict[str, list[Object]] = {}
+        for pod in self._admin.list(PODS, labels=CREATED_BY)["items"]:
+            found.setdefault(pod["metadata"]["labels"][CREATED_BY], []).append(pod)
+        return found
+
+    def _is_marked(self, node: str, mark: str) -> bool:
+        """Whether a node has this annotation."""
+        return mark in (self._admin.get(node_path(node))["metadata"].get("annotations") or {})
+
+    def _write(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
+        """Write into an instance as it was seen; its status is no resource of its own."""
+        seen = {"resourceVersion": instance["metadata"]["resourceVersion"], **metadata}
+        path = path_of(instance, "virtualmachineinstances")
+        instance.update(self._admin.patch(path, {"metadata": seen, "status": status}))
+
+
+def moment() -> str:
+    """Now, as objects have it."""
+    return timestamp(datetime.now(timezone.utc))
+
+
+def phase(instance: Item) -> str:
+    """Its phase, "" before the first."""
+    return str((instance.get("status") or {}).get("phase") or "")
+
+
+def running(instance: Item, home: Item) -> Object:
+    """The status of an instance whose launcher is ready (DRN-16a)."""
+    interface = {"name": "default", "mac": "02:00:00:00:00:01", "ipAddress": home["status"].get("podIP", "")}
+    return {
+        "phase": "Running",
+        "nodeName": home["spec"]["nodeName"],
+        "interfaces": [interface],
+        "migrationMethod": "BlockMigration",
+        "conditions": conditions(instance),
+    }
+
+
+def conditions(instance: Item) -> list[Object]:
+    """What an instance says of itself."""
+    why = (instance["metadata"].get("annotations") or {}).get(UNABLE)
+    able: Object = {"type": "LiveMigratable", "status": "False" if why else "True"}
+    able |= {"reason": "DisksNotLiveMigratable", "message": why} if why else {}
+    return [{"type": "Ready", "status": "True"}, able]
+
+
+def pods_of(instance: Item) -> str:
+    """Path of the pods of its namespace."""
+    return f"/api/v1/namespaces/{instance['metadata']['namespace']}/pods"
+
+
+def path_of(item: Item, plural: str) -> str:
+    """Path of a machine, an instance or a migration."""
+    metadata = item["metadata"]
+    return f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
