@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import click
 
 from console.operations.describing import full_name, phase_word, plain
-from console.operations.maintaining import create
+from console.operations.maintaining import create, machines_on
 from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
@@ -70,34 +70,55 @@ def selector(_context: click.Context, _option: click.Parameter, value: str | Non
     type=click.IntRange(0),
     help="Do not wait for pods that were to be gone so many seconds ago.  [default: wait]",
 )
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would become of pods and virtual machines, and change nothing."
+)
 @click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
 @timeout_option("0", "the node is drained, with --wait")
 @output_option
 @cluster_options
 def start(
-    node: str, reason: str, name: str, group: str, wait: bool, timeout: float, output: str, **flags: object
+    node: str,
+    reason: str,
+    name: str,
+    group: str,
+    dry_run: bool,
+    wait: bool,
+    timeout: float,
+    output: str,
+    **flags: object,
 ) -> None:
     """Take NODE out of service: cordon it, taint it and evict its pods.
 
     Pods that no controller makes again, and emptyDir data, are lost, as with kubectl drain --force, unless a flag
-    says false: such pods stay, the status names them, and the others go.
+    says false: such pods stay, the status names them, and the others go. Said before: what is lost, and which virtual
+    machines move, are shut down, or will hold the drain up.
 
     \b
     Example:
+      kubectl maintenance start node-1 --dry-run
       kubectl maintenance start node-1 --reason "new disk"
       kubectl maintenance start node-1 --force=false --delete-emptydir-data=false
       kubectl maintenance start node-1 --wait --timeout 10m
     """
     check_timeout(wait=wait, remedy="add --wait")
+    if wait and dry_run:
+        raise click.UsageError("--dry-run changes nothing that --wait could wait for: leave one of them out")
     drain = {FIELDS[flag]: value for flag, value in flags.items()}
 
     async def work(api: Api) -> Object:
         requester = await whoami(api)
+        door = api.dry_run() if dry_run else api
+        foreseen = await machines_on(api, node)
         with hearing() as warnings:
-            made = await create(api, GROUPS[group], node, name or node, reason, requester, drain)
-        for warning in warnings:
+            made = await create(door, GROUPS[group], node, name or node, reason, requester, drain)
+        for warning in (*warnings, *foreseen.warnings(GROUPS[group])):
             warn(warning)
-        note(f"{full_name(made)} created", output)
+        if moving := foreseen.moves(GROUPS[group]):
+            note(moving, output)
+        note(f"{full_name(made)} {'would be created' if dry_run else 'created'}", output)
+        if dry_run:
+            return {**made, "virtualMachines": foreseen.reports}
         if not wait:
             note(f"Follow it with: kubectl maintenance status {node} --watch", output)
             return made

@@ -1,4 +1,7 @@
-"""`kubectl maintenance status [NODE]`: which nodes are in maintenance, how far each drain is, and what blocks it."""
+"""`kubectl maintenance status [NODE]`: which nodes are in maintenance, how far each drain is, and what blocks it.
+
+Of one node its virtual machines, too, read anew with each change of its maintenance.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ from contextlib import aclosing, nullcontext
 from datetime import datetime, timezone
 
 import click
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 
 from console.operations.describing import GONE, node_report, plain
-from console.operations.maintaining import unknown
+from console.operations.maintaining import machines_on, unknown
 from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api
 from console.terminal.display import details, line, overview
 from console.terminal.escaping import escaped_all
+from console.terminal.machine_display import machines
 from console.terminal.options import cluster_options, output_option, watch_option
 from console.terminal.screen import live, show, show_json, show_json_line
 from kube.door.api import Api, absent_ok
@@ -29,6 +33,8 @@ from kube.paths import Object
 @cluster_options
 def status(node: str, watch: bool, output: str) -> None:
     """Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.
+
+    Of NODE its virtual machines, too: whether each can be migrated, what a drain does with it, its migration.
 
     \b
     Example:
@@ -54,11 +60,16 @@ async def _read(api: Api, node: str) -> Object:
 
 
 async def _state(api: Api, node: str, found: list[Object]) -> Object:
-    """The JSON output: `{maintenances}`, and of one node also `{node, schedulable, state}`."""
+    """The JSON output: `{maintenances}`, and of one node also `{node, schedulable, state, virtualMachines}`.
+
+    In place of the last one may be `virtualMachinesUnknown`, why they could not be read.
+    """
     items = [plain(item) for item in found]
     if not node:
         return {"maintenances": items}
-    return {**node_report(node, await absent_ok(api.get(node_path(node)))), "maintenances": items}
+    seen = await machines_on(api, node)
+    told: Object = {"virtualMachinesUnknown": seen.unknown} if seen.unknown else {"virtualMachines": seen.reports}
+    return {**node_report(node, await absent_ok(api.get(node_path(node)))), "maintenances": items, **told}
 
 
 async def _watch(api: Api, node: str, output: str) -> None:
@@ -72,7 +83,8 @@ async def _watch(api: Api, node: str, output: str) -> None:
 def _render(state: Object) -> RenderableType:
     now, shown = datetime.now(timezone.utc), escaped_all(state)
     if "node" in shown:
-        return details(shown["node"], shown["state"], shown["maintenances"], now)
+        known = details(shown["node"], shown["state"], shown["maintenances"], now)
+        return Group(known, *machines(shown.get("virtualMachines", []), shown.get("virtualMachinesUnknown", "")))
     return overview(shown["maintenances"], now)
 
 

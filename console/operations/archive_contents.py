@@ -11,6 +11,7 @@ from typing import Any
 
 from console.operations.archive import Archive, Missing
 from kube.certificates.components import LABEL
+from kube.cpu import capabilities, hyperconverged
 from kube.door.api import Api
 from kube.door.api_errors import ApiError, Denied, NotFound
 from kube.maintenance import leases
@@ -72,6 +73,9 @@ RUNS_ON = [
     Listing("mutex/jobs", "batch/v1", "jobs", labels=RUN_LABEL),
 ]
 """What runs of the upgrade mutex stand on; nobody asks for it where there is none."""
+CAPABILITIES = Listing("cpu-labels/capabilities", "v1", "configmaps", labels=capabilities.LABEL)
+HYPERCONVERGED = Listing("cpu-labels/hyperconvergeds", hyperconverged.API_VERSION, "hyperconvergeds")
+"""What labels of CPUs stand on; nobody asks for it where nothing is told of what nodes offer."""
 PRODUCT = [
     Listing("product/pods", "v1", "pods", labels=PART_OF),
     Listing("product/deployments", "apps/v1", "deployments"),
@@ -100,6 +104,8 @@ async def gather(api: Api, archive: Archive, namespace: str) -> None:
     mutexes = [item for listing in MUTEX for item in await _list(api, archive, listing)]
     for listing in RUNS_ON if mutexes else []:
         await _list(api, archive, listing)
+    if await _list(api, archive, CAPABILITIES):
+        await _list(api, archive, HYPERCONVERGED)
     for node in sorted({node_name(item) for item in found} - {""}):
         listing = Listing(f"pods/{node}", "v1", "pods", fields=pods_on(node)[1])
         await _list(api, archive, listing)

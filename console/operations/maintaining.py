@@ -1,14 +1,16 @@
-"""Create and delete NodeMaintenances by the same rules for the command line and the web console."""
+"""Create and delete NodeMaintenances by the same rules for the command line and the web console, and say before what
+that does to the node's virtual machines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from typing import NamedTuple
 
 from console.operations.describing import full_name, phase_word
 from console.operations.errors import Refusal
 from kube.door.api import Api, absent_ok
-from kube.door.api_errors import Conflict, Denied, NotFound
+from kube.door.api_errors import ApiError, Conflict, Denied, NotFound
 from kube.door.concurrent_requests import together
 from kube.door.decoding import hearing
 from kube.evictions import is_by_admission
@@ -18,6 +20,41 @@ from kube.maintenance.lookup import maintenances
 from kube.maintenance.objects import REQUESTER, is_deleting, node_name, path
 from kube.nodes import is_cordoned, node_path
 from kube.paths import Object
+from kube.virtualization import outlook
+from kube.virtualization.lookup import hosted, is_served
+from kube.virtualization.machines import Item
+
+
+class Machines(NamedTuple):
+    """What is told of the virtual machines of a node (`kube.virtualization.outlook`), or why nothing is.
+
+    Attributes:
+        kubevirt: the object of a KubeVirt that moves them itself.
+    """
+
+    reports: list[Object]
+    unknown: str = ""
+    kubevirt: Item | None = None
+
+    def warnings(self, group: Group) -> list[str]:
+        """What a person should know of them before a maintenance of this group."""
+        unheard = outlook.unheard(self.kubevirt, self.reports, group.drain_taint)
+        return [*filter(None, (self.unknown, unheard)), *outlook.warnings(self.reports)]
+
+    def moves(self, group: Group) -> str:
+        """The line about those that will move without a break, "" for none."""
+        return "" if outlook.unheard(self.kubevirt, self.reports, group.drain_taint) else outlook.moves(self.reports)
+
+
+async def machines_on(api: Api, node: str) -> Machines:
+    """Those of a node; one request where the cluster has none. What cannot be read keeps nobody from all else."""
+    try:
+        if not await is_served(api):
+            return Machines([])
+        found = await hosted(api, node)
+    except ApiError as error:
+        return Machines([], f"the virtual machines of {node} could not be read: {error.message}")
+    return Machines(outlook.reports(found), kubevirt=found.kubevirt)
 
 
 async def known_node(api: Api, name: str) -> Object:

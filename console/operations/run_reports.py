@@ -12,7 +12,7 @@ from kube.mutex import run_record
 from kube.mutex.jobs import CLEANUP, MAIN, Outcome
 from kube.mutex.objects import Item, condition, full_name, is_deleting, status
 from kube.mutex.run_record import Due, Record, Stage, any_cleanup, is_over, job_entry, record_of, rules_of
-from kube.mutex.validation import AVAILABLE, CHECKED, CONFIG_VALIDATED, READY
+from kube.mutex.validation import AVAILABLE, CHECKED, CONFIG_VALIDATED, READY, is_early
 from kube.paths import Object
 
 DONE, NOW, TO_COME, STOPPED = "done", "now", "to come", "stopped"
@@ -167,6 +167,8 @@ def _of_stage(run: Item, at: Stage) -> Wait:
     started = str(record.get("startedAt") or "")
     if at is Stage.CLAIMED and paused.get("status") == "False":
         return _told(paused)
+    if is_early(run) and condition(run, READY):
+        return _told(condition(run, READY))
     early = {
         Stage.CLAIMED: ("its pools to be paused", started),
         Stage.PAUSED: ("its nodes to be labelled", str(record.get("pausedAt"))),

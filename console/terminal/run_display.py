@@ -60,7 +60,7 @@ def _step(run: Report) -> Text:
 def _wait(run: Report, now: datetime) -> str:
     wait = run["waits"]
     since = f" (since {age(wait['since'], now)})" if wait["since"] else ""
-    remedy = f"; {wait['remedy']}" if wait["remedy"] else ""
+    remedy = f"\n{wait['remedy']}" if wait["remedy"] else ""  # a line of its own: a command is copied whole
     return f"for: {wait['what']}{since}{remedy}"
 
 

@@ -44,10 +44,12 @@ def tree_lines(trees: Sequence[Tree]) -> Iterator[str]:
 def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
     first, last = (choose(branch.entry.arrived for branch in branches) for choose in (min, max))
     counts = [f"{counted(len(branches), 'event')} in {(last - first).total_seconds():.3f} s"]
-    failed = sum(made.failed for branch in branches for made in branch.attempts)
+    failed = sum(len(branch.failures) for branch in branches)
+    retried = sum(made.failed for branch in branches for made in branch.attempts) - failed
     absent = sum(len(branch.missing) for branch in branches)
     letters = sum(len(branch.dead_letters) for branch in branches)
     alerts = {f"{failed} failed": failed, f"{absent} missing": absent, counted(letters, "dead letter"): letters}
+    counts += [f"{retried} retried"] if retried else []
     counts += [click.style(text, fg="red", bold=True) for text, number in alerts.items() if number]
     title = escaped(_title(tree)) if tree.uid else "Of no maintenance"
     return f"{click.style(title, bold=True)}, {_clock(first)}: {', '.join(counts)}"

@@ -19,6 +19,7 @@ from console.web.callers import Caller, to_see, to_start, to_stop
 from console.web.context import Context
 from console.web.faults import status_of
 from console.web.live import State
+from console.web.machines import foretold
 from console.web.rows import START, STOP, row
 from kube.door.api_errors import ApiError
 from kube.maintenance.groups import GROUPS, MEDIK8S
@@ -44,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What the API server says before one node's maintenance is created: its warnings, or why it refuses."""
+    """What is said before one node's maintenance is created: warnings, or why the API server refuses."""
 
     warnings: Sequence[str] = ()
     refusal: Refusal | None = None
@@ -96,15 +97,17 @@ class Acting:
 
     def _foreseen(self, names: list[str]) -> dict[str, Foreseen]:
         """What the API server warns of, or why it would refuse, by node."""
-        caller = self._context.caller()
-        found = self._context.cluster.together(*(self._asked(caller, name) for name in names))
+        caller, has_machines = self._context.caller(), self._context.has_machines()
+        asked = (self._asked(caller, name, has_machines=has_machines) for name in names)
+        found = self._context.cluster.together(*asked)
         return dict(zip(names, found, strict=True))
 
-    async def _asked(self, caller: Caller, name: str) -> Foreseen:
-        """That of one node; nothing where the caller may not ask."""
+    async def _asked(self, caller: Caller, name: str, *, has_machines: bool) -> Foreseen:
+        """That of one node, and what becomes of its virtual machines; nothing where the caller may not ask."""
         try:
             await caller.require(to_start(NEW_GROUP, self._context.live.now(0).groups))
-            return Foreseen(await maintaining.foreseen(await caller.door(), NEW_GROUP, name))
+            warnings = await maintaining.foreseen(await caller.door(), NEW_GROUP, name)
+            return Foreseen([*warnings, *(await foretold(caller, name, NEW_GROUP) if has_machines else ())])
         except Refusal as refusal:
             return Foreseen(refusal=refusal)
         except ApiError:

@@ -23,7 +23,7 @@ from console.web.live import Live
 from console.web.pages import Pages
 from console.web.protection import protect
 from console.web.redriving import Redriving
-from console.web.run_pages import RunPages, Served
+from console.web.run_pages import RunPages
 from eventing.journal.store import Journal
 from kube.door.api_errors import ApiError
 from kube.door.sync_client import Cluster
@@ -56,7 +56,7 @@ def create_app(
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     live = app.extensions["live"] = Live(cluster)
     context = Context(cluster, live, identify, journal, functions, broker)
-    known = {"has_journal": journal is not None, "has_runs": Served(cluster), "stale_since": live.stale_since}
+    known = {"has_journal": journal is not None, "has_runs": context.has_runs, "stale_since": live.stale_since}
     app.jinja_env.globals.update(known, counted=counted)
     audit(app, context)
     protect(app, tls=tls, hosts=list(hosts), probes=PROBES)
@@ -66,6 +66,7 @@ def create_app(
     app.add_url_rule("/", "home", _home)
     app.add_url_rule("/nodes", "nodes", pages.nodes)
     app.add_url_rule("/nodes/<name>", "node", pages.node)
+    app.add_url_rule("/nodes/<name>/machines", "machines", pages.machines)
     app.add_url_rule("/live/nodes", "live_nodes", pages.live_nodes)
     app.add_url_rule("/live/nodes/<name>", "live_node", pages.live_node)
     app.add_url_rule("/start", "start", acting.start, methods=["GET", "POST"])

@@ -6,8 +6,9 @@
   asks the API server what that user may do. Then it acts as that user where its account may impersonate him, else under
   its own account.
 
-Touches: subjectaccessreviews create; nodes get; pods get; nodemaintenances get, list, create, delete;
-mutexrunconfigs get, list; mutexrules get; mutextargets get.
+Touches: subjectaccessreviews create; nodes get; pods get, list; nodemaintenances get, list, create, delete;
+mutexrunconfigs get, list; mutexrules get; mutextargets get; virtualmachines get; virtualmachineinstances get;
+virtualmachineinstancemigrations list; kubevirts list.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ NODES_GET = Right("get", "nodes")
 PODS_GET = Right("get", "pods")
 MUTEX_GROUP = ROOT.split("/")[2]
 RUNS_LIST = Right("list", PLURALS[RUN], MUTEX_GROUP)
+MACHINES_READ = (
+    Right("list", "pods"),
+    *(Right("get", kind, "kubevirt.io") for kind in ("virtualmachineinstances", "virtualmachines")),
+    *(Right("list", kind, "kubevirt.io") for kind in ("virtualmachineinstancemigrations", "kubevirts")),
+)
+"""What it takes to see the virtual machines of a node."""
 AUTHENTICATED = "system:authenticated"
 """The group of everybody whom the API server knows, which no proxy names."""
 SERVICE_ACCOUNT = "system:serviceaccount:"

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 from flask import request
 from werkzeug.exceptions import NotFound
 
+from console.operations import upgrade_runs
 from console.web.callers import Caller, Identify, to_see
 from console.web.live import Live, State
 from eventing.journal.store import Journal
 from kube.door.access_reviews import Right
 from kube.door.api import Api
+from kube.door.api_errors import ApiError
 from kube.door.sync_client import Cluster
+from kube.virtualization import lookup as virtualization
+
+KNOWN_SECONDS = 10.0
+"""For so long it is believed whether a kind is installed."""
+
+
+class Served:
+    """Whether the cluster has a kind at all, as `ask` finds out: without, no page names it."""
+
+    def __init__(self, cluster: Cluster, ask: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
+        self._cluster, self._ask, self._lock = cluster, ask, threading.Lock()
+        self._known, self._until = False, 0.0
+
+    def __call__(self) -> bool:
+        """Ask, unless it was asked a moment ago; who does not answer has none for now."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                try:
+                    self._known = self._cluster.run(self._ask(self._cluster.api))
+                except ApiError:
+                    self._known = False
+                self._until = time.monotonic() + KNOWN_SECONDS
+            return self._known
 
 
 class Context:
@@ -23,6 +51,7 @@ class Context:
         live: what there is now.
         functions: below which URL functions answer by their names; "" where the Triggers say where each is.
         broker: where the broker takes events; "" where the Broker says.
+        has_runs, has_machines: whether the cluster has runs of the upgrade mutex, and virtual machines.
     """
 
     def __init__(
@@ -30,6 +59,8 @@ class Context:
     ) -> None:
         self.cluster, self.live, self.functions, self.broker = cluster, live, functions, broker
         self._identify, self._journal = identify, journal
+        self.has_runs = Served(cluster, upgrade_runs.is_served)
+        self.has_machines = Served(cluster, virtualization.is_served)
 
     def caller(self) -> Caller:
         """Who sent this request; `Denied` when nobody is named."""

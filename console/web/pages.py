@@ -11,6 +11,7 @@ from flask import Response, render_template, request, stream_template, stream_wi
 from werkzeug.exceptions import NotFound, ServiceUnavailable
 
 from console.operations.describing import full_name, phase_word, remedy
+from console.web import machines
 from console.web.context import Context
 from console.web.live import State
 from console.web.protection import token
@@ -83,7 +84,13 @@ class Pages:
     def node(self, name: str) -> str:
         """One node in detail."""
         state, user = self._context.viewed()
-        return render_template("node.html", user=user, version=state.version, **self._details(state, name))
+        told = {**self._details(state, name), **machines.shown(self._context, name)}
+        return render_template("node.html", user=user, version=state.version, **told)
+
+    def machines(self, name: str) -> str:
+        """The node's virtual machines, which the page asks for anew when something moved."""
+        self._context.viewed()
+        return render_template("machines.html", **machines.shown(self._context, name))
 
     def live_node(self, name: str) -> Response:
         """Changes of the details; `moved` says that there may be new events, too."""

@@ -5,9 +5,6 @@ They are read as the caller, who asks again every two seconds while the page is 
 
 from __future__ import annotations
 
-import threading
-import time
-
 from flask import Response, make_response, render_template, request
 
 from console.operations import upgrade_runs
@@ -15,8 +12,7 @@ from console.operations.run_reports import report
 from console.web.callers import RUNS_LIST
 from console.web.context import Context
 from console.web.event_pages import timeline
-from kube.door.api_errors import ApiError, Unavailable
-from kube.door.sync_client import Cluster
+from kube.door.api_errors import Unavailable
 from kube.paths import Object
 
 TONES = {
@@ -33,27 +29,6 @@ STATES = {"done": "ok", "now": "busy", "stopped": "bad", "to come": "done"}
 """How the state of a step looks."""
 RESULTS = {"Complete": "ok", "Failed": "bad", "Running": "busy"}
 """How the result of a Job looks."""
-KNOWN_SECONDS = 10.0
-"""For so long it is believed whether the kind is installed."""
-
-
-class Served:
-    """Whether the cluster has runs at all: without, no page names them."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster, self._lock = cluster, threading.Lock()
-        self._known, self._until = False, 0.0
-
-    def __call__(self) -> bool:
-        """Ask, unless it was asked a moment ago; who does not answer has none for now."""
-        with self._lock:
-            if time.monotonic() >= self._until:
-                try:
-                    self._known = self._cluster.run(upgrade_runs.is_served(self._cluster.api))
-                except ApiError:
-                    self._known = False
-                self._until = time.monotonic() + KNOWN_SECONDS
-            return self._known
 
 
 class RunPages:

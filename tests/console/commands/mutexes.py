@@ -12,7 +12,8 @@ from kube.mutex.objects import NAMESPACE, RUN, collection, path_of
 from kube.paths import Object
 from kube.times import timestamp
 from localcluster.cluster import LocalCluster
-from localcluster.product import MUTEX, MUTEX_KINDS
+from localcluster.product import COMPONENTS, MUTEX_KINDS
+from localcluster.wings.choice import MUTEX
 
 STOPPED: Object = {"step": "run-job", "message": "Job disks-1 did not complete", "job": "disks-1", "generation": 1}
 AT = timestamp(datetime.now(timezone.utc) - timedelta(minutes=5))
@@ -21,7 +22,7 @@ AT = timestamp(datetime.now(timezone.utc) - timedelta(minutes=5))
 @contextmanager
 def kinds(cluster: LocalCluster) -> Iterator[None]:
     """The three kinds on a cluster, without anybody who acts on them; they go after it."""
-    files = [word for kind in MUTEX_KINDS for word in ("-f", MUTEX / "crds" / f"{kind}.yaml")]
+    files = [word for kind in MUTEX_KINDS for word in ("-f", COMPONENTS / MUTEX / "crds" / f"{kind}.yaml")]
     cluster.kubectl("apply", "--server-side", *files)
     if "AlreadyExists" in cluster.kubectl("create", "namespace", NAMESPACE, check=False).stderr:
         cluster.kubectl("get", "namespace", NAMESPACE)

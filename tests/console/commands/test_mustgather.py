@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from console.cli import commands
 from console.operations.archive import Archive
 from console.operations.archive_contents import without_values
+from kube.cpu import capabilities
 from kube.maintenance.leases import lease_name
 from kube.mutex.jobs import job_path, jobs_path
 from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN_LABEL, collection
@@ -190,6 +191,20 @@ def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
     assert [name for name, content in files.items() if PASSWORD.encode() in content] == []
     absent = json.loads(files["index.json"])["notInstalled"]
     assert "list machineconfigpools.machineconfiguration.openshift.io" in absent
+
+
+@proves("NMO-25")
+def test_what_labels_of_cpus_stand_on_is_in_the_archive(run: Run, served: LocalCluster, tmp_path: Path) -> None:
+    """What nodes offer; a cluster without HyperConverged says that it is not installed."""
+    door, where = served.door(), "/api/v1/namespaces/default/configmaps"
+    door.create(where, {"metadata": {"name": "cpus", "labels": {capabilities.LABEL: ""}}, "data": {"a": "{}"}})
+    result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"))
+    door.run(door.api.request("DELETE", f"{where}/cpus"))
+
+    assert result.exit_code == 0, result.output
+    files = contents(tmp_path / "case.tar.gz")
+    assert names(files["cpu-labels/capabilities.json"]) == ["cpus"]
+    assert "list hyperconvergeds.hco.kubevirt.io" in json.loads(files["index.json"])["notInstalled"]
 
 
 def test_without_any_right_everything_is_named(served: LocalCluster, tmp_path: Path) -> None:

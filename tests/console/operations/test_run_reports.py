@@ -55,7 +55,7 @@ FAILURE: Object = {"step": "run-job", "message": "it broke", "job": "disks-1", "
     ("item", "what", "since"),
     [
         (run(), "its pools to be paused", EARLY),
-        (run(conditions=[condition("TargetPoolsPaused", "False", "waits: a/b under way")]), "waits: a/b", LATE),
+        (run(conditions=[condition("TargetPoolsPaused", "False", "a/b under way")]), "a/b", LATE),
         (run(pausedAt=LATE), "its nodes to be labelled", LATE),
         (run(pausedAt=EARLY, labelledAt=LATE), "its pools to be edited", LATE),
         (run(**EDITED), "the next Job for node n1", EARLY),
@@ -94,8 +94,8 @@ def test_a_stopped_run_names_the_command_that_resumes_it() -> None:
         ([condition("UpgradeChecked", "False", "no version on n1")], "no version on n1"),
         ([condition("UpgradeReady", "False", "still Partial")], "still Partial"),
         (
-            [condition("UpgradeAvailable", "True", "n1"), condition("TargetPoolsPaused", "False", "waits: x")],
-            "waits: x",
+            [condition("UpgradeAvailable", "True", "n1"), condition("TargetPoolsPaused", "False", "x")],
+            "x",
         ),
     ],
 )

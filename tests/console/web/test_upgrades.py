@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from console.web.run_pages import KNOWN_SECONDS
+from console.web.context import KNOWN_SECONDS
 from eventing import events
 from eventing.journal.store import Journal
 from kube.mutex.objects import NAMESPACE, RUN, path_of

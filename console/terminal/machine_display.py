@@ -1,0 +1,41 @@
+"""The virtual machines of a node on a terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from console.terminal.display import headed
+from kube.virtualization.outlook import BLOCKS, MOVES, RESTARTS, STOPS
+
+COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
+
+
+def machines(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[RenderableType]:
+    """A row for each (`kube.virtualization.outlook.reports`), below an empty line; nothing where there are none."""
+    if unknown:
+        return [Text(""), Text(unknown, "red")]
+    if not reports:
+        return []
+    rows = headed("VIRTUAL MACHINE", "PHASE", "EVICTION", "RUN STRATEGY", "MIGRATABLE", "A DRAIN", "MIGRATION")
+    for each in reports:
+        rows.add_row(
+            f"{each['namespace']}/{each['name']}",
+            each["phase"],
+            each["evictionStrategy"] or "none",
+            each["runStrategy"] or "none",
+            Text("yes" if each["migratable"] else f"no: {each['unable']}"),
+            Text.assemble((each["drain"], COLORS[each["drain"]]), f": {each['why']}"),
+            Text(_in_flight(each["migration"])),
+        )
+    return [Text(""), rows]
+
+
+def _in_flight(migration: Mapping[str, str] | None) -> str:
+    if migration is None:
+        return ""
+    target = f" to {migration['target']}" if migration["target"] else ""
+    return f"{migration['phase']}{target}: {migration['name']}"

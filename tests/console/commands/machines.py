@@ -1,0 +1,74 @@
+"""Virtual machines of each kind where nobody plays KubeVirt: what it would have written is written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kube.door.sync_client import Cluster
+from kube.paths import Object
+from kube.virtualization.machines import API_VERSION, CREATED_BY, LIVE_MIGRATE, MACHINE, migrations_path
+from localcluster.cluster import LocalCluster
+from localcluster.kubevirt import crds
+from tests.kubevirt import ABLE, UNABLE, instances, migration, vmi
+from tests.workload import pod_on
+
+SPACE = "machines"
+KINDS = ("virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts")
+MOVING = "evacuation-7e7a2e7c-9a0a-4d9f-a1d4-6d0f6f6e2f15-1"
+
+
+@contextmanager
+def kinds(cluster: LocalCluster) -> Iterator[None]:
+    """KubeVirt's kinds on a cluster, without anybody who acts on them; they go after it, with all machines."""
+    crds.install(cluster)
+    cluster.kubectl("create", "namespace", SPACE, check=False)
+    yield
+    cluster.kubectl("delete", "crd", *(f"{kind}.{crds.GROUP}" for kind in KINDS))
+
+
+def each_kind(admin: Cluster, node: str) -> None:
+    """One that migrates just now, one that cannot, and two without strategy: restarted, and not."""
+    machine(admin, node, "live", "Always")
+    machine(admin, node, "stuck", "Always", able=UNABLE)
+    machine(admin, node, "plain", "RerunOnFailure", strategy=None)
+    machine(admin, node, "manual", "Manual", strategy=None)
+    made = admin.create(migrations_path(SPACE), migration(MOVING, "live"))
+    state = {"migrationUid": made["metadata"]["uid"], "sourceNode": node, "targetNode": "elsewhere"}
+    admin.patch(f"{migrations_path(SPACE)}/{MOVING}/status", {"status": {"phase": "Running", "migrationState": state}})
+    admin.patch(f"{instances(SPACE)}/live", {"status": {"migrationState": state}})
+
+
+def machine(
+    admin: Cluster, node: str, name: str, runs: str, *, strategy: str | None = LIVE_MIGRATE, able: Object = ABLE
+) -> None:
+    """A VirtualMachine, its instance and its launcher pod on a node."""
+    spec = {"runStrategy": runs, "template": {"spec": {"domain": {"devices": {}}}}}
+    body = {"apiVersion": API_VERSION, "kind": MACHINE, "metadata": {"name": name}, "spec": spec}
+    owner = admin.create(f"/apis/{API_VERSION}/namespaces/{SPACE}/virtualmachines", body)
+    instance = vmi(name, node, strategy=strategy, able=able)
+    instance["metadata"]["ownerReferences"] = [reference(owner)]
+    launch(admin, node, admin.create(instances(SPACE), instance), f"virt-launcher-{name}")
+
+
+def launch(admin: Cluster, node: str, instance: Object, name: str) -> None:
+    """A launcher pod of an instance."""
+    labels = {"kubevirt.io": "virt-launcher", CREATED_BY: instance["metadata"]["uid"]}
+    pod = pod_on(node, name, labels=labels)
+    pod["metadata"]["ownerReferences"] = [reference(instance)]
+    admin.create(f"/api/v1/namespaces/{SPACE}/pods", pod)
+
+
+def reference(item: Object) -> Object:
+    """That of an owner."""
+    metadata = item["metadata"]
+    known = {"apiVersion": item["apiVersion"], "kind": item["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {**known, "controller": True}
+
+
+def clear(admin: Cluster) -> None:
+    """Take away all machines of the namespace, and their pods at once."""
+    for kind in KINDS[:3]:
+        admin.run(admin.api.request("DELETE", f"/apis/{API_VERSION}/namespaces/{SPACE}/{kind}"))
+    pods = f"/api/v1/namespaces/{SPACE}/pods"
+    admin.run(admin.api.request("DELETE", pods, query={"gracePeriodSeconds": "0"}))

@@ -1,0 +1,157 @@
+"""What `status` and `start` say of virtual machines, on a real API server with KubeVirt's kinds."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from kube.door.sync_client import Cluster
+from kube.maintenance.groups import MEDIK8S
+from kube.virtualization.machines import API_VERSION, instance_path
+from localcluster import access
+from localcluster.cluster import LocalCluster
+from tests.console.commands import machines
+from tests.console.conftest import Nodes, Run
+from tests.kubevirt import ABLE
+from tests.proofs import proves
+
+READER = access.service_account("begin")
+"""May get nodes and list maintenances, and read nothing of KubeVirt's."""
+
+
+@pytest.fixture(scope="module")
+def kinds(served: LocalCluster) -> Iterator[LocalCluster]:
+    """Give the cluster with KubeVirt's kinds."""
+    with machines.kinds(served):
+        yield served
+
+
+@pytest.fixture
+def admin(kinds: LocalCluster, node: str) -> Iterator[Cluster]:
+    """Give the administrator's door, with a virtual machine of each kind on the node."""
+    door = kinds.door()
+    machines.each_kind(door, node)
+    yield door
+    machines.clear(door)
+
+
+@proves("X-3")
+def test_a_cluster_without_virtual_machines_says_nothing_of_them(run: Run, node: str) -> None:
+    """It comes first: nobody has installed the kinds yet. Who may read nothing of KubeVirt's asks nothing of it."""
+    report = json.loads(run("status", node, "-o", "json", user=READER).stdout)
+    assert report["virtualMachines"] == []
+    assert "VIRTUAL MACHINE" not in run("status", node).stdout
+
+
+@proves("OSV-2", "OSV-3")
+def test_status_lists_the_machines_of_a_node(admin: Cluster, run: Run, node: str) -> None:
+    """Strategies, whether it can be migrated and why not, what a drain does, and the migration in flight."""
+    shown = run("status", node)
+    assert shown.exit_code == 0, shown.output
+    rows = {
+        line.split()[0]: " ".join(line.split()) for line in shown.stdout.splitlines() if line.startswith("machines/")
+    }
+    assert rows == {
+        "machines/live": "machines/live Running LiveMigrate Always yes moves: to another node, without a break "
+        f"Running to elsewhere: {machines.MOVING}",
+        "machines/manual": "machines/manual Running none Manual yes stops: shut down, and not started again",
+        "machines/plain": "machines/plain Running none RerunOnFailure yes restarts: shut down, and started on another "
+        "node",
+        "machines/stuck": "machines/stuck Running LiveMigrate Always no: no disk blocks: until it can be migrated, "
+        "or is shut down",
+    }
+    found = json.loads(run("status", node, "-o", "json").stdout)["virtualMachines"]
+    assert {each["name"]: each["drain"] for each in found} == {
+        **{"live": "moves", "manual": "stops"},
+        **{"plain": "restarts", "stuck": "blocks"},
+    }
+
+
+@proves("OSV-2")
+def test_only_the_nodes_own_machines_are_listed(admin: Cluster, run: Run, new_node: Nodes) -> None:
+    """Not one that is about to come, whose second launcher is there already."""
+    other = new_node()
+    machines.launch(admin, other, admin.get(instance_path(machines.SPACE, "live")), "virt-launcher-live-target")
+    assert json.loads(run("status", other, "-o", "json").stdout)["virtualMachines"] == []
+
+
+@proves("OSV-14")
+def test_who_may_not_read_machines_sees_all_else(admin: Cluster, run: Run, node: str) -> None:
+    """The server's sentence is in their place."""
+    report = json.loads(run("status", node, "-o", "json", user=READER).stdout)
+    assert report["state"] == "schedulable"
+    assert "virtualMachines" not in report
+    assert report["virtualMachinesUnknown"].startswith(f"the virtual machines of {node} could not be read: ")
+    assert f"the virtual machines of {node} could not be read" in run("status", node, user=READER).stdout
+
+
+@proves("OSV-3")
+@pytest.mark.parametrize("dry", [True, False])
+def test_start_says_before_what_becomes_of_machines(admin: Cluster, run: Run, node: str, dry: bool) -> None:
+    """With `--dry-run` that is all it does."""
+    started = run("start", node, *(["--dry-run"] if dry else []))
+    assert started.exit_code == 0, started.output
+    assert started.stderr.splitlines() == [
+        "Warning: 1 virtual machine will hold the drain up: machines/stuck (no disk)",
+        "Warning: 1 virtual machine will be shut down and not started again: machines/manual (runStrategy Manual)",
+        "Warning: 1 virtual machine will be shut down and started on another node: machines/plain",
+    ]
+    moved, made, *_ = started.stdout.splitlines()
+    assert moved == "1 virtual machine will move to another node without a break: machines/live"
+    assert made == f"nodemaintenance.nodemaintenance.medik8s.io/{node} {'would be created' if dry else 'created'}"
+    left = admin.list(MEDIK8S.path, fields=f"spec.nodeName={node}")["items"]
+    assert len(left) == (0 if dry else 1)
+    for item in left:
+        admin.delete(f"{MEDIK8S.path}/{node}", uid=item["metadata"]["uid"])
+
+
+@proves("DRN-10")
+def test_start_says_before_that_kubevirt_does_not_see_the_drain(admin: Cluster, run: Run, node: str) -> None:
+    """Where KubeVirt moves machines it knows one taint, which is that of the other group."""
+    where = f"/apis/{API_VERSION}/namespaces/{machines.SPACE}/kubevirts"
+    body = {"apiVersion": API_VERSION, "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
+    made = admin.create(where, body)
+    unseen, seen = (run("start", node, "--dry-run", "--group", group) for group in ("medik8s", "kubevirt"))
+    admin.delete(f"{where}/kubevirt", uid=made["metadata"]["uid"])
+
+    assert "Warning: KubeVirt moves virtual machines at the taint kubevirt.io/drain, and" in unseen.stderr
+    assert "without a break" not in unseen.stdout
+    assert "at the taint" not in seen.stderr
+    assert "1 virtual machine will move to another node without a break" in seen.stdout
+
+
+def test_watching_reads_machines_anew_with_each_change(
+    admin: Cluster, plugin: dict[str, str], run: Run, node: str
+) -> None:
+    """Of the maintenance: its status changes whenever a machine waits for something else."""
+    words = ["kubectl", "maintenance", "status", node, "--watch", "-o", "json"]
+    path = instance_path(machines.SPACE, "stuck")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=plugin) as process:
+        assert process.stdout
+        assert drains(process.stdout.readline())["stuck"] == "blocks"
+        admin.patch(path, {"status": {"conditions": [ABLE]}})
+        run("start", node)
+        assert any(drains(line)["stuck"] == "moves" for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+    run("stop", node, "--no-wait")
+
+
+def drains(line: str) -> dict[str, str]:
+    """What a line of the watch says that a drain does, by machine."""
+    return {each["name"]: each["drain"] for each in json.loads(line)["virtualMachines"]}
+
+
+def test_a_dry_run_as_json_has_the_machines(admin: Cluster, run: Run, node: str) -> None:
+    made = json.loads(run("start", node, "--dry-run", "-o", "json").stdout)
+    assert made["spec"] == {"nodeName": node}
+    assert [each["name"] for each in made["virtualMachines"]] == ["live", "manual", "plain", "stuck"]
+
+
+def test_a_dry_run_has_nothing_to_wait_for(run: Run, node: str) -> None:
+    refused = run("start", node, "--dry-run", "--wait")
+    assert refused.exit_code == 2
+    assert "--dry-run changes nothing that --wait could wait for: leave one of them out" in refused.stderr
