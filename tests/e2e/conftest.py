@@ -9,7 +9,7 @@ import pytest
 from localcluster import deliveries
 from localcluster.engine import EngineProduct
 from localcluster.up.keeper import Keeper
-from localcluster.wings.choice import DEFAULT
+from localcluster.wings.choice import DEFAULT, KNOWN
 from tests.e2e.stage import NODES, Stage
 
 ENGINES = ("knative", "rabbitmq")
@@ -17,15 +17,16 @@ ENGINES = ("knative", "rabbitmq")
 
 @pytest.fixture(scope="session", params=ENGINES)
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Give the product on a real engine, all of it ready; `knative+mutex` is another cluster, with that wing, too."""
+    """Give the product on a real engine, all of it ready; `knative+wings` is another cluster, with all wings."""
     name, *more = request.param.split("+")
+    wings = KNOWN if more else DEFAULT
     engine = deliveries.named(name)
     engine.check()
-    engine.build()
+    engine.build(wings)
     folder = tmp_path_factory.mktemp(request.param)
     with (
         engine.cluster(folder / "servers", NODES) as cluster,
-        engine.open(cluster, folder / "product", (*DEFAULT, *more)) as product,
+        engine.open(cluster, folder / "product", wings) as product,
         Keeper() as keeper,
     ):
         assert isinstance(product, EngineProduct)

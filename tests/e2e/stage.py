@@ -17,6 +17,8 @@ from localcluster.engine import EngineProduct
 from tests.e2e.histogram import Histogram
 from tests.workload import Audit, Workload, audit, pod_on
 
+WITH_WINGS = ["knative+wings", "rabbitmq+wings"]
+"""Parameters of the fixture `stage`: clusters with all wings, the opt-in ones, too."""
 NODES = 20
 PODS = 10
 """On each node."""

@@ -33,7 +33,7 @@ from tests.proofs import proves
 pytestmark = pytest.mark.e2e
 STEPS = ("crds/nodemaintenance_crd", "namespace", "service_account", "role", "role_binding", "operator")
 CLASS = "eventing.knative.dev/broker.class"
-LOOSE = ("journal", "postgresql", "console", "proxied", "impersonating", "deleting")
+LOOSE = ("journal", "postgresql", "console", "proxied", "impersonating", "deleting", "virtualization", "cpu-labels")
 """Components that are in no overlay; they go with `plain`."""
 ELSEWHERE = ("monitoring", "senders", "cert-manager")
 """The kinds of the Prometheus operator, whose CRDs tests/manifests/test_monitoring.py brings; an EventPolicy, which the

@@ -14,9 +14,10 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from localcluster.functions import SERVED
 from localcluster.knative.kubelet import kubeconfig
+from tests.e2e.listing import assert_as_documented
 from tests.e2e.stage import Drains, Stage
 from tests.e2e.ticks import tick
-from tests.manifests.touches import NAMESPACES, OURS, Right, documented, reaching
+from tests.manifests.touches import OURS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
 SECONDS = 20.0
@@ -27,9 +28,7 @@ on_knative = pytest.mark.parametrize("stage", ["knative"], indirect=True)
 @pytest.mark.parametrize("function", SERVED)
 def test_kubectl_lists_exactly_what_a_function_touches(stage: Stage, function: str) -> None:
     """`kubectl auth can-i --list`, asked with the very token that the function's process has."""
-    for namespace in NAMESPACES:
-        own = listed(stage, function, namespace) - listed(stage, "default", namespace)
-        assert own == reaching(documented(function), namespace), namespace
+    assert_as_documented(stage, function)
 
 
 @pytest.mark.parametrize(
@@ -157,23 +156,3 @@ def await_log(stage: Stage, function: str, account: str, may_not: str, position:
 def unquoted(text: str) -> str:
     """The text without quotation marks, which a log in JSON has backslashes before."""
     return text.replace("\\", "").replace('"', "")
-
-
-def listed(stage: Stage, account: str, namespace: str) -> set[Right]:
-    """What `kubectl auth can-i --list` shows to whoever has the account's token."""
-    identity = f"--kubeconfig={kubeconfig(stage.local, OURS, account)}"
-    said = stage.local.kubectl("auth", "can-i", "--list", "--no-headers", identity, "-n", namespace).stdout
-    return {right for line in said.splitlines() for right in _rights(line, namespace)}
-
-
-def _rights(line: str, namespace: str) -> Iterator[Right]:
-    """A line: resource.group/subresource, no paths, names, verbs, each in brackets; without a resource, paths alone."""
-    found = re.match(r"(\S+)\s+\[\]\s+\[[^]]*\]\s+\[([^]]*)\]", line)
-    if not found:
-        assert line.startswith(" "), f"a line that is not understood: {line!r}"
-        return
-    whole, verbs = found.groups()
-    name, _, subresource = whole.partition("/")
-    resource, _, group = name.partition(".")
-    for verb in verbs.split():
-        yield Right(group, resource + (f"/{subresource}" if subresource else ""), verb, namespace)

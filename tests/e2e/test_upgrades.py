@@ -10,14 +10,17 @@ import pytest
 
 from kube.mutex.versions import version_of
 from kube.paths import Object
+from localcluster.functions import SERVED, served
+from localcluster.wings.choice import KNOWN
 from tests.chain.mutex import stage as runs
 from tests.chain.mutex.stage import NEW, OLD, told
 from tests.chain.mutex.watching import Watcher
-from tests.e2e.stage import PATIENCE, Stage
+from tests.e2e.listing import assert_as_documented
+from tests.e2e.stage import PATIENCE, WITH_WINGS, Stage
 from tests.openshift import FakeMco
 from tests.proofs import proves
 
-pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["knative+mutex", "rabbitmq+mutex"], indirect=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", WITH_WINGS, indirect=True)]
 NODES = 3
 
 
@@ -54,6 +57,15 @@ def test_a_run_amid_kills(stage: Stage, upgrading: runs.Stage) -> None:
     assert [version_of(upgrading.node(name)) for name in names] == [NEW] * NODES
     assert upgrading.selectors() == before
     assert upgrading.labelled() == set()
+
+
+@proves("MUT-1", "OSV-39")
+def test_kubectl_lists_exactly_what_the_functions_of_opt_in_wings_touch(stage: Stage) -> None:
+    """Asked with the very tokens that their processes have."""
+    functions = sorted(set(served(KNOWN)) - set(SERVED))
+    assert {"run-job", "migrate", "label-cpu"} <= set(functions)
+    for function in functions:
+        assert_as_documented(stage, function)
 
 
 def is_at(run: Object | None, node: str) -> bool:

@@ -1,0 +1,155 @@
+"""Virtual machines that leave a node, and a thousand nodes relabelled, on each real engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import cast
+
+import pytest
+
+from eventing.replay.again import post
+from kube.cpu.node_patch import MARK
+from kube.nodes import node_path
+from localcluster.processes import await_ready
+from localcluster.product import Product
+from tests.chain.cpu_labels import stage as labels
+from tests.chain.cpu_labels.stage import HASWELL, HASWELLS, NAMES, PENRYNS, patched, seconds
+from tests.chain.virtualization import stage as machines
+from tests.chain.virtualization.stage import blocked, is_running, node_of
+from tests.chain.virtualization.watching import Watcher
+from tests.e2e.stage import NODES, PATIENCE, WITH_WINGS, Stage
+from tests.e2e.ticks import tick
+from tests.fake_virt import FakeVirt
+from tests.machine import is_below
+from tests.proofs import proves
+from tests.workload import audit
+
+pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", WITH_WINGS, indirect=True)]
+WHY = "the disk is not shared"
+PER_NODE = 2
+"""As shipped: migrations at once from one node."""
+LIMIT = 20.0
+"""Seconds for a round over all nodes."""
+FUNCTION_LIMIT = "2.0"
+"""Seconds that no event may take in a function."""
+QUIET = 1.0
+"""Seconds without a request of `label-cpu`, after which a round is over."""
+LABELLER = "system:serviceaccount:node-maintenance:label-cpu"
+
+
+@pytest.fixture
+def moving(stage: Stage) -> Iterator[machines.Stage]:
+    """Give the cluster as the tests of machines see it, with who plays KubeVirt."""
+    seen = machines.Stage(stage.local, cast("Product", stage.product))  # what is used of it both have
+    with closing(seen.admin), FakeVirt(seen.admin):
+        yield seen
+        seen.clear()
+
+
+@proves("DRN-7", "DRN-8", "DRN-9", "DRN-11", "OSV-2", "OSV-3", "OSV-6", "X-2")
+def test_machines_of_each_kind_leave_their_node_amid_kills(stage: Stage, moving: machines.Stage) -> None:
+    """`migrate` dies at the first migration, the broker and all sources once two machines have left."""
+    node = moving.node()
+    movable = [moving.machine(f"live-{number}", node) for number in range(6)]
+    stuck = [moving.machine(f"stuck-{number}", node, why=WHY) for number in range(2)]
+    restarted = [moving.machine(f"plain-{number}", node, evict="") for number in range(2)]
+    before = moving.run(*movable, *stuck, *restarted)
+    evictions = audit(stage.local)
+    with Watcher(moving.admin) as watcher:
+        path = moving.maintain(node)
+        await_ready("the first migration", lambda: bool(watcher.seen), stage.product.servers, PATIENCE)
+        stage.product.kill_functions("migrate")
+        stage.product.start_functions("migrate")
+        moving.await_instances(
+            lambda known: sum(node_of(known[name]) not in ("", node) for name in movable) >= 2, PATIENCE
+        )
+        stage.product.kill_delivery()
+        stage.product.start_delivery()
+        held = moving.reaches(path, lambda item: is_stuck(item, len(stuck)), PATIENCE)
+        assert all(WHY in message for _, message in blocked(held).values())
+        for name in stuck:
+            moving.able(name)
+        moving.reaches(path, seconds=PATIENCE)
+
+    kept = [*movable, *stuck]
+    assert moving.run(*kept) == {name: before[name] for name in kept}
+    assert all(is_running(each) for each in moving.rebooted(before, *restarted).values())
+    assert (watcher.most, watcher.doubled) == (PER_NODE, set())
+    assert moving.migrations() == dict.fromkeys(kept, 1)
+    evicted = {entry["objectRef"]["name"] for entry in evictions.evictions() if entry["responseStatus"]["code"] < 300}
+    assert {name.removeprefix("virt-launcher-")[:7] for name in evicted} == set(restarted)
+    moving.delete(path)
+    moving.gone(path, PATIENCE)
+
+
+@pytest.fixture
+def labelled(stage: Stage) -> Iterator[Labels]:
+    """Give the cluster with a thousand nodes, each labelled, and nothing under way; the nodes are gone afterwards."""
+    more = NAMES[NODES:]
+    stage.local.add_named(*more)
+    seen = Labels(stage)
+    with closing(seen.admin):
+        seen.wish({"cpuModels": [], "minCPUModel": ""})
+        seen.offer()
+        seen.reaches(MARK, len(HASWELLS) + len(PENRYNS), PATIENCE)
+        seen.settle()
+        yield seen
+        seen.withdraw()
+        seen.admin.together(*(seen.admin.api.request("DELETE", node_path(name)) for name in more))
+
+
+@pytest.mark.alone
+@proves("OSV-30", "OSV-31", "OSV-36", "OSV-38", "X-3")
+def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Labels) -> None:
+    """One patch for each node that has it, none for another, soon, none takes long, and ticks then write nothing."""
+    written = labelled.audit()
+
+    labelled.wish({"cpuModels": ["Haswell"]})
+    labelled.reaches(HASWELL, 0, PATIENCE)
+    labelled.settle()
+
+    print(f"{len(HASWELLS)} of {len(NAMES)} nodes in {seconds(written):.2f} s; events: {labelled.longest()}")
+    assert patched(written) == dict.fromkeys(HASWELLS, 1)
+    assert is_below(seconds(written), LIMIT)
+    assert labelled.longest()[FUNCTION_LIMIT] == labelled.longest()["+Inf"]
+
+    later = labelled.audit()
+    for _ in range(len(NAMES) // 100 + 1):
+        labelled.tick()
+    assert patched(later) == {}
+
+
+class Labels(labels.Stage):
+    """What the tests of rounds act on, with a process of its own for `label-cpu`."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.local, stage.product)
+        self.page = f"{stage.product.function_url('label-cpu')}metrics"
+
+    def tick(self) -> None:
+        """Have a tick come before its time; return once `label-cpu` has looked, and rests."""
+        before = len(self._asked())
+        assert post(tick(), self.product.broker_url).status_code == 202
+        await_ready("a tick's look", lambda: len(self._asked()) > before, self.product.servers)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until `label-cpu` has asked nothing for a while."""
+        seen, since = len(self._asked()), time.monotonic()
+        while time.monotonic() - since < QUIET:
+            time.sleep(0.2)
+            if (now := len(self._asked())) != seen:
+                seen, since = now, time.monotonic()
+
+    def _asked(self) -> list[str]:
+        log = self.cluster.audit_log.read_text()
+        return [line for line in log.splitlines() if LABELLER in line]
+
+
+def is_stuck(item: object, count: int) -> bool:
+    """Whether only so many machines are left, and each says that it cannot be migrated."""
+    status = item.get("status") or {} if isinstance(item, dict) else {}
+    reasons = [each["reason"] for each in status.get("blockedPods") or []]
+    return len(status.get("pendingPods") or []) == count and reasons == ["NotMigratable"] * count
