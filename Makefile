@@ -44,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex test check checked e2e fuzz mutants screenshots requirements up env status down deploy cluster-functest container-build \
+.PHONY: help demo demo-mutex demo-vm test check checked e2e e2e-real fuzz mutants screenshots requirements up env status down deploy cluster-functest image container-build \
   container-push container-build-and-push-community bench chaos performance lint build clean needs
 
 help: ## show this list
@@ -57,6 +57,9 @@ demo: $(STAMP) ## drain a node of a cluster made for it, and watch
 demo-mutex: $(STAMP) ## upgrade four workers of an OpenShift that is played, one by one with Jobs, and watch
 	@$(BIN)/python -m localcluster.demo.upgrade $(ARGS)
 
+demo-vm: $(STAMP) ## drain a node with virtual machines of each kind on a KubeVirt that is played, relabel CPUs, and watch
+	@$(BIN)/python -m localcluster.demo.machines $(ARGS)
+
 # The build comes first by itself, since pytest would hide its progress.
 test: $(STAMP) ## run the tests, WORKERS=2 side by side (0: one by one); ARGS="-k cordon" goes to pytest
 	@$(BIN)/python -m localcluster build
@@ -68,7 +71,7 @@ check: $(STAMP) ## check style, types, rules and functions, without faults and c
 
 # Beside the linters, whose types take one core for half of the time: nothing is measured meanwhile.
 checked: $(STAMP)
-	@$(BIN)/python -m pytest $(SHARED) -m 'not e2e and not alone' $(CHECKED) $(ARGS)
+	@$(BIN)/python -m pytest $(SHARED) -m 'not e2e and not real and not alone' $(CHECKED) $(ARGS)
 
 # Each engine is one worker's: Knative's data plane listens where there is room for one.
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
@@ -76,6 +79,10 @@ e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faul
 	@$(BIN)/python -m localcluster build --delivery knative
 	@$(BIN)/python -m localcluster build --delivery rabbitmq
 	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m e2e -rP tests $(ARGS)
+
+e2e-real: $(STAMP) ## build the image, and run it; by buildah, as root, on a Debian that is fetched once
+	@$(BIN)/python -m localcluster build
+	@$(BIN)/python -m pytest -m real -rP tests/real $(ARGS)
 
 fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIES=10000 SEED=1
 	@$(BIN)/python -m localcluster build
@@ -90,12 +97,12 @@ mutants: $(STAMP) ## change each line of the rules and of the steps, and list th
 
 screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
 	@$(BIN)/python -m localcluster build
-	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/console/web/test_looks.py tests/console/web/test_upgrades.py
+	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/console/web/test_looks.py tests/console/web/test_upgrades.py tests/console/web/test_machines.py
 
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
 
-up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates,mutex ACTORS=on plays OpenShift for mutex
+up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates,mutex ACTORS=on plays OpenShift for mutex, KubeVirt for virtualization
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --wings '$(WINGS)' --actors $(ACTORS)
 
 # Nothing is set up first: what this prints is evaluated.
@@ -115,12 +122,27 @@ deploy: $(STAMP) ## install on the cluster of your kubeconfig; OVERLAY=knative, 
 cluster-functest: $(STAMP) ## try what is installed on the cluster of your kubeconfig; NODE=name is drained and given back
 	@$(BIN)/python -m tests.functest $(NODE)
 
-# The engine is podman or docker; IMAGE is the name with its registry, VERSION=1.2.3 becomes the tag v1.2.3.
-ENGINE = $(shell command -v podman || command -v docker)
+# The first of these that works here. FLAGS go to its build, as --network host; BASE is what the image stands on.
+ENGINE = $(eval ENGINE := $$(shell for engine in podman docker buildah; do $$$$engine info > /dev/null 2>&1 && { echo $$$$engine; break; }; done))$(ENGINE)
+FLAGS ?=
+BASE ?= python:3.13-slim
+REVISION = $(shell git rev-parse HEAD 2> /dev/null || echo unknown)
+# The commit's date: the same sources and libraries give the same layers.
+DATED = $(if $(filter docker,$(ENGINE)),,--layers --timestamp $(shell git log -1 --format=%ct 2> /dev/null || echo 0))
+BUILD_IMAGE = $(ENGINE) build --file Dockerfile --build-arg BASE=$(BASE) --build-arg VERSION=$(or $(VERSION),unreleased) --build-arg REVISION=$(REVISION) $(strip $(DATED) $(FLAGS))
+
+image: ## build the image with podman, docker or buildah, and build/sbom.json, a list of what is in it; IMAGE=nodemaintenance VERSION=1.2.3 BASE=python:3.13-slim FLAGS="--network host"
+	@[ -n '$(ENGINE)' ] || { echo 'error: none of podman, docker and buildah is there, or works, to build an image with' >&2; exit 1; }
+	@$(BUILD_IMAGE) --tag $(or $(IMAGE),nodemaintenance):$(if $(VERSION),v$(VERSION),latest) .
+	@mkdir -p build
+	@$(BUILD_IMAGE) --target sbom --output type=local,dest=build .
+
+# IMAGE is the name with its registry, VERSION=1.2.3 becomes the tag v1.2.3.
 container-build container-push:
-	@[ -n '$(ENGINE)' ] || { echo 'error: neither podman nor docker is there to build and push an image with' >&2; exit 1; }
 	@[ -n '$(IMAGE)' ] && [ -n '$(VERSION)' ] || { echo 'error: say what to make: make $@ IMAGE=registry.example/nodemaintenance VERSION=1.2.3' >&2; exit 1; }
-	@$(ENGINE) $(if $(filter %push,$@),push,build --file Dockerfile --tag) $(IMAGE):v$(VERSION) $(if $(filter %build,$@),.)
+	@$(if $(filter %build,$@),$(MAKE) --no-print-directory image)
+	@[ -n '$(ENGINE)' ] || { echo 'error: none of podman, docker and buildah is there, or works, to push an image with' >&2; exit 1; }
+	@$(if $(filter %push,$@),$(ENGINE) push $(IMAGE):v$(VERSION))
 
 container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-build

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from chaos.sightings import MAINTENANCES, NODES, PODS, Blind, Eviction, Observation, Sighting
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.objects import SUCCEEDED, is_deleting, moment, node_name, phase
+from kube.maintenance.objects import SUCCEEDED, is_deleting, node_name, phase
 from kube.nodes import is_closed
 from kube.pods import is_terminating, key, stays
+from kube.times import moment
 
 GRACE = 2.0
 """Seconds: what was decided before the object went, the node was opened or the pod was told to go, arrives by then."""

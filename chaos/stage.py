@@ -17,19 +17,17 @@ from localcluster import deliveries
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
-from localcluster.openshift import crds
 from localcluster.processes import Server
 from localcluster.product import Product
 from localcluster.up.keeper import Keeper
 from localcluster.web_console import Console
-from localcluster.wings.choice import MAINTENANCE, MUTEX
+from localcluster.wings import foreign
+from localcluster.wings.choice import MAINTENANCE
 from tests.e2e.mischief import Mischief
 from tests.faults import Faults
 from tests.receiver import Answer, Received, Receiver
 
 NAMESPACE = "chaos"
-FLOWS = {MAINTENANCE: localproduct.FLOW, MUTEX: (*localproduct.FLOW, localproduct.MUTEX / "eventing.yaml")}
-"""Wing → the manifests of what flows on the local delivery."""
 DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
 
 
@@ -86,10 +84,9 @@ def stage(engine: str, directory: Path, nodes: int, wing: str = MAINTENANCE) -> 
 def _opened(engine: str, cluster: LocalCluster, directory: Path, called_at: str, asking: str, wing: str) -> Opened:
     """The product, not started, whose functions ask there; the local one has them called there, too."""
     if engine == "local":
-        if wing == MUTEX:
-            crds.install(cluster)
-        localproduct.install(cluster, mutex=wing == MUTEX)
-        return Product(cluster, directory, called_at=called_at, asking=asking, flow=FLOWS[wing])
+        foreign.install(cluster, (wing,))
+        localproduct.install(cluster, opted=(wing,))
+        return Product(cluster, directory, called_at=called_at, asking=asking, flow=localproduct.flow((wing,)))
     product = deliveries.named(engine).open(cluster, directory)
     if not isinstance(product, EngineProduct):
         raise TypeError(f"no mischief is known for {engine}")

@@ -1,8 +1,8 @@
 """The vocabulary: every event type with its meaning and data, and the one way to make an event from its cause.
 
 All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node` where they are about one, `maintenance`, `run`,
-`rule` or `target` (the uid of what they are about), `partitionkey` (the node's name, or that uid: order where the
-broker keeps order), `cause` (id of the event it answers), `traceparent` (`eventing.traces`) and, when the cause has
+`rule`, `target` or `round` (the uid of what they are about), `partitionkey` (the node's name, or that uid: order where
+the broker keeps order), `cause` (id of the event it answers), `traceparent` (`eventing.traces`) and, when the cause has
 them, the marks of a replay (`eventing.marks`). Their data is `{"maintenance": {apiVersion, name, uid}, "node": name}`,
 of a run, rule or target that word with its namespace, plus what is named below.
 """
@@ -42,6 +42,7 @@ NODE_TAINTED = "dev.nodemaintenance.node.tainted"
 PODS_EVICTED = "dev.nodemaintenance.pods.evicted"
 PODS_GONE = "dev.nodemaintenance.pods.gone"
 BUDGET_OPENED = "dev.nodemaintenance.budget.opened"
+LAUNCHERS_CHANGED = "dev.nodemaintenance.launchers.changed"
 NODE_DRAINED = "dev.nodemaintenance.node.drained"
 MAINTENANCE_FAILED = "dev.nodemaintenance.maintenance.failed"
 MAINTENANCE_ENDED = "dev.nodemaintenance.maintenance.ended"
@@ -69,6 +70,9 @@ RUN_COMPLETED = "dev.nodemaintenance.run.completed"
 RUN_ENDED = "dev.nodemaintenance.run.ended"
 RUN_FINISHED = "dev.nodemaintenance.run.finished"
 
+# Of the labels that tell which CPUs nodes have.
+LABELS_DUE = "dev.nodemaintenance.labels.due"
+
 MEANINGS = {
     MAINTENANCE_FOUND: "a NodeMaintenance waits to begin (seen by resync, or its turn came when another one ended)",
     MAINTENANCE_BEGUN: "finalizer, lease and pod snapshot are in place; data: totalpods, evictionPods",
@@ -82,6 +86,8 @@ MEANINGS = {
     PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone; "
     "flagged `more` when it was the last one or others wait to be evicted, else `progress`",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
+    LAUNCHERS_CHANGED: "launcher pods of virtual machines on a node under maintenance wait for something else, or for "
+    "nothing",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true",
     MAINTENANCE_FAILED: "a step could not be done; data: step, error",
     MAINTENANCE_ENDED: "a NodeMaintenance is deleted, or gone, and its node is not restored yet (seen by resync; by "
@@ -108,6 +114,7 @@ MEANINGS = {
     RUN_ENDED: "a MutexRunConfig is deleted, or has no upgrade any more, and its pools are still claimed, or `node` "
     "still carries its labels",
     RUN_FINISHED: "pools and nodes are as they were before the run",
+    LABELS_DUE: "a round over all nodes, for the labels of their CPUs, goes on with the next ones; data: after",
 }
 """Type → its meaning. Everything we emit is here."""
 
@@ -116,7 +123,7 @@ ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
 FLAGS = {
     "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, PODS_GONE, NODE_DRAINED, MAINTENANCE_FAILED),
-    "more": (NODE_TAINTED, PODS_GONE, BUDGET_OPENED, PODS_EVICTED),
+    "more": (NODE_TAINTED, PODS_GONE, BUDGET_OPENED, LAUNCHERS_CHANGED, PODS_EVICTED),
     "job": (POOLS_EDITED, JOB_DUE, NODE_UPGRADED, NODE_CLEANED),
     "survey": (RULE_CHECKED, TARGET_CHECKED, RUN_FINISHED),
 }

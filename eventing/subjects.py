@@ -7,4 +7,5 @@ SUBJECTS = {
     "MutexRunConfig": "run",
     "MutexRule": "rule",
     "MutexTarget": "target",
+    "Round": "round",
 }

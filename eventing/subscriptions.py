@@ -1,8 +1,8 @@
 """Which functions subscribe to which events: the filters of our Triggers, for whoever has a journal and no cluster.
 
 A test compares it with the manifests that every install has: what a component adds may be missing from a recording for
-a reason. Of the upgrade mutex it has what nobody but that component emits, so not the tick. `record`, which subscribes
-to everything, is left out.
+a reason. Of an opt-in component it has what nobody but that one emits, so neither tick nor `node.tainted`.
+`record`, which subscribes to everything, is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.event_types import CHANGES
+from eventing.event_types import CHANGES, REFERENCES
 
 SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("begin", {"type": events.RESOURCE_ADDED, "kind": "NodeMaintenance"}),
@@ -50,6 +50,15 @@ SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("resync-runs", {"survey": "true"}),
     ("resync-runs", {"type": events.REFERENCE_UPDATED, "kind": "MachineConfigPool"}),
     ("resync-runs", {"type": events.REFERENCE_UPDATED, "kind": "ClusterVersion"}),
+    ("migrate", {"type": events.REFERENCE_UPDATED, "kind": "VirtualMachineInstance"}),
+    ("migrate", {"type": events.REFERENCE_UPDATED, "kind": "VirtualMachineInstanceMigration"}),
+    ("migrate", {"type": events.REFERENCE_DELETED, "kind": "VirtualMachineInstanceMigration"}),
+    ("protect", {"type": events.REFERENCE_ADDED, "kind": "VirtualMachineInstance"}),
+    ("protect", {"type": events.REFERENCE_UPDATED, "kind": "VirtualMachineInstance"}),
+    *(("protect", {"type": kind, "kind": "VirtualMachineInstanceMigration"}) for kind in REFERENCES),
+    *(("label-cpu", {"type": kind, "kind": "ConfigMap"}) for kind in REFERENCES),
+    *(("label-cpu", {"type": kind, "kind": "HyperConverged"}) for kind in REFERENCES),
+    ("label-cpu", {"type": events.LABELS_DUE}),
 )
 """Function and the attributes in its Trigger's filter, in the order of a maintenance, and of a run."""
 

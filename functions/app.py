@@ -16,6 +16,7 @@ from eventing.wire import BODY_LIMIT
 from functions import record
 from functions.certificates import renew_certificates as certificates
 from functions.certificates.settings import Settings
+from functions.cpu_labels import label_cpu
 from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint
 from functions.maintenance.subject import failed
 from functions.mutex import (
@@ -40,6 +41,8 @@ from functions.serving.function import Function
 from functions.serving.handler import handler
 from functions.serving.looks import Looks
 from functions.serving.tracing import Spans, wanted
+from functions.virtualization import migrate, protect
+from functions.virtualization.scene import slots
 from kube.door.eviction_pace import per_second
 from kube.door.sync_client import Cluster
 
@@ -102,6 +105,9 @@ FUNCTIONS = {
             fail=unanswered,
             looks=Looks(resync_runs.LOOKING),
         ),
+        Function("migrate", migrate.migrate, migrate.CONSUMES, migrate.EMITS, looks=Looks(migrate.LOOKING)),
+        Function("protect", protect.protect, protect.CONSUMES, protect.EMITS, looks=Looks(protect.LOOKING)),
+        Function("label-cpu", label_cpu.label_cpu, label_cpu.CONSUMES, label_cpu.EMITS, looks=Looks(label_cpu.LOOKING)),
         Function("record", record.record, record.CONSUMES, record.EMITS),
     )
 }
@@ -137,6 +143,7 @@ def chosen() -> list[Function]:
         wanted(os.environ)
         Settings.of(os.environ)
         patience(os.environ)
+        slots(os.environ)
     except ValueError as error:
         raise SystemExit(str(error)) from None
     return [FUNCTIONS[alone]] if alone else list(FUNCTIONS.values())

@@ -62,3 +62,13 @@ class LookingAtState:
     def merged(self, _event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The last answer. It cannot say that there is more to see: then it is looked again."""
         return None if more else looks[-1]
+
+
+class LookingForChanges(LookingAtState):
+    """Looks that answer with what each of them has changed: what one has said, the next one does not say again."""
+
+    def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
+        """All answers; the same one once."""
+        if more:
+            return super().merged(event, looks, more=more)
+        return list({reply.get_id(): reply for replies in looks for reply in replies}.values())

@@ -16,11 +16,12 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client import Gauge
 
+from functions.announcing import refusal
 from functions.failures import Retry
 from kube import installs
 from kube.door.access_reviews import whoami
 from kube.door.api import absent_ok
-from kube.door.api_errors import ApiError, Conflict, Denied, NotFound
+from kube.door.api_errors import Conflict, Denied, NotFound
 from kube.door.sync_client import Cluster
 from kube.installs import Account
 from kube.paths import LEASE_NAMESPACE, LEASES, Object
@@ -157,9 +158,5 @@ def _announce(own: Account, other: Account, cluster: Cluster) -> None:
     if not CLAIMS.is_to_be_said("Event"):
         return
     event: Object = installs.passive_event(own, other, datetime.now(timezone.utc))
-    try:
-        cluster.create(installs.EVENTS, event)
-    except Conflict:
-        pass
-    except ApiError as error:
+    if error := cluster.run(refusal(cluster.api, event)):
         log.warning("the Event %s could not be written: %s", installs.PASSIVE, error.message)

@@ -17,7 +17,7 @@ NORMAL, WARNING = "Normal", "Warning"
 
 def event_name(name: str, *identity: str) -> str:
     """Name of the Event about the object of this name that `identity` tells from its others: the same each time."""
-    digest = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
+    digest = hashlib.sha256("|".join(identity).encode(errors="backslashreplace")).hexdigest()[:16]
     return f"{name[:LONGEST_NAME].rstrip('-.')}.{digest}"
 
 

@@ -18,6 +18,14 @@ LISTED_APART = 3
 """Namespaces whose budgets are listed by themselves; of more, one list of all namespaces costs less."""
 LONGEST_NAMES = 600
 """Characters of the names of the budgets over one pod: there may be hundreds."""
+WAITS = "nodemaintenance.dev/waits-"
+"""Beginning of the annotations by which a budget says what the launcher pod under it waits for: of `reason` and
+`message`, and of the `node` that it leaves."""
+WAITS_FOR_KUBEVIRT = "WaitsForKubeVirt"
+LAUNCHER_REASONS = ("Migrating", "NotMigratable", "WaitsForSlot", "MigrationFailed", WAITS_FOR_KUBEVIRT)
+"""What the launcher pod of a virtual machine can wait for."""
+TARGET = "kubevirt.io/migrationJobUID"
+"""Label of the launcher pod that a virtual machine migrates to: the uid of the migration."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
 """The eviction subresource asks no budget about pods in these phases."""
 
@@ -96,9 +104,16 @@ def covers(budget: Budget, pod: Pod) -> bool:
     """Whether the budget speaks about the pod: same namespace, selector matches, and the pod's phase counts."""
     if budget["metadata"]["namespace"] != pod["metadata"]["namespace"]:
         return False
-    if (pod.get("status") or {}).get("phase") in UNCOUNTED_PHASES:
+    if (pod.get("status") or {}).get("phase") in UNCOUNTED_PHASES and not is_awaited(pod):
         return False
     return matches(budget["spec"].get("selector"), pod["metadata"].get("labels") or {})
+
+
+def is_awaited(pod: Pod) -> bool:
+    """Whether a virtual machine is about to migrate to this pod: the server asks no budget yet, and it stays all the
+    same, since without it the migration fails."""
+    labels = pod["metadata"].get("labels") or {}
+    return TARGET in labels and (pod.get("status") or {}).get("phase") == "Pending"
 
 
 def plan(leaving: Iterable[Pod], budgets: Iterable[Budget], options: DrainOptions = NODE_MAINTENANCE) -> Plan:
@@ -147,18 +162,29 @@ def goes_beside(budget: Budget, pod: Pod) -> bool:
     status, spec = budget.get("status") or {}, budget["spec"]
     healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
     beside = spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or 0 < needed <= healthy
-    return beside and not is_ready(pod)
+    return beside and not is_ready(pod) and not is_awaited(pod)
 
 
 def refused_by(budget: Budget, pod: Pod, going: int = 0) -> Blocked:
     """The pod waits for this budget, of whose healthy pods `going` are about to go."""
     status = budget.get("status") or {}
     name = budget["metadata"]["name"]
+    if is_awaited(pod):
+        return Blocked(identity(pod), "Migrating", "a virtual machine migrates to this pod, which starts", name)
     if not is_counted(budget):
         return Blocked(identity(pod), "DisruptionBudget", f"budget {name} is new and not yet counted", name)
+    if (wait := waits_for(budget)) is not None:
+        return Blocked(identity(pod), *wait, budget=name)
     healthy, needed = max(0, status.get("currentHealthy", 0) - going), status.get("desiredHealthy", 0)
     message = f"budget {name} needs {needed} healthy pods and has {healthy}"
     return Blocked(identity(pod), "DisruptionBudget", message, name, healthy, needed, allows_none(budget))
+
+
+def waits_for(budget: Budget) -> tuple[str, str] | None:
+    """Reason and message by which the budget of a launcher pod says what that waits for; None where it does not."""
+    told = budget["metadata"].get("annotations") or {}
+    reason, message = told.get(f"{WAITS}reason"), told.get(f"{WAITS}message")
+    return (reason, message) if reason in LAUNCHER_REASONS and message else None
 
 
 def is_counted(budget: Budget) -> bool:
@@ -183,6 +209,10 @@ def identity(pod: Pod) -> dict[str, str]:
 
 
 def _between(pod: Pod, budgets: list[Budget]) -> Blocked:
+    """None of them lets it go; what one says that it waits for is more than that."""
+    for budget in budgets:
+        if (wait := waits_for(budget)) is not None:
+            return Blocked(identity(pod), *wait, budget=budget["metadata"]["name"])
     names = shortened(", ".join(sorted(budget["metadata"]["name"] for budget in budgets)), LONGEST_NAMES)
     message = f"budgets {names} cover this pod, and an eviction can honour one only: delete or narrow one of them"
     return Blocked(identity(pod), "MultipleBudgets", message, names)

@@ -16,7 +16,6 @@ from kube.times import microtime
 
 CLAIM = "nodemaintenance-install"
 CLAIM_PATH = f"{LEASES}/{CLAIM}"
-EVENTS = f"/api/v1/namespaces/{LEASE_NAMESPACE}/events"
 PASSIVE = "InstallIsPassive"
 """Reason of the Event by which a second install says that it does not act."""
 PREFIX = "system:serviceaccount:"

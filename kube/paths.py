@@ -24,6 +24,11 @@ def segment(name: str) -> str:
     return quote(harmless, safe="")
 
 
+def events_path(namespace: str) -> str:
+    """Path of the Events in a namespace."""
+    return f"/api/v1/namespaces/{segment(namespace)}/events"
+
+
 def _selector_value(value: str) -> str:
     """A value for a field selector: nodeName is free text, and one with a comma must not spoil the whole request."""
     return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")

@@ -17,6 +17,8 @@ SERVICE_ACCOUNTS = (
     *("renew-certificates", "certificate-sources"),
     *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
     *("edit-pools", "run-job", "release-node", "await-version", "restore-pools", "resync-runs", "mutex-sources"),
+    *("migrate", "protect", "virtualization-sources"),
+    *("label-cpu", "cpu-label-sources"),
     *("functions", "sources", "podsource", "validate"),
 )
 ADMIN = "admin"

@@ -68,6 +68,7 @@ KNATIVE = Toolset(
 )
 SERVING = Toolset(("serving",), ("webhook",))
 RABBITMQ = Toolset(("rabbitmq",), ("apiserver_receive_adapter", "dispatcher", "ingress", "mtping"))
+KUBEVIRT = Toolset(("kubevirt",), ("virt-api", "virt-controller"))
 RENAMED = {"server": "etcd"}  # etcd's root package builds a program of its module's name
 QUIET_REPORT_SECONDS = 10
 

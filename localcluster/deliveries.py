@@ -15,7 +15,7 @@ from localcluster import build
 from localcluster.build import Toolset
 from localcluster.processes import Server
 from localcluster.trouble import LocalClusterError
-from localcluster.wings.choice import CERTIFICATES, DEFAULT, MUTEX, Wings
+from localcluster.wings.choice import DEFAULT, Wings
 
 if TYPE_CHECKING:
     from localcluster.cluster import LocalCluster
@@ -64,10 +64,9 @@ class Delivery:
         """Build what is not built yet, and fetch what these wings stand on."""
         for tools in (build.KUBERNETES, *self.tools):
             build.servers(tools)
-        if MUTEX in wings:
-            from localcluster.openshift import crds
+        from localcluster.wings import foreign
 
-            crds.files()
+        foreign.fetch(wings)
 
     def cluster(self, directory: Path, nodes: int) -> LocalCluster:
         """Give a cluster that this engine can work on."""
@@ -77,10 +76,9 @@ class Delivery:
 
     def open(self, cluster: LocalCluster, directory: Path, wings: Wings = DEFAULT) -> AbstractContextManager[Running]:
         """Install the product with these wings, before it what they stand on; gives it, not started."""
-        if MUTEX in wings:
-            from localcluster.openshift import crds
+        from localcluster.wings import foreign
 
-            crds.install(cluster)
+        foreign.install(cluster, wings)
         return self.install(cluster, directory, wings)
 
 
@@ -88,11 +86,8 @@ def _local() -> Delivery:
     def installed(cluster: LocalCluster, directory: Path, wings: Wings) -> Product:
         from localcluster import product
 
-        product.install(cluster, mutex=MUTEX in wings)
-        more = {CERTIFICATES: product.CERTIFICATES, MUTEX: product.MUTEX / "eventing.yaml"}
-        return product.Product(
-            cluster, directory, flow=(*product.FLOW, *(more[wing] for wing in more if wing in wings))
-        )
+        product.install(cluster, opted=wings)
+        return product.Product(cluster, directory, flow=product.flow(wings))
 
     return Delivery(installed)
 
@@ -111,7 +106,7 @@ def _rabbitmq() -> Delivery:
         from localcluster import product
         from localcluster.rabbitmq.product import RabbitProduct
 
-        product.install(cluster, v1alpha1=True, mutex=MUTEX in wings)
+        product.install(cluster, v1alpha1=True, opted=wings)
         return RabbitProduct(cluster, directory, wings)
 
     return Delivery(installed, (build.RABBITMQ,), check=server.check)

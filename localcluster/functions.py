@@ -22,7 +22,7 @@ SECONDS = 60
 
 def served(wings: Wings) -> tuple[str, ...]:
     """Give the functions of these wings, and what is nobody's."""
-    out = [f"functions.{wing}." for wing in KNOWN if wing not in wings]
+    out = [f"functions.{wing.replace('-', '_')}." for wing in KNOWN if wing not in wings]
     return tuple(name for name, each in FUNCTIONS.items() if not each.step.__module__.startswith(tuple(out)))
 
 

@@ -12,27 +12,36 @@ from localcluster.functionserver import Wiring, function_server
 from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.readiness import is_ready
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
+from localcluster.wings import choice
 
 INSTALLED = ROOT / "manifests" / "local"
 V1ALPHA1 = ROOT / "manifests" / "v1alpha1" / "crd.yaml"
 FLOW = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
-CERTIFICATES = ROOT / "manifests" / "components" / "certificates" / "eventing.yaml"
-"""What has certificates renewed."""
-MUTEX = ROOT / "manifests" / "components" / "mutex"
+COMPONENTS = ROOT / "manifests" / "components"
 MUTEX_KINDS = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
 
-def install(cluster: LocalCluster, *, v1alpha1: bool = False, mutex: bool = False) -> None:
-    """Apply the CRDs, on request the oldest and the mutex's too, namespaces and RBAC; wait until they are served."""
+def flow(wings: choice.Wings) -> tuple[Path, ...]:
+    """Give the manifests of what flows with these wings, by the names of their components."""
+    beside = [wing for wing in (choice.CERTIFICATES, *choice.FOREIGN) if wing in wings]
+    return (*FLOW, *(COMPONENTS / wing / "eventing.yaml" for wing in beside))
+
+
+def install(cluster: LocalCluster, *, v1alpha1: bool = False, opted: choice.Wings = ()) -> None:
+    """Apply the CRDs, on request the oldest too, namespaces and RBAC; wait until they are served.
+
+    Of the wings `opted` that are left out by default it applies the kinds, and lets the sources see what is theirs.
+    """
     cluster.kubectl("apply", "--server-side", "-k", INSTALLED)
     if v1alpha1:
         cluster.kubectl("apply", "--server-side", "-f", V1ALPHA1)
-    if mutex:
-        cluster.kubectl("apply", "--server-side", "-k", MUTEX / "local")
+    for wing in choice.FOREIGN:
+        if wing in opted:
+            cluster.kubectl("apply", "--server-side", "-k", COMPONENTS / wing / "local")
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
     for group in ("medik8s", "kubevirt"):  # established is not yet served; kubectl asks again until it is
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
-    for kind in MUTEX_KINDS if mutex else ():
+    for kind in MUTEX_KINDS if choice.MUTEX in opted else ():
         cluster.kubectl("get", kind, "-A")
 
 

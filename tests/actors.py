@@ -1,8 +1,9 @@
-"""`python -m tests.actors fake-cvo` or `fake-mco`: plays that part of OpenShift on the cluster of `$KUBECONFIG`.
+"""`python -m tests.actors fake-cvo`, `fake-mco` or `fake-virt`: plays that part on the cluster of `$KUBECONFIG`.
 
 fake-cvo makes the ClusterVersion, and has the control plane follow the version that somebody wants. fake-mco makes the
 pools of every OpenShift, registers each node as a worker with its version, as the document's node-feature-discovery
-does, and upgrades nodes. Both decide by what is on the cluster alone, so each may be killed and started again.
+does, and upgrades nodes. fake-virt starts, migrates and restarts virtual machines. All decide by what is on the cluster
+alone, so each may be killed and started again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from kube.mutex.pools import CLUSTER_VERSIONS, POOLS
 from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import NODES, node_path
 from kube.paths import Object
-from localcluster.openshift.actors import UNTOLD
+from localcluster.wings.actors import UNTOLD
+from tests.fake_virt import FakeVirt
 from tests.openshift import MASTER, FakeCvo, FakeMco, pool
 
 FIRST = "4.15.9"
@@ -26,12 +28,12 @@ FIRST = "4.15.9"
 CONTROL_PLANE_SECONDS = 2.0
 """How long the control plane takes for an upgrade."""
 LOOK_SECONDS = 0.5
-"""Between two looks of fake-mco at pools and nodes."""
+"""Between two looks of fake-mco at pools and nodes, and of fake-virt at machines."""
 
 
 def main() -> None:
     """Play the part that the command line names, until somebody ends it."""
-    parts = {"fake-cvo": play_cvo, "fake-mco": play_mco}
+    parts = {"fake-cvo": play_cvo, "fake-mco": play_mco, "fake-virt": play_virt}
     if len(sys.argv) != 2 or sys.argv[1] not in parts:
         raise SystemExit(f"error: name one of {', '.join(parts)}")
     parts[sys.argv[1]](Cluster())
@@ -75,6 +77,15 @@ def play_mco(admin: Cluster) -> None:
             newest = admin.get(f"{CLUSTER_VERSIONS}/version")["status"]["history"][0]["version"]
             labels = {WORKER: "", VERSION_LABEL: newest}
             admin.patch(node_path(node["metadata"]["name"]), {"metadata": {"labels": labels}})
+
+
+def play_virt(admin: Cluster) -> None:
+    """Look after virtual machines, and say what went wrong."""
+    with FakeVirt(admin, LOOK_SECONDS) as actor:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            while actor.trouble:
+                print(actor.trouble.pop(0), file=sys.stderr, flush=True)
 
 
 def changes(admin: Cluster, path: str, labels: str = "") -> Iterator[Object]:

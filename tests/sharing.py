@@ -23,6 +23,8 @@ GROUPS = (
     ("tests/e2e",),
     ("tests/eventing/journal/test_million.py",),
     tuple(f"tests/chain/test_{name}.py" for name in ("audit", "observability", "readme", "replay", "resting")),
+    ("tests/chain/mutex",),
+    ("tests/chain/virtualization", "tests/chain/cpu_labels"),
     ("tests/chain",),
     ("tests/functions/maintenance",),
     ("tests/console/web",),

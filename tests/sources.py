@@ -7,8 +7,15 @@ from pathlib import Path
 from functions.app import FUNCTIONS
 
 ROOT = Path(__file__).parents[1]
-OPT_IN = {name for name, function in FUNCTIONS.items() if ".mutex." in function.step.__module__}
-"""The steps of a wing that no overlay has."""
+
+
+def steps_of(wing: str) -> set[str]:
+    """The steps of a wing."""
+    return {name for name, function in FUNCTIONS.items() if f".{wing}." in function.step.__module__}
+
+
+OPT_IN = steps_of("mutex") | steps_of("virtualization") | steps_of("cpu_labels")
+"""The steps of the wings that a default install is without."""
 
 
 def source_of(step: str) -> Path:

@@ -15,22 +15,24 @@ import yaml
 from functions.app import FUNCTIONS
 from tests.sources import ROOT, mirror_of, rights_of, source_of
 
-WINGS = ("maintenance", "mutex", "virtualization", "certificates", "admission")
+WINGS = ("maintenance", "mutex", "virtualization", "certificates", "admission", "cpu_labels")
 """Systems of the field. A wing has a folder of its name in `functions` and, for its rules, in `kube`."""
+RULES = {wing: f"kube/{wing}" for wing in WINGS} | {"cpu_labels": "kube/cpu"}
+"""Wing → the folder of its rules. Those of CPUs are about more than labels."""
 EVENTING = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
-KUBE = ("kube", "kube/door", *(f"kube/{wing}" for wing in WINGS))
+KUBE = ("kube", "kube/door", *RULES.values())
 MAY_IMPORT = {
     "kube": ("kube",),
     "kube/door": ("kube", "kube/door"),
-    **{f"kube/{wing}": ("kube", f"kube/{wing}") for wing in WINGS},
+    **{folder: ("kube", folder) for folder in RULES.values()},
     "eventing": ("eventing",),
     **{folder: ("eventing", folder, *KUBE) for folder in EVENTING[1:]},
     "eventing/replay": ("eventing", "eventing/journal", "eventing/replay", *KUBE),
     "functions": ("functions", "eventing", "eventing/journal", "kube", "kube/door"),
     "functions/serving": ("functions", "functions/serving", "eventing", "eventing/journal", "kube", "kube/door"),
     **{
-        f"functions/{wing}": ("functions", f"functions/{wing}", "eventing", "kube", "kube/door", f"kube/{wing}")
-        for wing in WINGS
+        f"functions/{wing}": ("functions", f"functions/{wing}", "eventing", "kube", "kube/door", folder)
+        for wing, folder in RULES.items()
     },
     # Admission judges NodeMaintenances before they are there, by the rules that hold for them later.
     "kube/admission": ("kube", "kube/maintenance", "kube/admission"),
@@ -46,9 +48,14 @@ MAY_IMPORT = {
 }
 """Folder → folders whose modules its own may import."""
 EXCEPTIONS = {
-    **{f"kube/{wing}/lookup.py": ("kube/door",) for wing in WINGS},  # a wing's one module that asks the API server
+    # A wing's one module that asks the API server.
+    **{f"{folder}/lookup.py": ("kube/door",) for folder in RULES.values()},
     # A release asks who maintains the node, and so do the same rules by which a drain finds that.
     "kube/mutex/lookup.py": ("kube/door", "kube/maintenance"),
+    "kube/virtualization/lookup.py": (
+        "kube/door",
+        "kube/maintenance",
+    ),  # whose drain the launcher pods of a node concern
     "functions/admission/__main__.py": ("functions/serving",),  # the program that serves the webhook
     "functions/app.py": ("functions/serving", *(f"functions/{wing}" for wing in WINGS)),  # the list of all functions
     "console/commands/console.py": ("console/web",),  # the command that starts the pages
@@ -118,10 +125,10 @@ def test_only_one_door_leads_to_the_kubernetes_package() -> None:
 
 def test_rules_know_no_client() -> None:
     """Design, rooms: rules are pure; what speaks HTTP, or awaits, is no rule."""
-    rules = [path for path in MODULES if name_of(path.parent) in ("kube", *(f"kube/{wing}" for wing in WINGS))]
+    rules = [path for path in MODULES if name_of(path.parent) in ("kube", *RULES.values())]
     impure = {name_of(path) for path in rules if packages(path) & {"aiohttp", "requests", "asyncio", "threading"}}
 
-    assert impure <= {f"kube/{wing}/lookup.py" for wing in WINGS}
+    assert impure <= {f"{folder}/lookup.py" for folder in RULES.values()}
 
 
 def test_operations_know_neither_terminal_nor_page() -> None:

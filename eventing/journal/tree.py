@@ -42,6 +42,12 @@ class Branch:
         """The recorded attempts without replays."""
         return [attempt for attempt in self.entry.attempts if not attempt.replay]
 
+    @property
+    def failures(self) -> list[Attempt]:
+        """Those that failed and that no later one of the same function made up for."""
+        made_up = {made.function: made.at for made in self.attempts if not made.failed}
+        return [made for made in self.attempts if made.failed and not made_up.get(made.function, made.at) > made.at]
+
 
 @dataclass(frozen=True)
 class Tree:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from eventing.podsource.draining_node import DrainingNode, lets_go, room, selects
 from eventing.podsource.turns import Told, Turns
-from kube.budgets import Budget, budget_key
-from kube.pods import Pod
+from kube.budgets import Budget, budget_key, covers
+from kube.pods import Pod, is_terminating
 
 
 class Openings:
@@ -65,6 +65,15 @@ class Openings:
     def pod_changed(self, node: DrainingNode, pod: Pod) -> None:
         """A pod is there, or has changed."""
         self._changed.update((key, node.name) for key in self._over(pod))
+
+    def pod_freed(self, node: DrainingNode, before: Pod, pod: Pod) -> None:
+        """A pod has changed: tell it if budgets kept it before and none does now, since it has run to its end, or has
+        other labels."""
+        known = self._budgets.get(pod["metadata"]["namespace"], {})
+        kept_by = [key for key, budget in known.items() if covers(budget, before)]
+        freed = node.is_ours and not is_terminating(pod) and not any(covers(budget, pod) for budget in known.values())
+        for key in kept_by if freed else ():
+            self._turns.once(key, node.name)
 
     def pod_acted(self, node: DrainingNode, pod: Pod, now: float) -> None:
         """A pod turned terminating."""

@@ -156,6 +156,8 @@ class PodSource:
         before = node.put(pod)
         if is_terminating(pod) and before is not None and not is_terminating(before):
             self._openings.pod_acted(node, pod, self._clock())
+        if before is not None:
+            self._openings.pod_freed(node, before, pod)
         for state in (pod,) if before is None else (before, pod):  # its labels may be others now
             self._openings.pod_changed(node, state)
 

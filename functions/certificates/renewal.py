@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
+from functions.announcing import refusal
 from functions.certificates.metrics import FAILURES, RENEWALS
 from kube.certificates import announcements, holders, lookup, planning
 from kube.certificates.announcements import FAILED, NAMELESS, RENEWED, Notice
@@ -112,11 +113,7 @@ async def announce(api: Api, namespace: str, notices: Iterable[Notice], now: dat
     """Write an Event for each; one that is there is left as it is. A certificate is worth more than its announcement:
     an API error is logged, not raised."""
     for notice in notices:
-        try:
-            await api.create(announcements.events_path(namespace), announcements.event(namespace, notice, now))
-        except Conflict:
-            continue
-        except ApiError as error:
+        if error := await refusal(api, announcements.event(namespace, notice, now)):
             log.warning("the Event %s could not be written: %s", notice.reason, error.message)
 
 

@@ -17,6 +17,7 @@ from kube.maintenance.patience import parted
 from kube.nodes import Node, in_maintenance, is_labelled_for, labelled_for
 from kube.paths import Object
 from kube.pods import Pod, is_terminating
+from kube.times import moment, moment_or_none
 
 UNDER_WAY_SECONDS = 5.0
 """From step to step an event takes milliseconds, on a busy cluster seconds; until then it counts as under way."""
@@ -152,7 +153,7 @@ def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float) -> bo
     metadata, written = item["metadata"], (item.get("status") or {}).get("lastUpdate")
     at_work = bool(written) and not m.is_deleting(item)
     since = written if at_work else metadata.get("deletionTimestamp") or metadata.get("creationTimestamp")
-    began, window = m.moment_or_none(since), queue_seconds + (UNDER_WAY_SECONDS if at_work else 0)
+    began, window = moment_or_none(since), queue_seconds + (UNDER_WAY_SECONDS if at_work else 0)
     return began is not None and 0 <= (now - began).total_seconds() < window
 
 
@@ -171,4 +172,4 @@ def is_free(item: m.Maintenance, lease: leases.Lease | None, items: Iterable[Obj
 
 def is_ending(pod: Pod, now: datetime) -> bool:
     """Whether it is being deleted and has time left to end; `deletionTimestamp` is the end of that time."""
-    return is_terminating(pod) and now < m.moment(pod["metadata"]["deletionTimestamp"])
+    return is_terminating(pod) and now < moment(pod["metadata"]["deletionTimestamp"])

@@ -28,6 +28,7 @@ from kube.door.eviction_batch import evict_batch, orphans
 from kube.door.paging import Listed
 from kube.door.sync_client import Cluster
 from kube.evictions import Batch, summary
+from kube.launcher_requests import request, worded
 from kube.maintenance import drain_flags, patience
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.lookup import pods_on_node
@@ -68,7 +69,10 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data={"podsVersion": version})]
     now = datetime.now(timezone.utc)
     due, resting = patience.parted(drain_flags.going(pods, options), maintenance, now)
-    batch = cluster.run(evict_batch(cluster.api, plan(due, budgets, options)))
+    planned, is_tick = plan(due, budgets, options), event.get_type() == events.NODE_TAINTED
+    requested = request(planned, due, lambda item: is_tick or not patience.was_blocked(item, maintenance))
+    batch = cluster.run(evict_batch(cluster.api, planned))
+    batch.blocked = worded(batch.blocked, requested)
     more = _more(batch, maintenance)
     dated = patience.dated(batch.blocked, maintenance, now)
     batch.blocked = [*dated, *resting, *drain_flags.refused(pods, options)]

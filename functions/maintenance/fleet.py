@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from kube.maintenance import objects as m
 from kube.maintenance.blocked_pods import why_blocked
+from kube.times import moment, moment_or_none
 
 LONG = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 """Seconds; a drain takes as long as its pods and budgets let it."""
@@ -56,8 +57,8 @@ def written(before: m.Maintenance, status: Mapping[str, Any], now: datetime) -> 
 def _drained(before: m.Maintenance, phase: str, now: datetime) -> None:
     """A drain has ended: measured from when it was first known to be under way."""
     condition = m.condition(before, "Drained")
-    known = condition.get("status") == "False" and m.moment_or_none(condition.get("lastTransitionTime"))
-    began = known or m.moment(before["metadata"]["creationTimestamp"])
+    known = condition.get("status") == "False" and moment_or_none(condition.get("lastTransitionTime"))
+    began = known or moment(before["metadata"]["creationTimestamp"])
     DRAINS.labels(phase).observe(max(0.0, (now - began).total_seconds()))
 
 
@@ -65,7 +66,7 @@ def _unblocked(before: m.Maintenance, blocked: Iterable[Mapping[str, Any]], now:
     """Those that were blocked before and are not any more are observed."""
     waiting = {why_blocked(item) for item in blocked}
     for item in m.blocked_pods(before):
-        since = m.moment_or_none(item.get("since"))
+        since = moment_or_none(item.get("since"))
         if why_blocked(item) not in waiting and since:
             seconds = (now - since).total_seconds()
             BLOCKED.labels(item["reason"]).observe(max(0.0, seconds))
@@ -136,7 +137,7 @@ def _blocked(item: m.Maintenance) -> Iterator[tuple[Waiting, datetime]]:
         return
     for pod in m.blocked_pods(item):
         budget, since = f"{pod['namespace']}/{pod['budget']}" if pod.get("budget") else "", pod.get("since")
-        if began := m.moment_or_none(since):
+        if began := moment_or_none(since):
             yield (m.node_name(item), budget, pod["reason"]), began
 
 

@@ -9,8 +9,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing.wire import BadEvent
 from functions.data import data_of, is_text
-from kube.maintenance.objects import moment_or_none
 from kube.paths import Object
+from kube.times import moment_or_none
 
 REQUIRED = ("namespace", "name", "reason")
 MOST = 2**31

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functions.announcing import refusal
 from functions.mutex.subject import log_about, now
 from kube import announcements
-from kube.door.api_errors import ApiError, Conflict
 from kube.door.sync_client import Cluster
-from kube.paths import Object, segment
+from kube.paths import Object
 
 
 def announce(run: Object, reason: str, message: str, cluster: Cluster) -> None:
@@ -17,9 +17,5 @@ def announce(run: Object, reason: str, message: str, cluster: Cluster) -> None:
     name = announcements.event_name(metadata["name"], metadata["uid"], reason, message)
     space, kind = metadata["namespace"], announcements.WARNING
     event = announcements.event(name, space, involved, kind, reason, message, now())
-    try:
-        cluster.create(f"/api/v1/namespaces/{segment(space)}/events", event)
-    except Conflict:
-        return
-    except ApiError as error:
+    if error := cluster.run(refusal(cluster.api, event)):
         log_about(f"the Event {reason} could not be written: {error.message}", run)

@@ -19,7 +19,7 @@ from functions.mutex.subject import OF_STAGE, Ongoing, Replies, is_for, now, ong
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup, overdue, run_record
 from kube.mutex.objects import RUN, has_finalizer, is_deleting, references
-from kube.mutex.validation import CONFIG_VALIDATED, config_verdict
+from kube.mutex.validation import CONFIG_VALIDATED, config_verdict, rules_needed
 from kube.mutex.world import World
 from kube.paths import Object
 
@@ -58,7 +58,7 @@ def _concerns(event: BaseCloudEvent) -> bool:
 def _world(run: Object, cluster: Cluster) -> World:
     api = cluster.api
     rules, targets, pools, nodes = cluster.together(
-        lookup.named_rules(api, references(run, "mutexRules")),
+        lookup.named_rules(api, rules_needed(run)),
         lookup.named_targets(api, references(run, "mutexTargets")),
         lookup.pools(api),
         lookup.nodes(api),

@@ -57,7 +57,7 @@ def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return []  # it has changed since: the tick tells whom it concerns
     if rivals := claims.rivals(run, names, world.pools, runs):
         said = "; ".join(f"MachineConfigPool {pool} is claimed by {rival}" for pool, rival in rivals.items())
-        write_status(run, cluster, {"step": "Waiting"}, [Verdict(PAUSED, False, "NotPaused", f"waits: {said}")])
+        write_status(run, cluster, {"step": "Waiting"}, [Verdict(PAUSED, False, "NotPaused", said)])
         return []
     if not has_finalizer(run):
         run = cluster.patch(path(run), finalizers_patch(run, ours=True))

@@ -1,5 +1,7 @@
 """Detect an upgrade: the control plane is at the wanted version, and a worker is older (MUT-2, MUT-31, MUT-32).
 
+A run that pauses its pools early does not wait for the control plane here, but in `label-nodes` (C26).
+
 In: `run.validated`. Out: `upgrade.found`, or `run.ended` when none is left and pools are still claimed.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;
 clusterversions get.

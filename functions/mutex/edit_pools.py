@@ -17,6 +17,7 @@ from kube.door.sync_client import Cluster
 from kube.mutex.claims import selectors
 from kube.mutex.objects import Verdict
 from kube.mutex.pools import name_of, selector_patch
+from kube.mutex.run_record import Stage
 from kube.mutex.validation import named
 from kube.times import timestamp
 
@@ -29,8 +30,8 @@ UPDATED = "MCPUpdated"
 def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     """Write each selector that is another; so it does again when somebody applied a pool's own file amid the run."""
     found = read_ongoing(event, cluster)
-    if found is None or not found.record.get("labelledAt"):
-        return []
+    if found is None or not found.record.get("labelledAt") or found.stage is Stage.DONE:
+        return []  # of a run that is done it comes late: the pools are being given back
     wanted = selectors(found.record)
     gone = change_pools(found, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), event, cluster)
     change = {} if found.record.get("editedAt") else {"editedAt": timestamp(now())}

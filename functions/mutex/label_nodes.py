@@ -1,7 +1,8 @@
 """Label the nodes of a run, one label for each rule: with it a node is not upgraded (step 4, MUT-33, MUT-35, MUT-43).
 
-In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` when there was no time for all.
-Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, list, patch.
+In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` when there was no time for all; nothing while the control
+plane is still being upgraded, whose change comes as an event.
+Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, list, patch; clusterversions get.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.subject import Ongoing, Replies, now, read_ongoing, telling
+from functions.mutex.subject import Ongoing, Replies, now, read_ongoing, telling, write_status
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.deadline import has_time
 from kube.door.sync_client import Cluster
@@ -17,7 +18,8 @@ from kube.mutex import lookup
 from kube.mutex.node_labels import gate_patch, is_gated
 from kube.mutex.objects import Verdict
 from kube.mutex.run_record import Record, rules_of, unreleased
-from kube.mutex.validation import named
+from kube.mutex.validation import control_plane_verdict, is_early, named
+from kube.mutex.versions import wanted
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
@@ -37,7 +39,7 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     The nodes are read before the record: a node that is released after that has another version, and is left alone.
     """
     found = read_ongoing(event, cluster)
-    if found is None or not found.record.get("pausedAt"):
+    if found is None or not found.record.get("pausedAt") or _awaits_control_plane(found, cluster):
         return []
     names = ungated(found.record, cluster)
     dropped: list[str] = []
@@ -53,6 +55,15 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     change |= {} if found.record.get("labelledAt") else {"labelledAt": timestamp(now())}
     found = found.written(cluster, change, _verdict(found, dropped))
     return found.answer(events.NODES_LABELLED, "label-nodes", event)
+
+
+def _awaits_control_plane(found: Ongoing, cluster: Cluster) -> bool:
+    """Whether pools were paused early (C26) and the control plane is still being upgraded; the condition says so."""
+    if not is_early(found.run):
+        return False
+    verdict = control_plane_verdict(wanted(cluster.run(lookup.cluster_version(cluster.api))))
+    write_status(found.run, cluster, {}, [verdict])
+    return not verdict.holds
 
 
 def ungated(record: Record, cluster: Cluster) -> list[str]:

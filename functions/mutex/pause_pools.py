@@ -20,7 +20,7 @@ from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup
 from kube.mutex.objects import Verdict
 from kube.mutex.pools import name_of, pause_patch
-from kube.mutex.run_record import Record
+from kube.mutex.run_record import Record, Stage
 from kube.mutex.validation import named
 from kube.paths import Object
 from kube.times import timestamp
@@ -34,6 +34,8 @@ PAUSED = "TargetPoolsPaused"
 def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     """Pause each that is not; so it does again when somebody lets one go on amid the run."""
     found = read_ongoing(event, cluster)
+    if found is not None and found.stage is Stage.DONE:
+        return []  # it comes late: the pools are being given back
     if found is not None and not found.record.get("pausedAt"):
         found = _at_turn(found, cluster)
     if found is None:
@@ -64,7 +66,7 @@ def _at_turn(found: Ongoing, cluster: Cluster) -> Ongoing | None:
 
 def _wait(found: Ongoing, others: list[str], cluster: Cluster) -> None:
     """Say for whom, and leave the turn to them; the tick asks again."""
-    said = f"waits: {named(others)} under way, and one run upgrades nodes at a time"
+    said = f"{named(others)} under way, and one run upgrades nodes at a time"
     found.written(cluster, {"turnAt": None}, Verdict(PAUSED, False, "NotPaused", said))
 
 

@@ -14,7 +14,7 @@ from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import Denied
 from kube.door.sync_client import Cluster
 from kube.mutex.pools import claim_patch, claimed_by, pool_path
-from kube.mutex.run_record import uid_of
+from kube.mutex.run_record import Stage, uid_of
 from kube.paths import Object
 
 Patch = Callable[[Object], list[Object]]
@@ -25,7 +25,8 @@ def change_pools(
 ) -> list[str]:
     """Send each pool its patch, if any; the names of those that are gone.
 
-    After a pool without a claim was read, the run that the event names is read again: it may have ended since.
+    After a pool without a claim was read, the run that the event names is read again: it may have ended since, or be
+    about to give its pools back.
     Raises `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
     """
     uid = uid_of(found.record)
@@ -36,8 +37,12 @@ def change_pools(
             gone.append(name)
             continue
         owner = claimed_by(pool)
-        if owner != uid and (owner or read_ongoing(event, cluster) is None):
+        if owner != uid and (owner or not _holds_pools(read_ongoing(event, cluster))):
             raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
         if change := [*claim_patch(pool, uid), *patch(pool)]:
             cluster.patch(pool_path(name), change, JSON_PATCH)
     return gone
+
+
+def _holds_pools(found: Ongoing | None) -> bool:
+    return found is not None and found.stage is not Stage.DONE

@@ -11,6 +11,8 @@ clusterversions get; nodemaintenances list.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
@@ -18,8 +20,9 @@ from functions.mutex.subject import Ongoing, Replies, log_about, now, read_ongoi
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, maintainers, versions
-from kube.mutex.node_labels import is_released, release_patch
-from kube.mutex.objects import Verdict
+from kube.mutex.node_labels import is_released, release_patch, run_of
+from kube.mutex.objects import RUN_LABEL, Verdict
+from kube.mutex.pools import is_paused
 from kube.mutex.run_record import Stage
 from kube.nodes import node_path
 from kube.paths import Object
@@ -47,16 +50,26 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return found.answer(events.POOLS_CLAIMED, "release-node", event)
     if not claims.are_edited(found.record, pools):
         return found.answer(events.NODES_LABELLED, "release-node", event)
-    if said := _hindrance(found, node, versions.wanted(version).version, cluster):
+    if said := _no_canary(found, pools) or _hindrance(found, node, versions.wanted(version).version, cluster):
         found.written(cluster, {}, Verdict(UPGRADE, False, WAITING, f"{found.at(name)}, {name}: {said}"))
         return []
     return _release(found, node, event, cluster)
+
+
+def _no_canary(found: Ongoing, pools: Mapping[str, Object]) -> str:
+    """Why nobody would upgrade a node that is released now, "" for nothing: its condition may not say so yet."""
+    name = found.record["canary"]["name"]
+    if name not in pools:
+        return f"there is no MachineConfigPool {name}, the canary, any more"
+    return f"the MachineConfigPool {name}, the canary, is paused" if is_paused(pools[name]) else ""
 
 
 def _hindrance(found: Ongoing, node: Object, wanted: str, cluster: Cluster) -> str:
     """Why a node is not released now, "" for nothing."""
     if not wanted:
         return "the ClusterVersion wants no version any more"
+    if not is_released(node) and (other := run_of(node)) not in ("", found.record["id"]):
+        return f"its label {RUN_LABEL} names another run, {other}"
     return maintainers.hindrance(node, cluster.run(lookup.maintainer(cluster.api, node)), found.record["id"])
 
 

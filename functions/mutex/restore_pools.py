@@ -48,7 +48,8 @@ def restore_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if run is None or not _may_end(run, event, cluster):
         return []
     goes_on = run_record.is_active(run) and not is_deleting(run)
-    held = claims.to_restore(run, known.values())
+    runs = cluster.run(lookup.runs(cluster.api, None))  # after the pools: who claims one is among them, or is gone
+    held = claims.to_restore(run, known.values(), runs)
     held.sort(key=lambda pool: pools.name_of(pool) != canary_name(run))  # it comes first
     held = [_with_selector(pool, run, cluster) for pool in held]
     _unlabel(run, cluster)

@@ -27,7 +27,7 @@ from functions.mutex.subject import TYPES, log_about, now, patience
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup, overdue, run_record
 from kube.mutex.node_labels import run_of, strays
-from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN, TARGET, Item, collection, has_finalizer
+from kube.mutex.objects import API_VERSION, NAMESPACE, RUN, Item, has_finalizer
 from kube.mutex.overdue import Due
 from kube.mutex.world import World
 from kube.paths import Object
@@ -51,9 +51,7 @@ def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]
     if event.get_extension("kind") not in KINDS:
         return []
     api, is_tick = cluster.api, event.get_type() == events.TICK
-    runs, rules, targets = cluster.together(
-        lookup.runs(api), lookup.listed(api, collection(RULE)), lookup.listed(api, collection(TARGET))
-    )
+    runs, rules, targets = cluster.together(lookup.runs(api), lookup.rules(api), lookup.targets(api))
     labelled = cluster.run(lookup.labelled_nodes(api)) if is_tick else []
     found = _rules_due(rules, now()) if is_tick else []
     if runs or targets:

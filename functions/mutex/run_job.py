@@ -66,7 +66,7 @@ def _run(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster:
     if not entry.get("name"):
         _create(found, node, due, cluster)
         return []
-    job = cluster.run(lookup.job(cluster.api, found.rules[due.rule], entry["name"]))
+    job = cluster.run(lookup.job(cluster.api, entry["namespace"], entry["name"]))
     if job is not None and job["metadata"]["uid"] != entry["uid"]:
         job = None
     outcome = jobs.outcome(job)
@@ -95,8 +95,11 @@ def _create(found: Ongoing, node: Object, due: Due, cluster: Cluster) -> None:
     try:
         job = cluster.create(jobs.jobs_path(jobs.namespace_of(rule)), body)
         log_about(f"Job {name} of rule {due.rule} is created for node {found.node}", found.run)
-    except Conflict:
+    except Conflict as error:
         job = cluster.get(jobs.job_path(jobs.namespace_of(rule), name))
+        if not jobs.is_of(job, body):
+            said = f"a Job {name} that this run has not made is there: delete it, and retry"
+            raise Rejected(error.status, said) from None
     made = {field: job["metadata"][field] for field in ("namespace", "name", "uid")}
     known = {"attempt": attempt, **made, "createdAt": job["metadata"]["creationTimestamp"]}
     found.written(cluster, _job_change(found.node, due, known))

@@ -24,6 +24,7 @@ from kube.mutex.objects import (
     RUN,
     Verdict,
     condition,
+    has_finalizer,
     is_deleting,
     path,
     path_of,
@@ -236,8 +237,13 @@ def _tell(event: BaseCloudEvent, cluster: Cluster, verdict: Verdict) -> None:
     if not ("run" in data or data.get("kind") == RUN):
         return
     run = read(event, cluster, RUN)
-    if run is not None and not is_deleting(run):
+    if run is not None and (not is_deleting(run) or _hangs_untold(run, verdict)):
         write_status(run, cluster, {}, [verdict])
+
+
+def _hangs_untold(run: Object, verdict: Verdict) -> bool:
+    """Whether nobody said yet that a deletion does not come on. Once is enough: each write of it brings an event."""
+    return has_finalizer(run) and condition(run, verdict.kind).get("status") != "False"
 
 
 def log_about(message: str, run: Object, **more: object) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from kube import announcements
-from kube.paths import Object, segment
+from kube.paths import Object
 
 UNKNOWN, NAMELESS, FOREIGN, FAILED = (
     *("UnknownCertificateComponent", "CertificateWithoutNames", "CertificateOfCertManager", "CertificateNotRenewed"),
@@ -20,11 +20,6 @@ class Notice(NamedTuple):
     of: tuple[str, str]
     reason: str
     message: str
-
-
-def events_path(namespace: str) -> str:
-    """Path of the Events about Secrets of this namespace."""
-    return f"/api/v1/namespaces/{segment(namespace)}/events"
 
 
 def event(namespace: str, notice: Notice, now: datetime) -> Object:

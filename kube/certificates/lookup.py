@@ -12,9 +12,8 @@ from kube.certificates.holders import CERT_MANAGER, Held, name_of
 from kube.certificates.injection import CARRIERS, LARGE, asked_from, carrier_path
 from kube.certificates.state import State
 from kube.door.api import JSON, METADATA, Api, absent_ok
-from kube.door.api_errors import NotFound
 from kube.door.concurrent_requests import together
-from kube.door.paging import pages
+from kube.door.paging import listed, pages
 from kube.paths import Object
 
 
@@ -34,11 +33,7 @@ async def carriers(api: Api) -> list[Object]:
 
 async def _carriers(api: Api, kind: str, path: str) -> list[Object]:
     accept = METADATA if kind in LARGE else JSON
-    try:
-        items = (await pages(api, path, accept=accept)).items
-    except NotFound:
-        return []
-    asking = [{**item, "kind": kind} for item in items if asked_from(item)[1]]
+    asking = [{**item, "kind": kind} for item in await listed(api, path, accept=accept) if asked_from(item)[1]]
     if kind not in LARGE:
         return asking
     whole = await together(*(absent_ok(api.get(carrier_path(item))) for item in asking))

@@ -1,4 +1,4 @@
-"""Finds out which kinds the API server serves, and under which paths. Used by the sources."""
+"""Finds out which kinds the API server serves, and under which paths, for sources; and whether KubeVirt is there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from kube.door.api import Api
 from kube.door.api_errors import NotFound
+from kube.door.paging import listed
+from kube.paths import Object
+
+KUBEVIRTS = "/apis/kubevirt.io/v1/kubevirts"
+"""An object there says that KubeVirt itself is installed."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,17 @@ async def resource(api: Api, api_version: str, kind: str) -> Resource:
         if served["kind"] == kind and "/" not in served["name"]:
             return Resource(api_version, served["name"], served["namespaced"])
     raise NotFound(404, f"the server does not serve {kind} of {api_version}")
+
+
+async def kubevirts(api: Api) -> list[Object]:
+    """The objects that say that KubeVirt is installed, whose own controllers migrate, protect and label then (DRN-10):
+    none, or one."""
+    return await listed(api, KUBEVIRTS)
+
+
+async def has_kubevirt(api: Api) -> bool:
+    """Whether there is one."""
+    return bool(await kubevirts(api))
 
 
 def server(api: Api) -> str:

@@ -55,6 +55,16 @@ async def pages(
             return Listed(items, str(answer["metadata"]["resourceVersion"]))
 
 
+async def listed(
+    api: Api, path: str, *, labels: str = "", version: str | None = None, accept: str = JSON
+) -> list[Object]:
+    """All items of the list at `path`, as `pages` reads it; none where the kind is not served."""
+    try:
+        return (await pages(api, path, labels=labels, version=version, accept=accept)).items
+    except NotFound:
+        return []
+
+
 def _of_a_kind(answer: Object) -> Iterator[Object]:
     """The items with the kind that the items of a built-in list do not carry."""
     kind = {"apiVersion": answer["apiVersion"], "kind": str(answer["kind"]).removesuffix("List")}

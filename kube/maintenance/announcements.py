@@ -8,11 +8,11 @@ from typing import Any
 
 from kube.announcements import NORMAL, WARNING, event, event_name
 from kube.maintenance.objects import Maintenance, node_name
-from kube.paths import Object
+from kube.paths import Object, events_path
 
 NAMESPACE = "default"
 """Events of cluster-scoped objects live here."""
-EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+EVENTS = events_path(NAMESPACE)
 BEGIN, SUCCEED, FAIL, REMOVE = "BeginMaintenance", "SucceedMaintenance", "FailedMaintenance", "RemovedMaintenance"
 CORDON, UNCORDON = "CordonNode", "UncordonNode"
 """Words of our own: the kubelet's NodeNotSchedulable and NodeSchedulable may come ten seconds later (OSV-12a)."""

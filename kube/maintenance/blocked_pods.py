@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from kube.maintenance.objects import moment_or_none
 from kube.paths import Object
 from kube.pods import Pod, is_terminating, key, name_of
-from kube.times import timestamp
+from kube.times import moment_or_none, timestamp
 from kube.words import shortened
 
 LONGEST_MESSAGE = 1024

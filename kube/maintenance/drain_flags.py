@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 from kube.budgets import Blocked, identity
-from kube.maintenance.objects import Maintenance, blocked_pods, moment
+from kube.maintenance.objects import Maintenance, blocked_pods
 from kube.paths import Object
 from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, Sorted, is_daemon, is_terminating, key, sort, uid, warning
 from kube.selectors import matches, parsed
+from kube.times import moment
 
 FORCE, DELETE_EMPTYDIR_DATA, IGNORE_DAEMONSETS = "Force", "DeleteEmptyDirData", "IgnoreDaemonSets"
 POD_SELECTOR = "PodSelector"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from kube.maintenance.groups import GROUPS, Group
@@ -24,7 +22,6 @@ REQUESTER = "nodemaintenance.dev/requested-by"
 """Annotation with the user who asked, as the command line and the console know him. A claim, not a proof."""
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 """What the rules raise of an object in which something is not as any schema has it."""
-RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:[.,]\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 MOST_LEASE_ERRORS = 3
 """Of so many failed renewals in a row a maintenance thinks nothing; at one more it gives up (NMO-27a)."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
@@ -201,26 +198,6 @@ def condition(maintenance: Maintenance, kind: str) -> Object:
     """The condition of that type, {} when there is none."""
     conditions = (maintenance.get("status") or {}).get("conditions") or []
     return next((dict(item) for item in conditions if item.get("type") == kind), {})
-
-
-def moment(timestamp: str) -> datetime:
-    """The moment, to the second, that a time in RFC 3339 names. Raises `ValueError` for what is none.
-
-    Kubernetes writes `timestamp`'s form, but a status takes all others, too: other zones, parts of a second.
-    """
-    found = RFC_3339.fullmatch(timestamp)
-    if found is None:
-        raise ValueError(f"{timestamp[:40]!r} is no time in RFC 3339")
-    day, time, zone = found.groups()
-    return datetime.fromisoformat(f"{day}T{time}{'+00:00' if zone in 'Zz' else zone}").astimezone(timezone.utc)
-
-
-def moment_or_none(timestamp: object) -> datetime | None:
-    """The moment; None for what is no time, as a status may have it that another program wrote."""
-    try:
-        return moment(timestamp) if isinstance(timestamp, str) else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def blocked_pods(maintenance: Maintenance) -> list[Mapping[str, Any]]:

@@ -11,23 +11,21 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from kube.budgets import Blocked, identity
+from kube.budgets import LAUNCHER_REASONS, Blocked, identity
 from kube.maintenance.objects import (
     Maintenance,
     blocked_pods,
     condition,
     group,
     is_changed,
-    moment,
-    moment_or_none,
 )
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
 from kube.pods import Pod, controller, is_terminating, tolerates, tolerates_everything
-from kube.times import timestamp
+from kube.times import moment, moment_or_none, timestamp
 
 SHORTEST, LONGEST = timedelta(seconds=10), timedelta(seconds=60)
 """Five pods that return at once are evicted at most four times in the first minute, and once in each later one."""
-BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets")
+BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *LAUNCHER_REASONS)
 """Whoever waits for a budget is told when it opens; its pods are not sent before, and need no pause."""
 UNDECIDED = ("NoAnswer", "Changing", "Busy", "NoTime")
 """Nobody refused the eviction, and it was not done: with progress elsewhere it is tried again at once."""

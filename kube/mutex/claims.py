@@ -52,14 +52,18 @@ def claimed(uid: str, known: Iterable[Object]) -> list[Object]:
     return [pool for pool in known if pools.claimed_by(pool) == uid]
 
 
-def to_restore(run: Item, known: Iterable[Object]) -> list[Object]:
-    """The pools that a run has changed: those that it claims, and those of its record that nobody claims any more."""
+def to_restore(run: Item, known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
+    """The pools that a run has changed: those that it claims, and those of its record that nobody claims any more.
+
+    A run config that is gone claims nothing: somebody applied a file that had its claim.
+    """
+    there = {each["metadata"]["uid"] for each in runs}
     uid, record = run["metadata"]["uid"], record_of(run)
     names = {*record["pools"], record["canary"]["name"]} if is_active(run) else set()
     return [
         pool
         for pool in known
-        if (owner := pools.claimed_by(pool)) == uid or (not owner and pools.name_of(pool) in names)
+        if (owner := pools.claimed_by(pool)) == uid or (owner not in there and pools.name_of(pool) in names)
     ]
 
 

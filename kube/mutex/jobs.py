@@ -92,6 +92,14 @@ def job_of(rule: Item, kind: str, run_id: str, node: Mapping[str, Any], attempt:
     }
 
 
+def is_of(job: Item, body: Item) -> bool:
+    """Whether a Job that is there already is the one that was to be created: of the same run, rule and node."""
+    told, ours = job["metadata"], body["metadata"]
+    notes = told.get("annotations") or {}
+    same = all(notes.get(name) == value for name, value in ours["annotations"].items())
+    return same and (told.get("labels") or {}).get(RUN_LABEL) == ours["labels"][RUN_LABEL]
+
+
 def _containers(pod: Object) -> Iterator[Object]:
     for field in ("initContainers", "containers"):
         found = pod.get(field)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kube.door.api import Api, absent_ok
-from kube.door.api_errors import NotFound
 from kube.door.concurrent_requests import together
-from kube.door.paging import pages
+from kube.door.paging import listed, pages
 from kube.maintenance.lookup import of_holder
 from kube.maintenance.objects import requester
 from kube.mutex import jobs
@@ -24,12 +23,14 @@ CACHED = "0"
 """Version of a list that may be as old as the server's cache: what it misses comes as an event, or with the tick."""
 
 
-async def listed(api: Api, path: str, *, labels: str = "", version: str | None = CACHED) -> list[Object]:
-    """All objects at a path; none where the kind is not served."""
-    try:
-        return (await pages(api, path, labels=labels, version=version)).items
-    except NotFound:
-        return []
+async def rules(api: Api, version: str | None = CACHED) -> list[Object]:
+    """All rules."""
+    return await listed(api, collection(RULE), version=version)
+
+
+async def targets(api: Api, version: str | None = CACHED) -> list[Object]:
+    """All targets."""
+    return await listed(api, collection(TARGET), version=version)
 
 
 async def runs(api: Api, version: str | None = CACHED) -> list[Object]:
@@ -68,17 +69,17 @@ async def world(api: Api, under_way: Sequence[Object] = ()) -> World:
 
     With runs that are under way also the Jobs, and who maintains the nodes whose turn it is.
     """
-    rules, targets, found, known, version, running = await together(
-        listed(api, collection(RULE)),
-        listed(api, collection(TARGET)),
+    judged, aimed, found, known, version, running = await together(
+        rules(api),
+        targets(api),
         pools(api),
         nodes(api),
         cluster_version(api),
-        listed(api, "/apis/batch/v1/jobs", labels=RUN_LABEL) if under_way else _nothing(),
+        listed(api, "/apis/batch/v1/jobs", labels=RUN_LABEL, version=CACHED) if under_way else _nothing(),
     )
     by_name = _by(running) if under_way else None
     maintained = await _maintainers(api, {current(record_of(run)) for run in under_way}, known)
-    return World(_by(rules), _by(targets), found, known, version, by_name, maintained)
+    return World(_by(judged), _by(aimed), found, known, version, by_name, maintained)
 
 
 async def _nothing() -> list[Object]:
@@ -122,6 +123,6 @@ async def _named(api: Api, kind: str, wanted: Iterable[Reference]) -> dict[Refer
     return {name: item for name, item in zip(names, found, strict=True) if item is not None}
 
 
-async def job(api: Api, rule: Object, name: str) -> Object | None:
-    """A Job of a rule as it is now."""
-    return await absent_ok(api.get(jobs.job_path(jobs.namespace_of(rule), name)))
+async def job(api: Api, namespace: str, name: str) -> Object | None:
+    """A Job as it is now."""
+    return await absent_ok(api.get(jobs.job_path(namespace, name)))

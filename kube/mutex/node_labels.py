@@ -47,13 +47,17 @@ def gate_patch(node: Node, run_id: str, rules: Iterable[Reference]) -> list[Obje
 def release_patch(node: Node, run_id: str) -> list[Object]:
     """JSON patch that takes all labels of rules off, [] when there is none (MUT-43).
 
-    It is refused where the node is another run's by then: a write that comes late must release nobody.
+    It is refused where the node is another run's by then: a write that comes late must release nobody. Where somebody
+    took the run's own label off it is put back, for by it the node's upgrade is seen.
     """
     gates = [name for name in labels_of(node) if name.startswith(RULE_LABEL)]
-    if not gates or run_of(node) != run_id:
+    if not gates or run_of(node) not in ("", run_id):
         return []
-    test = {"op": "test", "path": _path(RUN_LABEL), "value": run_id}
-    return [test, *({"op": "remove", "path": _path(name)} for name in gates)]
+    first: list[Object] = [{"op": "test", "path": _path(RUN_LABEL), "value": run_id}]
+    if not run_of(node):
+        test = {"op": "test", "path": "/metadata/resourceVersion", "value": node["metadata"]["resourceVersion"]}
+        first = [test, {"op": "add", "path": _path(RUN_LABEL), "value": run_id}]
+    return [*first, *({"op": "remove", "path": _path(name)} for name in gates)]
 
 
 def clear_patch(node: Node, run_id: str) -> list[Object]:

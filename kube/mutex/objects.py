@@ -75,6 +75,11 @@ def canary_name(run: Item) -> str:
     return str(run["spec"]["canary"]["name"])
 
 
+def pauses_early(run: Item) -> bool:
+    """Whether its pools are to be paused while the control plane is still being upgraded (C26)."""
+    return bool(run["spec"].get("pauseEarly"))
+
+
 def rule_label(rule: Reference) -> str:
     """The label that keeps a node from its upgrade until the Jobs of this rule are done."""
     return f"{RULE_LABEL}{rule.name}.{rule.namespace}"

@@ -9,6 +9,7 @@ from enum import Enum
 from kube.mutex import claims, jobs, maintainers, node_labels, run_record, validation, versions
 from kube.mutex.jobs import Outcome
 from kube.mutex.objects import (
+    LONGEST_MESSAGE,
     Item,
     Reference,
     Verdict,
@@ -84,7 +85,7 @@ def _differs(item: Item, verdicts: list[Verdict]) -> bool:
     """Whether a condition says something else, or of another spec."""
     known = [condition(item, verdict.kind) for verdict in verdicts]
     return any(
-        (found.get("status"), found.get("message")) != (str(verdict.holds), verdict.message)
+        (found.get("status"), found.get("message")) != (str(verdict.holds), verdict.message[:LONGEST_MESSAGE])
         or found.get("observedGeneration") != item["metadata"].get("generation")
         for found, verdict in zip(known, verdicts, strict=True)
     )
@@ -135,6 +136,7 @@ def active_due(run: Item, world: World, now: datetime, patience: float) -> Due:
     if drifted := drift(run, world):
         return drifted
     waits = {
+        Stage.PAUSED: _is_early,
         Stage.JOBS: _job_runs,
         Stage.CLEANUP: _job_runs,
         Stage.CLEARED: _is_maintained,
@@ -148,19 +150,30 @@ def _cleanups(world: World) -> run_record.HasCleanup:
 
 
 def drift(run: Item, world: World) -> Due | None:
-    """What somebody undid behind the run's back: a pool that goes on, a label that is off, a selector."""
+    """What has changed behind the run's back: a pool that goes on, a label that is off, a selector, a version."""
     record = record_of(run)
     if not current(record):
         return None  # it is being given back
     is_whole = claims.are_paused(record, world.pools) and claims.is_held(run, world.pools)
     if record.get("pausedAt") and not is_whole:
         return Due.PAUSE
+    if validation.is_early(run) and _differs(run, [_control_plane(world)]):
+        return Due.LABEL
     gated = (world.nodes[name] for name in run_record.unreleased(record) if name in world.nodes)
     if record.get("labelledAt") and not all(
         node_labels.is_gated(node, record["id"], run_record.rules_of(record)) for node in gated
     ):
         return Due.LABEL
     return Due.EDIT if record.get("editedAt") and not claims.are_edited(record, world.pools) else None
+
+
+def _control_plane(world: World) -> Verdict:
+    return validation.control_plane_verdict(versions.wanted(world.cluster_version))
+
+
+def _is_early(run: Item, _world: World, _now: datetime, _patience: float) -> bool:
+    """Whether it waits for the control plane; that its condition says so was looked at before."""
+    return validation.is_early(run)
 
 
 def _job_runs(run: Item, world: World, _now: datetime, _patience: float) -> bool:
@@ -170,9 +183,9 @@ def _job_runs(run: Item, world: World, _now: datetime, _patience: float) -> bool
     due = next_job(record, name, _cleanups(world))
     if name not in world.nodes or due is None or due.rule not in world.rules or world.jobs is None:
         return False
-    known = str(job_entry(record, name, due).get("name") or "")
-    job = world.jobs.get(Reference(jobs.namespace_of(world.rules[due.rule]), known))
-    return bool(known) and jobs.outcome(job) is Outcome.RUNNING
+    entry = job_entry(record, name, due)
+    job = world.jobs.get(Reference(entry["namespace"], entry["name"])) if entry.get("name") else None
+    return job is not None and jobs.outcome(job) is Outcome.RUNNING
 
 
 def _is_maintained(run: Item, world: World, _now: datetime, _patience: float) -> bool:

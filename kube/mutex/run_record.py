@@ -120,8 +120,8 @@ def is_over(node: Mapping[str, Any]) -> bool:
 
 
 def current(record: Record) -> str:
-    """The node whose turn it is, "" when all are done."""
-    return next((name for name in record["order"] if not is_over(record["nodes"][name])), "")
+    """The node whose turn it is, "" when all are done; one of a spoiled record may be in the order alone."""
+    return next((name for name in record["order"] if not is_over(record["nodes"].get(name) or {})), "")
 
 
 def position(record: Record, name: str) -> str:
@@ -261,4 +261,5 @@ def at_work(run: Item, kind: str) -> set[str]:
     name = current(record)
     if kind != "Job" or not name:
         return {name} - {""}
-    return {str(job.get("name")) for job in (record["nodes"][name].get("jobs") or {}).values()}
+    known = record["nodes"].get(name) or {}
+    return {str(job.get("name")) for job in (known.get("jobs") or {}).values()}

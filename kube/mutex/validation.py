@@ -9,16 +9,20 @@ from kube.mutex import jobs, versions
 from kube.mutex.objects import (
     RULE_LABEL,
     Item,
+    Reference,
     Verdict,
     canary_name,
     condition,
     is_deleting,
     is_true,
+    pauses_early,
     reference,
     references,
     rule_label,
+    status,
 )
 from kube.mutex.pools import canary_problem, members_of_all
+from kube.mutex.run_record import is_active, record_of, rules_of
 from kube.mutex.world import World, pools_of
 from kube.paths import Object
 from kube.words import counted, shortened
@@ -26,6 +30,8 @@ from kube.words import counted, shortened
 VALID_CONFIG, NODES_GATHERED = "ValidConfig", "NodeListGathered"
 CONFIG_VALIDATED, CHECKED = "ConfigValidated", "UpgradeChecked"
 READY, AVAILABLE = "UpgradeReady", "UpgradeAvailable"
+LONGEST_REASON = 300
+"""Characters that the condition of a run has of each rule's or target's."""
 LONGEST_LABEL = 63
 """Bytes of a label's name behind the slash."""
 MOST_NAMED = 10
@@ -82,17 +88,27 @@ def run_problems(run: Item, world: World) -> list[str]:
     problems = [] if wanted else ["mutexRules: none is named, so nothing would gate the nodes: name one"]
     for field, known in (("mutexRules", world.rules), ("mutexTargets", world.targets)):
         problems += [_named_problem(field, each, known.get(each)) for each in references(run, field)]
+    kept = [each for each in rules_needed(run) if each not in references(run, "mutexRules")]
+    problems += [_named_problem("the rules of the run under way", each, world.rules.get(each)) for each in kept]
     name = canary_name(run)
     canary = world.pools.get(name)
     problems.append(canary_problem(name, canary, world.pool_names(run), world.nodes.values()))
     return [problem for problem in problems if problem]
 
 
+def rules_needed(run: Item) -> list[Reference]:
+    """The rules that must be there: those that it names, and those that its run under way began with."""
+    begun = rules_of(record_of(run)) if is_active(run) else []
+    return list(dict.fromkeys([*references(run, "mutexRules"), *begun]))
+
+
 def _named_problem(field: str, name: object, item: Object | None) -> str:
     if item is None or is_deleting(item):
         return f"{field}: there is no {name}"
     if not is_true(item, VALID_CONFIG):
-        return f"{field}: {name} is not valid, see its condition ValidConfig"
+        why = condition(item, VALID_CONFIG).get("message")
+        judged = f"is not valid: {shortened(str(why), LONGEST_REASON)}" if why else "is not judged yet"
+        return f"{field}: {name} {judged}"
     return ""
 
 
@@ -110,7 +126,10 @@ class Detection(NamedTuple):
 
 
 def detection(run: Item, world: World, done: str = "") -> Detection:
-    """Step 2 of the document (MUT-2, MUT-31, MUT-32); `done` is the version of the last run, which is finished."""
+    """Step 2 of the document (MUT-2, MUT-31, MUT-32); `done` is the version of the last run, which is finished.
+
+    A run that pauses its pools early (C26) begins before the control plane is upgraded, and then waits for it.
+    """
     wanted = versions.wanted(world.cluster_version)
     if not wanted.version:
         return _none(Verdict(CHECKED, False, "CheckFailed", wanted.hindrance), wanted.hindrance)
@@ -120,10 +139,10 @@ def detection(run: Item, world: World, done: str = "") -> Detection:
         said = f"no version such as 4.16.4 is in the label {label} of {named(nameless)}"
         return _none(Verdict(CHECKED, False, "CheckFailed", said), said)
     checked = Verdict(CHECKED, True, "CheckSucceeded", f"the cluster is wanted at {wanted.version}")
-    if wanted.hindrance:
+    if wanted.hindrance and not pauses_early(run):
         return _none(checked, wanted.hindrance)
     older = sorted(name for name, node in world.nodes.items() if _is_older(node, wanted.version))
-    ready = Verdict(READY, True, "UpgradeReady", f"the control plane is at {wanted.version}")
+    ready = control_plane_verdict(wanted)
     if not older or done == wanted.version:
         said = f"no worker is older than {wanted.version}" if not older else f"the run to {done} is finished"
         return Detection("", [checked, ready, Verdict(AVAILABLE, False, "UpgradeUnavailable", said)])
@@ -132,8 +151,25 @@ def detection(run: Item, world: World, done: str = "") -> Detection:
 
 
 def _none(checked: Verdict, said: str) -> Detection:
-    ready = Verdict(READY, False, "UpgradeNotReady", said)
-    return Detection("", [checked, ready, Verdict(AVAILABLE, False, "UpgradeUnavailable", said)])
+    return Detection("", [checked, _not_ready(said), Verdict(AVAILABLE, False, "UpgradeUnavailable", said)])
+
+
+def control_plane_verdict(wanted: versions.Wanted) -> Verdict:
+    """Whether the control plane has the wanted version, so that nodes may follow it (MUT-32)."""
+    if wanted.hindrance:
+        return _not_ready(wanted.hindrance)
+    return Verdict(READY, True, "UpgradeReady", f"the control plane is at {wanted.version}")
+
+
+def _not_ready(said: str) -> Verdict:
+    return Verdict(READY, False, "UpgradeNotReady", said)
+
+
+def is_early(run: Item) -> bool:
+    """Whether its pools were paused before the control plane was upgraded, and nobody has seen it so since (C26)."""
+    record = status(run).get("record") or {}
+    is_paused = bool(record.get("pausedAt")) and not record.get("labelledAt")
+    return is_paused and condition(run, READY).get("status") != "True"
 
 
 def _version(world: World, name: str) -> str:

@@ -16,8 +16,10 @@ from localcluster.access import NAMESPACE, write_secret
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install
 from localcluster.processes import await_ready
+from localcluster.trouble import LocalClusterError
 
-SECONDS = 60
+SECONDS, TIMES = 20, 4
+"""How long it is waited for all to follow a change of the flags, and how often that is made known."""
 FLAG, DISCOVERY = "authentication-oidc", "oidc-discovery-base-url"
 """Keys of the ConfigMap config-features."""
 ANYBODY_MAY_DISCOVER = {
@@ -46,14 +48,12 @@ MOUNTED = "oidc-token"
 def require(cluster: LocalCluster) -> None:
     """Have Knative ask for identities; return when all our objects have one, and their programs are told to say it."""
     install.apply(cluster, [ANYBODY_MAY_DISCOVER])
-    _set(cluster, {FLAG: "enabled", DISCOVERY: cluster.url})
-    await_ready("Knative with identities", lambda: _stands(cluster, asked=True), [], SECONDS)
+    _switch(cluster, {FLAG: "enabled", DISCOVERY: cluster.url}, asked=True)
 
 
 def waive(cluster: LocalCluster) -> None:
     """Have Knative ask nobody; return when it has taken back what it told our objects and their programs."""
-    _set(cluster, {FLAG: "disabled", DISCOVERY: None})
-    await_ready("Knative without identities", lambda: _stands(cluster, asked=False), [], SECONDS)
+    _switch(cluster, {FLAG: "disabled", DISCOVERY: None}, asked=False)
 
 
 def told(cluster: LocalCluster) -> dict[str, dict[str, str]]:
@@ -74,9 +74,25 @@ def mount(cluster: LocalCluster, directory: Path) -> None:
             write_secret(file, base64.b64decode(data["token"]).decode())
 
 
-def _set(cluster: LocalCluster, flags: dict[str, Any]) -> None:
+def _switch(cluster: LocalCluster, flags: dict[str, Any], *, asked: bool) -> None:
+    """Set flags; return when Knative has done all that follows. Where it leaves an object behind, it is told again.
+
+    Now and then a Trigger that is reconciled just then stays as it was, until the ConfigMap changes once more.
+    """
+    for attempt in range(TIMES):
+        _set(cluster, flags, attempt)
+        try:
+            await_ready("Knative's identities", lambda: _stands(cluster, asked=asked), [], SECONDS)
+            return
+        except LocalClusterError:
+            if attempt == TIMES - 1:
+                raise
+
+
+def _set(cluster: LocalCluster, flags: dict[str, Any], attempt: int) -> None:
     where = ("configmap", "config-features", "-n", install.EVENTING.namespace)
-    cluster.kubectl("patch", *where, "--type=merge", "-p", json.dumps({"data": flags}))
+    change = {"metadata": {"annotations": {"localcluster/attempt": str(attempt)}}, "data": flags}
+    cluster.kubectl("patch", *where, "--type=merge", "-p", json.dumps(change))
 
 
 def _stands(cluster: LocalCluster, *, asked: bool) -> bool:

@@ -60,6 +60,8 @@ PROGRAMS = (
     Program("initdb", "postgresql", frozenset({"test", "e2e"}), ("/usr/lib/postgresql/*/bin/{}",)),
     Program("promtool", "prometheus", frozenset({"test"})),
     Program("nginx", "nginx-light", frozenset({"e2e", "knative"}), SBIN),
+    Program("buildah", "buildah", frozenset({"e2e-real"})),
+    Program("debootstrap", "debootstrap", frozenset({"e2e-real"}), SBIN),
     Program("rabbitmq-server", "rabbitmq-server", frozenset({"e2e", "rabbitmq"}), RABBITMQ),
 )
 

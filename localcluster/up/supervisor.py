@@ -15,12 +15,12 @@ from pathlib import Path
 from localcluster import access, build, deliveries, processes
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
-from localcluster.openshift.actors import Actors
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.keeper import Keeper, Record
 from localcluster.up.wish import Wish
 from localcluster.web_console import Console
+from localcluster.wings.actors import Actors
 from localcluster.wings.choice import ADMISSION
 
 UPGRADE = "      an upgrade of the workers, node by node: docs/mutex.md, Try it\n"
@@ -55,7 +55,7 @@ def _run(directory: Path, wish: Wish) -> None:
             engine.open(cluster, directory / "product", wish.wings) as product,
             _console(cluster, directory / "product", product) as console,
             Webhook(cluster, directory / "product") if ADMISSION in wish.wings else nullcontext() as webhook,
-            Actors(cluster, directory / "product") if wish.actors else nullcontext() as actors,
+            Actors(cluster, directory / "product", wish.wings) if wish.actors else nullcontext() as actors,
         ):
             keeper.keep([*product.servers, console.server])
             keeper.keep([*([webhook.server] if webhook else []), *(actors.servers if actors else [])])

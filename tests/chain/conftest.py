@@ -9,9 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from localcluster import product as localproduct
-from localcluster.cluster import LocalCluster
-from localcluster.product import Product
+from tests.chain.at_work import at_work
 from tests.chain.scene import Resting, Scene
 
 
@@ -19,13 +17,10 @@ from tests.chain.scene import Resting, Scene
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Give a cluster with all three NodeMaintenance APIs and the product at work."""
     folder = tmp_path_factory.mktemp("chain")
-    with LocalCluster(folder / "servers", nodes=1) as cluster:
-        localproduct.install(cluster, v1alpha1=True)
-        with Product(cluster, folder / "product") as product:
-            scene = Scene(cluster, product)
-            yield scene
-            scene.admin.close()
-            product.kill()
+    with at_work(folder) as (cluster, product):
+        scene = Scene(cluster, product)
+        yield scene
+        scene.admin.close()
 
 
 @pytest.fixture(scope="package")

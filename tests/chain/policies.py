@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from kube.door.api_errors import Rejected
 from kube.paths import Object
 from localcluster.processes import await_ready
+from tests.chain.mutex.stage import Stage
 from tests.chain.scene import Scene
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -15,7 +16,7 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 @contextmanager
 def policy(
-    scene: Scene, name: str, rule: Object, expression: str, message: str, attempt: Callable[[], object]
+    scene: Scene | Stage, name: str, rule: Object, expression: str, message: str, attempt: Callable[[], object]
 ) -> Iterator[None]:
     """Have requests of `rule` for which `expression` is false refused with `message` while the block runs.
 
@@ -28,15 +29,18 @@ def policy(
     binding = {"policyName": name, "validationActions": ["Deny"]}
     scene.admin.create(f"{ADMISSION}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec})
     scene.admin.create(f"{ADMISSION}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
+    await_ready("the policy", lambda: is_refused(attempt), scene.product.servers)
+    try:
+        yield
+    finally:
+        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            scene.admin.run(scene.admin.api.request("DELETE", f"{ADMISSION}/{kind}/{name}"))
 
-    def in_force() -> bool:
-        try:
-            attempt()
-        except Rejected:
-            return True
-        return False
 
-    await_ready("the policy", in_force, scene.product.servers)
-    yield
-    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-        scene.admin.run(scene.admin.api.request("DELETE", f"{ADMISSION}/{kind}/{name}"))
+def is_refused(attempt: Callable[[], object]) -> bool:
+    """Whether the API server refuses that; it forgets a policy some time after its deletion."""
+    try:
+        attempt()
+    except Rejected:
+        return True
+    return False

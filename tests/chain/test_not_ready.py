@@ -10,6 +10,7 @@ from kube.paths import Object
 from localcluster.demo.flow import Flow
 from tests.chain.scene import Scene
 from tests.proofs import proves
+from tests.workload import audit
 
 NEVER = "1h"
 """How long the pods take to end: nobody is there to end them."""
@@ -22,6 +23,7 @@ def test_on_a_node_that_is_not_ready_a_maintenance_keeps_its_state_and_waits(sce
     """Pods marked Terminating stay in pendingPods, no power is touched, and it ends when the pods are gone."""
     node = scene.node()
     pods = scene.pods(node, 3, delete=NEVER)
+    seen = audit(scene.cluster)
     path = scene.maintain(node)
     scene.reaches(path, lambda item: len(scene.evictions(pods)) == 3 and state(item) == waiting_for(pods))
     assert " Ready,SchedulingDisabled " in scene.cluster.kubectl("get", "node", node).stdout
@@ -42,7 +44,7 @@ def test_on_a_node_that_is_not_ready_a_maintenance_keeps_its_state_and_waits(sce
 
     assert state(done) == ("Succeeded", 100, [])
     assert len(scene.evictions(pods)) == 3
-    assert {entry["objectRef"]["resource"] for entry in scene.our_writes()} <= WRITTEN
+    assert {entry["objectRef"]["resource"] for entry in seen.writes_by()} <= WRITTEN
     scene.delete(path)
     scene.gone(path)
 

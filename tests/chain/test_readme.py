@@ -146,7 +146,7 @@ def test_the_readmes_install_is_whole(folder: Path, scene: Scene) -> None:
 
     kinds = {document["kind"] for document in yaml.safe_load_all(rendered)}
     assert {"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Broker", "Trigger", "PingSource"} <= kinds
-    assert "image: registry.example/nodemaintenance:1\n" in rendered
+    assert "image: registry.example/nodemaintenance:v1\n" in rendered
     assert "image: nodemaintenance\n" not in rendered
     assert functest.startswith("make cluster-functest NODE=")
 

@@ -25,8 +25,11 @@ from kube.nodes import BEFORE, EXCLUDED, LABEL, NODES, node_path
 from kube.paths import Object
 from localcluster import access, product
 from localcluster.cluster import LocalCluster
+from localcluster.hyperconverged import crds as hyperconverged
+from localcluster.kubevirt import crds as kubevirt
 from localcluster.openshift import crds
 from localcluster.processes import await_ready
+from localcluster.wings import choice
 from tests.faults import Faults
 from tests.functions.hints import added
 from tests.workload import Audit, Workload
@@ -93,7 +96,9 @@ def unattended(folder: Path) -> Iterator[LocalCluster]:
     """A cluster with all kinds and accounts, where no function ever runs but those that a test calls."""
     with LocalCluster(folder, nodes=1) as running:
         crds.install(running)
-        product.install(running, v1alpha1=True, mutex=True)
+        kubevirt.install(running)
+        hyperconverged.install(running)
+        product.install(running, v1alpha1=True, opted=(choice.MUTEX,))
         # a kind that was installed a moment ago has no cache yet, and answers 503 to whoever is content with one
         cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
         await_ready("the kinds' caches", lambda: all(running.serves(path) for path in cached), running.servers)

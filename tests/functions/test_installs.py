@@ -16,7 +16,7 @@ from kube.door.api import absent_ok
 from kube.door.sync_client import Cluster
 from kube.installs import Account
 from kube.maintenance import objects as m
-from kube.paths import LEASE_NAMESPACE, LEASES, Object
+from kube.paths import LEASE_NAMESPACE, LEASES, Object, events_path
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, node_updated, said, tick, updated
 from tests.proofs import proves
@@ -91,7 +91,7 @@ def test_while_another_install_has_the_claim_nothing_is_written(
     assert set(answers.values()) == {None}
     assert {(verb, kind) for verb, kind, _ in written(seen.writes_by())} == {("create", "events")}
     (message,) = {record.message for record in caplog.records if "does not act" in record.message}
-    (event,) = admin.list(installs.EVENTS, fields=f"involvedObject.name={installs.CLAIM}")["items"]
+    (event,) = admin.list(events_path(LEASE_NAMESPACE), fields=f"involvedObject.name={installs.CLAIM}")["items"]
     assert event["message"] == message
     drop(admin)
     assert functions.answer("restore", heard["restore"]) is not None

@@ -10,6 +10,7 @@ from hypothesis import given
 
 from kube.budgets import (
     BUDGETS,
+    TARGET,
     Blocked,
     admitted,
     allows_none,
@@ -161,6 +162,21 @@ def test_an_empty_selector_covers_the_namespace() -> None:
     assert covers(everything, pod("a"))
     assert not covers(everything, pod("a", namespace="other"))
     assert not covers(nothing, db("a"))
+
+
+@pytest.mark.parametrize(("needed", "healthy"), [(2, 1), (1, 1), (0, 0)], ids=["ours", "KubeVirt's", "not yet counted"])
+@pytest.mark.parametrize("policy", ["", "AlwaysAllow"])
+def test_a_pod_that_a_machine_migrates_to_stays_while_it_starts(needed: int, healthy: int, policy: str) -> None:
+    """DRN-9: the server would ask no budget about it; once it runs it is a pod like any other."""
+    over = budget("launcher", needed=needed, healthy=healthy, policy=policy)
+    starting = pod("target", labels={**DB, TARGET: "uid"}, ready=False, phase="Pending")
+    found = plan([starting], [over])
+
+    assert (found.free, found.queues) == ([], {})
+    assert [(item.reason, item.budget) for item in found.blocked] == [("Migrating", "launcher")]
+    assert plan([starting], []).free == [starting]
+    assert plan([db("other", ready=False, phase="Pending")], [over]).blocked == []
+    assert plan([pod("target", labels={**DB, TARGET: "uid"})], [over]).blocked[0].reason == "DisruptionBudget"
 
 
 def test_what_travels_leaves_out_what_is_unknown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,24 @@ import pytest
 from kube.mutex.objects import NAMESPACE
 from kube.mutex.versions import VERSION_LABEL, WORKER
 from localcluster.functions import SERVED, served
-from localcluster.openshift.actors import NAMES
 from localcluster.up import folder
 from localcluster.up.wish import Wish, read
 from localcluster.wings import choice, overlay
+from localcluster.wings.actors import PARTS
 from tests.actors import next_state
 from tests.localcluster.commands import ROOT, kubectl, living, run, soon
-from tests.manifests.rendering import of_kind, rendered
+from tests.manifests.rendering import of_kind, pod_specs, rendered
 from tests.sources import OPT_IN
+from tests.virt_actor import BOOTED
 
 SAMPLES = ROOT / "config" / "samples"
 OVERLAYS = ROOT / "manifests" / "overlays"
 NEW = "4.16.4"
+ALL = {
+    "compact": ("node-maintenance", "functions"),
+    "hyperconverged": ("kubevirt-hyperconverged", "node-maintenance-operator"),
+}
+"""Overlay → where the process is that serves all functions."""
 
 
 @pytest.mark.parametrize(
@@ -31,7 +38,7 @@ NEW = "4.16.4"
         (
             ("--wings", "maintenance,pigeons,doves"),
             "WINGS=maintenance,pigeons,doves: doves, pigeons is not known; "
-            "allowed: maintenance, admission, certificates, mutex",
+            "allowed: maintenance, admission, certificates, mutex, virtualization, cpu-labels",
         ),
         (("--wings", "mutex"), "WINGS=mutex leaves out maintenance, on which all others stand: add it"),
         (("--wings", ""), "WINGS= leaves out maintenance, on which all others stand: add it"),
@@ -42,8 +49,8 @@ NEW = "4.16.4"
         ),
         (
             ("--actors", "on"),
-            "ACTORS=on plays OpenShift, for mutex, which WINGS=maintenance,admission,certificates leaves out: "
-            "add it to WINGS",
+            "ACTORS=on plays OpenShift, for mutex or KubeVirt, for virtualization, which "
+            "WINGS=maintenance,admission,certificates leaves out: add it to WINGS",
         ),
     ],
     ids=["unknown", "alone", "none", "half", "nobody to play for"],
@@ -100,15 +107,63 @@ def test_an_overlay_is_made_with_other_wings(tmp_path: Path, shipped: str) -> No
     assert of_kind(made, "ValidatingWebhookConfiguration") == []
 
 
+@pytest.mark.parametrize("shipped", ["plain", "rabbitmq", "knative"])
+def test_labels_of_cpus_have_a_process_and_an_account_of_their_own(tmp_path: Path, shipped: str) -> None:
+    """As every function has there."""
+    made = rendered(overlay.folder_of(OVERLAYS / shipped, (*choice.DEFAULT, choice.CPU_LABELS), tmp_path))
+
+    calling = [
+        item["spec"] for item in of_kind(made, "Trigger") if item["metadata"]["name"].startswith("label-cpu-on-")
+    ]
+    assert {(spec["subscriber"]["ref"]["name"], "deadLetterSink" in spec["delivery"]) for spec in calling} == {
+        ("label-cpu", False)
+    }
+    assert pod_specs(made)["label-cpu"]["spec"]["serviceAccountName"] == "label-cpu"
+
+
+@pytest.mark.parametrize("shipped", ["compact", "hyperconverged"])
+def test_one_process_for_all_serves_opt_in_wings_too(tmp_path: Path, shipped: str) -> None:
+    """Its Triggers call nothing that is not there, nor do their dead letters, all in its namespace."""
+    made = rendered(overlay.folder_of(OVERLAYS / shipped, choice.KNOWN, tmp_path))
+
+    triggers = {item["metadata"]["name"]: item["spec"] for item in of_kind(made, "Trigger")}
+    there = {place(item["metadata"]) for item in of_kind(made, "Service")}
+    dead = [spec["delivery"]["deadLetterSink"] for spec in triggers.values() if "deadLetterSink" in spec["delivery"]]
+    called = [spec["subscriber"] for spec in triggers.values()]
+    assert {place(sink["ref"]) for sink in (*called, *dead)} <= there
+    assert {f"{name}-on-tick" for name in ("label-cpu", "migrate", "protect", "resync-runs")} <= triggers.keys()
+    assert {place(triggers[f"{name}-on-tick"]["subscriber"]["ref"]) for name in ("migrate", "label-cpu")} == {
+        ALL[shipped]
+    }
+
+
+def test_beside_hyperconverged_machines_migrate_and_cpus_are_labelled() -> None:
+    """In that namespace, and under that account's rights, without being asked for."""
+    made = rendered(OVERLAYS / "hyperconverged")
+    named = {(item["kind"], item["metadata"]["name"]): item for item in made}
+    home = "kubevirt-hyperconverged"
+
+    assert {item["metadata"]["namespace"] for item in of_kind(made, "Trigger", "ApiServerSource")} == {home}
+    assert list(pod_specs(made)) == ["node-maintenance-operator", "podsource"]
+    for function in ("label-cpu", "migrate", "protect"):
+        bound = named["ClusterRoleBinding", f"nodemaintenance-{function}:{home}"]["subjects"]
+        assert {(each["name"], each["namespace"]) for each in bound} == {(function, home), ("functions", home)}
+
+
+def place(named: Mapping[str, Any]) -> tuple[str, str]:
+    """Namespace and name of what this is of, or refers to."""
+    return named["namespace"], named["name"]
+
+
 @pytest.mark.parametrize("shipped", ["plain", "knative"])
 def test_who_emits_several_events_is_bound_to_the_broker(tmp_path: Path, shipped: str) -> None:
-    """`resync-runs` tells many runs at once, and one answer takes one event."""
+    """`resync-runs` tells many runs at once, `protect` many nodes, and one answer takes one event."""
     made = rendered(overlay.folder_of(OVERLAYS / shipped, choice.KNOWN, tmp_path))
 
     bound = ("nodemaintenance.dev/binds", "broker")
     workloads = [item for item in of_kind(made, "Deployment", "Service") if "template" in item["spec"]]
     found = {item["metadata"]["name"] for item in workloads if bound in item["metadata"]["labels"].items()}
-    assert found == {"guard", "resync", "resync-runs"}
+    assert found == {"guard", "resync", "resync-runs", "protect"}
 
 
 @pytest.mark.parametrize(
@@ -139,11 +194,11 @@ def test_an_upgrade_can_be_tried_with_kubectl(directory: Path) -> None:
     assert up.returncode == 0, up.stdout + up.stderr
     groups, names = folder.groups(directory), {record.name for record in folder.records(directory)}
 
-    assert {*NAMES, "functions", "delivery"} <= names
+    assert {*PARTS[choice.MUTEX], "functions", "delivery"} <= names
     assert "validate" not in names
     assert versions(directory) == {"node-2": "4.15.9", "node-3": "4.15.9"}
     status = run(directory, "status").stdout
-    assert all(name in status for name in NAMES)
+    assert all(name in status for name in PARTS[choice.MUTEX])
     upgrade(directory)
     assert versions(directory) == {"node-2": NEW, "node-3": NEW}
     again = run(directory, "up")
@@ -151,6 +206,39 @@ def test_an_upgrade_can_be_tried_with_kubectl(directory: Path) -> None:
     assert "error: another cluster is up, with DELIVERY=local WINGS=maintenance,mutex ACTORS=on;" in again.stderr
     assert run(directory, "down").stdout == "down\n"
     assert soon(lambda: living(groups) == [])
+
+
+def test_a_drain_of_virtual_machines_can_be_tried_with_kubectl(directory: Path) -> None:
+    """KubeVirt's real CRDs, its actor, the sample: one machine moves without a break, the other one boots anew."""
+    up = run(directory, "up", "--nodes", "3", "--wings", "maintenance,virtualization", "--actors", "on")
+    assert up.returncode == 0, up.stdout + up.stderr
+    kubectl(directory, "apply", "-f", str(SAMPLES / "virtual_machines.yaml"))
+    assert soon(lambda: kubectl(directory, "get", "vmi", "-o", "name").count("/") == 2)
+    kubectl(directory, "wait", "vmi/live", "vmi/plain", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
+    before = machines(directory)
+
+    for node in sorted({node for node, _ in before.values()}):
+        maintenance = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "kind": "NodeMaintenance"}
+        body = {**maintenance, "metadata": {"name": node}, "spec": {"nodeName": node}}
+        (directory / "maintenance.json").write_text(json.dumps(body))
+        kubectl(directory, "create", "-f", str(directory / "maintenance.json"))
+        done = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+        kubectl(directory, "wait", f"nodemaintenances.nodemaintenance.medik8s.io/{node}", *done)
+    kubectl(directory, "wait", "vmi/live", "vmi/plain", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
+    after = machines(directory)
+
+    assert after["live"][1] == before["live"][1]
+    assert after["plain"][1] != before["plain"][1]
+    assert not {node for node, _ in before.values()} & {node for node, _ in after.values()}
+
+
+def machines(directory: Path) -> dict[str, tuple[str, str]]:
+    """Instance → its node, and when its guest booted."""
+    found: list[dict[str, Any]] = json.loads(kubectl(directory, "get", "vmi", "-o", "json"))["items"]
+    return {
+        item["metadata"]["name"]: (item["status"]["nodeName"], item["metadata"]["annotations"][BOOTED])
+        for item in found
+    }
 
 
 def upgrade(directory: Path) -> None:

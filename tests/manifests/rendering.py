@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from localcluster import build
+from tests.sources import steps_of
 
 Manifest = dict[str, Any]
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -26,7 +27,8 @@ WITH_CERTIFICATES = ("compact", "kafka", "knative", "mutex", "plain", "rabbitmq"
 """Those that renew certificates, in a process of its own each. Without are what func deploys, which is one Service, and
 what is made for a namespace and an account of somebody else."""
 WITH_MUTEX = "mutex"
-"""The one with the functions that are opt-in."""
+OPTED = {WITH_MUTEX: ("mutex",), "hyperconverged": ("virtualization", "cpu_labels")}
+"""Overlay → the opt-in wings that it has."""
 FOLDERS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALLS)]
 """What `kubectl apply -k` takes."""
 SPARING = "--openapi-patch=false"
@@ -95,3 +97,8 @@ def rabbitmq_crd() -> Path:
     """The CRD file of the RabbitMQ Broker's configuration."""
     ours, theirs, place = RABBITMQ
     return build.module_folder(ours, theirs) / place
+
+
+def opted_steps(name: str) -> set[str]:
+    """The steps of the opt-in wings that an overlay has."""
+    return {step for wing in OPTED.get(name, ()) for step in steps_of(wing)}

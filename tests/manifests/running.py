@@ -20,6 +20,8 @@ from tests.workload import pod_on
 
 OF_SERVING = ("containerConcurrency", "timeoutSeconds")
 """What the pod template of a Knative Service says to Serving, and no pod knows."""
+OF_WINGS = ("certificate-sources", "virtualization-sources", "cpu-label-sources")
+"""Accounts of the sources that are not run: one account sees what the local delivery watches here."""
 
 
 class Running(Startable):
@@ -59,7 +61,7 @@ def _is_shared(item: Manifest) -> bool:
     return (
         labels.get("app.kubernetes.io/component") != "admission"
         and labels.get("nodemaintenance.dev/function") != "renew-certificates"
-        and account != "certificate-sources"
+        and account not in OF_WINGS
     )
 
 

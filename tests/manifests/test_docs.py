@@ -9,15 +9,17 @@ import pytest
 import yaml
 
 from eventing import events
+from eventing.event_types import REFERENCES
 from functions.app import FUNCTIONS
 from tests.manifests import wiring
 from tests.manifests.rendering import INSTALLS, MANIFESTS, ROOT, Manifest, of_kind, overlay, rendered, text
 from tests.proofs import proves
-from tests.sources import OPT_IN
+from tests.sources import OPT_IN, steps_of
 
 INSTALL = (ROOT / "docs/install.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 MUTEX = (ROOT / "docs/mutex.md").read_text()
+CPU_LABELS = (ROOT / "docs/cpu-labels.md").read_text()
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
@@ -50,7 +52,7 @@ def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Pa
     objects = shown(tmp_path, 0)
 
     assert images(overlay("knative")) == {"nodemaintenance"}
-    assert images(objects) == {"registry.example/nodemaintenance:1"}
+    assert images(objects) == {"registry.example/nodemaintenance:v1"}
     assert len(objects) == len(overlay("knative"))
 
 
@@ -82,6 +84,11 @@ def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> No
         ("certificates/service", "compact", "certificates", "kafka"),
         ("mutex/service", "services", "mutex", "kafka"),
         ("mutex/deployment", "mutex", "plain", "rabbitmq"),
+        ("virtualization/service", "services", "virtualization", "kafka"),
+        ("virtualization/deployment", "virtualization", "plain", "rabbitmq"),
+        ("cpu-labels/service", "services", "cpu-labels", "kafka"),
+        ("cpu-labels/service", "compact", "cpu-labels", "kafka"),
+        ("cpu-labels/deployment", "cpu-labels", "plain", "rabbitmq"),
     ],
     ids="-".join,
 )
@@ -98,7 +105,8 @@ def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None
     assert broker["metadata"]["annotations"]
     served = [item for item in of_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
     alone = "certificates" in components  # its function has a process of its own in any case
-    more = len(OPT_IN) if "mutex" in components else 0
+    opted = ("mutex", "virtualization", "cpu-labels")
+    more = sum(len(steps_of(wing.replace("-", "_"))) for wing in opted if wing in components)
     assert ("serving.knative.dev" in text(tmp_path)) is ("plain" not in components)
     assert len(served) == (1 if "compact" in components else len(FUNCTIONS) - len(OPT_IN) - 1) + alone + more
     assert ("PersistentVolumeClaim" in text(tmp_path)) is ("journal" in components)
@@ -135,11 +143,26 @@ def test_the_table_of_events_is_the_triggers() -> None:
 
 def test_the_table_of_events_names_the_whole_vocabulary() -> None:
     """X-4: in the order of `eventing/events.py` or not, none is left out."""
-    listed = [row for page in (ARCHITECTURE, MUTEX) for row in rows(page, "What each event is")]
+    listed = [row for page in (ARCHITECTURE, MUTEX, CPU_LABELS) for row in rows(page, "What each event is")]
     told = {row[0].partition("`, of a ")[0].strip("`") for row in listed}
     heard = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
 
-    assert told == {short(kind) for kind in (*events.MEANINGS, *heard)}
+    assert told - {short(kind) for kind in REFERENCES} == {short(kind) for kind in (*events.MEANINGS, *heard)}
+
+
+@proves("X-4")
+def test_the_table_of_the_labels_of_cpus_is_the_triggers_of_their_component() -> None:
+    """Each event, the kind that it is about, and nobody else who is called."""
+    told = {(row[0], row[3]) for row in rows(CPU_LABELS, "What each event is")}
+    triggers = of_kind(
+        list(yaml.safe_load_all((MANIFESTS / "components/cpu-labels/eventing.yaml").read_text())), "Trigger"
+    )
+    wanted = [trigger["spec"]["filter"]["attributes"] for trigger in triggers]
+
+    assert told == {
+        (f"`{short(each['type'])}`" + (f", of a {each['kind']}" if "kind" in each else ""), "`label-cpu`")
+        for each in wanted
+    }
 
 
 def short(kind: str) -> str:

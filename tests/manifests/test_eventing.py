@@ -21,7 +21,8 @@ from tests.proofs import proves
 from tests.sources import OPT_IN
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-CHAIN = ("base/eventing", "components/certificates", "components/mutex")
+OPTED = ("components/mutex", "components/virtualization", "components/cpu-labels")
+CHAIN = ("base/eventing", "components/certificates", *OPTED)
 FUNCTIONS = {
     *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
     "renew-certificates",
@@ -29,6 +30,14 @@ FUNCTIONS = {
 }
 HEARD = set(KNOWN)
 RUN_HINTS = ("tick", "survey", "pool-updated", "cluster-version-updated")
+MOVING_HINTS = (
+    *("tick", "node-tainted", "virtual-machine-added", "virtual-machine-updated"),
+    *("migration-added", "migration-updated", "migration-deleted"),
+)
+CPU_HINTS = (
+    *("tick", "labels-due"),
+    *(f"{what}-{how}" for what in ("capabilities", "hyperconverged") for how in ("added", "updated", "deleted")),
+)
 CERTIFICATE_HINTS = ("tick", "secret-added", "secret-updated", "secret-deleted")
 
 
@@ -55,6 +64,9 @@ TRIGGERS = of_kind("Trigger")
 TICKED = (
     *("resync-on-tick", *(f"resync-runs-on-{hint}" for hint in RUN_HINTS)),
     *(f"renew-certificates-on-{hint}" for hint in CERTIFICATE_HINTS),
+    *(f"migrate-on-{hint}" for hint in MOVING_HINTS if not hint.endswith("-added")),
+    *(f"protect-on-{hint}" for hint in MOVING_HINTS),
+    *(f"label-cpu-on-{hint}" for hint in CPU_HINTS),
 )
 """Triggers that the next tick is as good for."""
 SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in of_kind(kind)]

@@ -12,7 +12,7 @@ from tests.manifests.rendering import ROOT, WITH_MUTEX, of_kind, overlay, pod_sp
 from tests.manifests.test_rights import own
 from tests.manifests.touches import OURS, Right
 from tests.proofs import proves
-from tests.sources import OPT_IN
+from tests.sources import OPT_IN, steps_of
 
 JOBS = "node-upgrade-mutex-operator"
 OWN = ("mutexrules", "mutextargets", "mutexrunconfigs")
@@ -27,7 +27,7 @@ MAY = {
 
 
 def together(cluster: LocalCluster, namespace: str) -> set[Right]:
-    return set[Right]().union(*(own(cluster, account, namespace) for account in OPT_IN))
+    return set[Right]().union(*(own(cluster, account, namespace) for account in steps_of("mutex")))
 
 
 @proves("MUT-1", "MUT-1a")
@@ -61,7 +61,7 @@ def test_jobs_are_created_where_an_administrator_lists_it_and_nowhere_else(
 @proves("MUT-1")
 def test_a_step_may_do_its_own_and_no_other(installed: LocalCluster) -> None:
     """Only one creates Jobs for real; who detects an upgrade changes no pool; who judges a rule changes no node."""
-    verbs = {name: {(each.resource, each.verb) for each in own(installed, name, JOBS)} for name in OPT_IN}
+    verbs = {name: {(each.resource, each.verb) for each in own(installed, name, JOBS)} for name in steps_of("mutex")}
     assert {name for name, may in verbs.items() if ("jobs", "create") in may} == {"run-job", "check-rule"}
     assert {name for name, may in verbs.items() if ("nodes", "patch") in may} == {
         *("label-nodes", "run-job", "release-node", "restore-pools")
@@ -77,8 +77,8 @@ def test_one_overlay_has_all_that_a_run_needs_and_says_nothing_else() -> None:
     made, plain = overlay(WITH_MUTEX), overlay("knative")
     kinds = {item["spec"]["names"]["kind"] for item in of_kind(made, "CustomResourceDefinition")}
     assert {"MutexRule", "MutexTarget", "MutexRunConfig", "NodeMaintenance"} <= kinds
-    assert pod_specs(made).keys() - pod_specs(plain).keys() == OPT_IN
-    assert pod_specs(made).keys() >= FUNCTIONS.keys()
+    assert pod_specs(made).keys() - pod_specs(plain).keys() == steps_of("mutex")
+    assert pod_specs(made).keys() >= FUNCTIONS.keys() - (OPT_IN - steps_of("mutex"))
 
 
 @proves("MUT-4a")

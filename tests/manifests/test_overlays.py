@@ -23,6 +23,7 @@ from tests.manifests.rendering import (
     Manifest,
     identity,
     of_kind,
+    opted_steps,
     overlay,
     pod_specs,
     rendered,
@@ -98,7 +99,7 @@ def test_each_function_runs_under_its_own_account(name: str) -> None:
     """Least privilege holds only if no two share an account."""
     pods = pod_specs(overlay(name))
 
-    served = FUNCTIONS.keys() - (set() if name == WITH_MUTEX else OPT_IN)
+    served = FUNCTIONS.keys() - (OPT_IN - opted_steps(name))
     assert set(pods) == {*served, *BESIDE}
     assert {maker: pod["spec"]["serviceAccountName"] for maker, pod in pods.items()} == {maker: maker for maker in pods}
     for function in served:
@@ -311,19 +312,12 @@ def test_rabbitmq_keeps_events_in_quorum_queues() -> None:
     assert config["spec"]["queueType"] == "quorum"
 
 
+LOOKING = ("resync", "resync-runs", "renew-certificates", "migrate", "protect", "label-cpu")
 POLICIES = {
-    "record-on-everything": (40, "linear", "PT1S", "PT10S"),
-    "resync-on-tick": (2, "exponential", "PT0.5S", "PT4S"),
-    **dict.fromkeys(
-        (f"resync-runs-on-{hint}" for hint in ("tick", "survey", "pool-updated", "cluster-version-updated")),
-        (2, "exponential", "PT0.5S", "PT4S"),
-    ),
-    **dict.fromkeys(
-        (f"renew-certificates-on-{hint}" for hint in ("tick", "secret-added", "secret-updated", "secret-deleted")),
-        (2, "exponential", "PT0.5S", "PT4S"),
-    ),
+    "record": (40, "linear", "PT1S", "PT10S"),
+    **dict.fromkeys(LOOKING, (2, "exponential", "PT0.5S", "PT4S")),
 }
-"""Those that differ; none of them has a dead letter sink."""
+"""Function → how hard is tried to reach it, where that differs; none of them has a dead letter sink."""
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -336,7 +330,7 @@ def test_every_trigger_says_how_hard_to_try(name: str) -> None:
     """
     for trigger in of_kind(overlay(name), "Trigger"):
         delivery = trigger["spec"]["delivery"]
-        name = trigger["metadata"]["name"]
+        name = trigger["metadata"]["labels"]["nodemaintenance.dev/function"]
         tried = (delivery["retry"], delivery["backoffPolicy"], delivery["backoffDelay"], delivery["timeout"])
         assert tried == POLICIES.get(name, (10, "exponential", "PT0.2S", "PT10S"))
         assert delivery.get("deadLetterSink", {}).get("uri") == (None if name in POLICIES else "/record")

@@ -14,6 +14,9 @@ from tests.manifests.rendering import MANIFESTS, Manifest, of_kind, rendered
 SOURCES = ("ApiServerSource", "PingSource", "ContainerSource", "SinkBinding")
 LABEL = "nodemaintenance.dev/function"
 OPTIONAL = "maintenances-v1alpha1"
+OPTED = ("mutex", "virtualization", "cpu-labels")
+SOURCE_OF = {"certificates": "certificates", "virtualization": "virtual-machines", "cpu-labels": "cpu-capabilities"}
+"""Component → a source that it brings."""
 
 
 def reference(item: Manifest) -> tuple[str, ...]:
@@ -61,11 +64,25 @@ def test_knative_s_own_schema_takes_it(knative: LocalCluster) -> None:
     assert done.stdout == "eventpolicy.eventing.knative.dev/senders created (server dry run)\n"
 
 
+@pytest.mark.parametrize("component", OPTED)
+def test_a_component_names_its_sources_and_all_that_answer_for_it(component: str) -> None:
+    """What it does not name the Broker refuses, in silence: each of its sources, and each Trigger of what answers."""
+    folder = MANIFESTS / "components" / component
+    shipped = list(yaml.safe_load_all((folder / "eventing.yaml").read_text()))
+    policy = yaml.safe_load((folder / "senders" / "policy.yaml").read_text())
+
+    named = [(sender["ref"]["kind"], sender["ref"]["name"]) for sender in policy["spec"]["from"]]
+    posting = [
+        item for item in shipped if item["kind"] != "Trigger" or FUNCTIONS[item["metadata"]["labels"][LABEL]].emits
+    ]
+    assert named == [(item["kind"], item["metadata"]["name"]) for item in posting]
+
+
 def _with_senders(folder: Path, name: str) -> Path:
-    """The overlay with what says who may post: of the source of certificates only where that is."""
-    sources = of_kind(rendered(MANIFESTS / "overlays" / name), "ApiServerSource")
-    has_certificates = any(item["metadata"]["name"] == "certificates" for item in sources)
-    components = ["senders", *(["certificates/senders"] if has_certificates else [])]
+    """The overlay with what says who may post: of the sources of a wing only where these are."""
+    found = of_kind(rendered(MANIFESTS / "overlays" / name), "ApiServerSource")
+    there_are = {item["metadata"]["name"] for item in found}
+    components = ["senders", *(f"{wing}/senders" for wing, source in SOURCE_OF.items() if source in there_are)]
     there = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
     file = {
         "resources": [f"{there}/overlays/{name}"],

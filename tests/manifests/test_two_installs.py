@@ -12,7 +12,7 @@ import requests
 from eventing.replay.again import post
 from kube import installs
 from kube.maintenance.groups import MEDIK8S
-from kube.paths import LEASES
+from kube.paths import LEASE_NAMESPACE, LEASES, events_path
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
 from tests.functions.hints import tick
@@ -81,9 +81,9 @@ def test_of_two_installs_one_acts_until_it_is_gone(shared: LocalCluster, tmp_pat
         seen = audit(shared)
         asked(second)
         maintain(shared, "drained-by-first")
-        about = f"involvedObject.name={installs.CLAIM}"
-        await_ready("the Event", lambda: shared.door().list(installs.EVENTS, fields=about)["items"], [], SECONDS)
-        (said,) = shared.door().list(installs.EVENTS, fields=about)["items"]
+        where, about = events_path(LEASE_NAMESPACE), f"involvedObject.name={installs.CLAIM}"
+        await_ready("the Event", lambda: shared.door().list(where, fields=about)["items"], [], SECONDS)
+        (said,) = shared.door().list(where, fields=about)["items"]
         metrics = {run: requests.get(f"{run.functions_url}/metrics", timeout=SECONDS).text for run in (first, second)}
         log = (tmp_path / SECOND / "functions.log").read_text()
 

@@ -11,7 +11,7 @@ from eventing.local import manifests, triggers
 from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
 from tests.manifests import wiring
-from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, WITH_MUTEX, text
+from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, opted_steps, text
 from tests.sources import OPT_IN
 
 CONSUMES = {name: function.consumes for name, function in FUNCTIONS.items()}
@@ -43,8 +43,7 @@ def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: P
     """The other way round: what a function is written for reaches it."""
     found = triggers.read(read(folder, tmp_path), "http://functions")
     certificates = {"renew-certificates": CONSUMES["renew-certificates"]} if folder.name in WITH_CERTIFICATES else {}
-    mutex = {name: CONSUMES[name] for name in OPT_IN} if folder.name == WITH_MUTEX else {}
-    consumes = ALWAYS | certificates | mutex
+    consumes = ALWAYS | certificates | {name: CONSUMES[name] for name in opted_steps(folder.name)}
     known = {*SAID, *(kind for kinds in wiring.EMITTED_BY_SOURCES.values() for kind in kinds)}
     brought = {
         (each.url.rpartition("/")[2], kind) for each in found.values() for kind in wiring.brings(each.attributes, known)
@@ -56,12 +55,16 @@ def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: P
 def test_who_listens_is_known_without_manifests(tmp_path: Path) -> None:
     """What is missing from a recording is told by the same filters; `record` takes everything.
 
-    An install without the mutex has ticks, too, which nobody of it is told of then.
+    An install without the opt-in wings has ticks, and taints nodes, too, which nobody of them is told of then.
     """
-    mutex = manifests.read([MANIFESTS / "components" / "mutex" / "eventing.yaml"])
-    found = triggers.read([*read(MANIFESTS / "base", tmp_path), *mutex], "http://functions").values()
+    opted = ("mutex", "virtualization", "cpu-labels")
+    wings = manifests.read([MANIFESTS / "components" / wing / "eventing.yaml" for wing in opted])
+    found = triggers.read([*read(MANIFESTS / "base", tmp_path), *wings], "http://functions").values()
     told = {(each.url.rpartition("/")[2], frozenset(each.attributes.items())) for each in found}
-    elsewhere = {("record", frozenset()), ("resync-runs", frozenset({("type", events.TICK)}))}
+    looking = ("resync-runs", "migrate", "protect", "label-cpu")
+    ticking = {(name, frozenset({("type", events.TICK)})) for name in looking}
+    tainted = {(name, frozenset({("type", events.NODE_TAINTED)})) for name in ("migrate", "protect")}
+    elsewhere = {("record", frozenset()), *ticking, *tainted}
 
     assert {(name, frozenset(wanted.items())) for name, wanted in SUBSCRIPTIONS} == told - elsewhere
     assert elsewhere < told
@@ -82,4 +85,4 @@ def test_the_local_delivery_reads_every_overlay_as_the_same_chain(name: str, tmp
     assert {key: value for key, value in read_as[1].items() if key not in more} == read_as[0]
     beside = {key for key in more if key.startswith("renew-certificates-on-")}
     assert bool(beside) == (name in WITH_CERTIFICATES)
-    assert {read_as[1][key][1].rpartition("/")[2] for key in more - beside} == (OPT_IN if name == WITH_MUTEX else set())
+    assert {read_as[1][key][1].rpartition("/")[2] for key in more - beside} == opted_steps(name)

@@ -37,6 +37,9 @@ GROUPS_OF = {
     "machineconfigpools": ("machineconfiguration.openshift.io",),
     "clusterversions": ("config.openshift.io",),
     "jobs": ("batch",),
+    **dict.fromkeys(("virtualmachines", "virtualmachineinstances"), ("kubevirt.io",)),
+    **dict.fromkeys(("virtualmachineinstancemigrations", "kubevirts"), ("kubevirt.io",)),
+    "hyperconvergeds": ("hco.kubevirt.io",),
 }
 """Resource → API groups; the core group if not named."""
 DOCUMENTED = {

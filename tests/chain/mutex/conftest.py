@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from localcluster import product as localproduct
-from localcluster.cluster import LocalCluster
-from localcluster.openshift import crds
-from localcluster.product import FLOW, MUTEX, Product
+from localcluster.wings.choice import MUTEX
+from tests.chain.at_work import at_work
 from tests.chain.mutex.stage import OLD, Stage
 from tests.openshift import FakeMco
 
@@ -18,15 +16,11 @@ from tests.openshift import FakeMco
 def upgrading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Give a cluster with OpenShift's kinds, the upgrade mutex at work, and the old version."""
     folder = tmp_path_factory.mktemp("mutex")
-    with LocalCluster(folder / "servers", nodes=1) as cluster:
-        crds.install(cluster)
-        localproduct.install(cluster, v1alpha1=True, mutex=True)
-        with Product(cluster, folder / "product", flow=(*FLOW, MUTEX / "eventing.yaml")) as product:
-            stage = Stage(cluster, product)
-            stage.cvo.install(OLD)
-            yield stage
-            stage.admin.close()
-            product.kill()
+    with at_work(folder, MUTEX) as (cluster, product):
+        stage = Stage(cluster, product)
+        stage.cvo.install(OLD)
+        yield stage
+        stage.admin.close()
 
 
 @pytest.fixture

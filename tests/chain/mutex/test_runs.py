@@ -127,6 +127,51 @@ def test_a_failing_job_stops_everything_and_a_retry_resumes_there(stage: Stage, 
     assert mco.upgraded == names
 
 
+def pausing_early(stage: Stage) -> tuple[list[str], str, dict[str, Object]]:
+    """Have a run with paused pools wait for the control plane; its nodes, its path, and the pools before it."""
+    names = stage.workers("blue", 2)
+    stage.canary()
+    stage.target("all", stage.pool("blue", "blue"))
+    stage.rule("only")
+    run = stage.run("example", ["only"], ["all"])
+    stage.admin.patch(run, {"spec": {"pauseEarly": True}})
+    stage.reaches(run, "Waiting")
+    before = stage.selectors()
+    stage.cvo.want(NEW, "Partial")
+    stage.reaches(run, "LabellingNodes")
+    return names, run, before
+
+
+@proves("C26", "MUT-32")
+def test_pools_that_are_paused_early_wait_for_the_control_plane(stage: Stage, mco: FakeMco) -> None:
+    """No node carries a label and no Job is there until it is upgraded; that alone, without a tick, lets it go on."""
+    names, run, before = pausing_early(stage)
+    stage.settle()
+    assert stage.pool_now("blue")["spec"]["paused"] is True
+    assert stage.labelled() == set()
+    assert stage.created() == []
+
+    stage.cvo.want(NEW)
+    stage.reaches(run, "Finished")
+
+    assert mco.upgraded == names
+    assert stage.selectors() == before
+
+
+@proves("C26", "MUT-51")
+def test_an_upgrade_that_is_called_off_gives_the_pools_back_with_its_run(stage: Stage) -> None:
+    """The version is wanted no more while pools are paused: the run says so, and ends by deletion alone."""
+    _names, run, before = pausing_early(stage)
+    stage.cvo.want("", "Partial", OLD)
+    told = "the ClusterVersion has no spec.desiredUpdate.version"
+    stage.until(run, lambda item: condition(item, "UpgradeReady").get("message") == told)
+    stage.delete(run)
+    stage.until(run, lambda item: item is None)
+
+    assert stage.selectors() == before
+    assert [claim for claim in stage.claims() if claim] == []
+
+
 @proves("MUT-50", "X-2")
 def test_a_finished_run_rests_and_a_new_version_begins_another(stage: Stage, mco: FakeMco) -> None:
     """Two ticks write nothing; another version is another run, with Jobs of its own."""
@@ -138,7 +183,7 @@ def test_a_finished_run_rests_and_a_new_version_begins_another(stage: Stage, mco
     stage.reaches(run, "Waiting")
     stage.cvo.want(NEW)
     stage.reaches(run, "Finished")
-    stage.settle()
+    stage.tick()  # what is still on its way comes to rest
     version = stage.admin.get(run)["metadata"]["resourceVersion"]
     audit = stage.audit()
     for _ in range(2):
@@ -205,7 +250,7 @@ def test_two_runs_over_one_pool_run_one_after_the_other(stage: Stage, mco: FakeM
         stage.reaches(runs[0], "RunningJobs")
         runs.append(stage.run("two", ["only"], ["all"], canary="other"))
         waiting = stage.until(
-            runs[1], lambda item: "waits" in condition(item or {}, "TargetPoolsPaused").get("message", "")
+            runs[1], lambda item: "/one" in condition(item or {}, "TargetPoolsPaused").get("message", "")
         )
         stage.reaches(runs[0], "Finished")
         stage.until(runs[1], lambda item: condition(item, "UpgradeAvailable").get("status") == "False")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kube.mutex.node_labels import is_released
-from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, path_of
+from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, is_true, path_of
 from kube.mutex.versions import version_of
 from kube.nodes import node_path
-from tests.chain.mutex.stage import NEW, OLD, Stage, told
+from localcluster.processes import await_ready
+from tests.chain.mutex.stage import NEW, OLD, Stage, job_spec, told
+from tests.chain.policies import is_refused, policy
 from tests.openshift import FakeMco
 from tests.proofs import proves
 
@@ -122,6 +124,32 @@ def test_a_job_that_vanished_stops_the_run(stage: Stage) -> None:
     stage.end_job(names[0], "only")
     stage.reaches(run, "UpgradingNode")
     assert [told(each) for each in stage.created()] == [(names[0], "only")]
+
+
+@proves("MUT-47", "MUT-48")
+def test_a_job_that_is_refused_only_when_it_is_created_stops_the_run(stage: Stage) -> None:
+    """The dry run of its rule passes; the policy's words are in the condition, and a retry without it goes on."""
+    run, names = begin(stage)
+    elsewhere = "/apis/batch/v1/namespaces/default/jobs"
+
+    def attempt() -> None:
+        job = stage.admin.create(elsewhere, {"metadata": {"name": "attempt"}, "spec": job_spec("1h")})
+        stage.admin.delete(f"{elsewhere}/attempt", uid=job["metadata"]["uid"])
+
+    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"]}
+    with policy(stage, "no-jobs", rule, "request.dryRun", "Jobs are closed today", attempt):
+        stage.admin.patch(path_of(RULE, NAMESPACE, "only"), {"spec": {"jobSpec": job_spec("2h")}})
+        stage.cvo.want(NEW)
+        stopped = stage.reaches(run, "Failed")
+        assert is_true(stage.admin.get(path_of(RULE, NAMESPACE, "only")), "ValidConfig")
+        assert "Jobs are closed today" in condition(stopped, "JobRun")["message"]
+        stage.tick()
+        assert stage.created() == []
+        assert stage.labelled() == set(names)
+    await_ready("no policy", lambda: not is_refused(attempt), stage.product.servers)
+    stage.admin.patch(run, {"metadata": {"annotations": {"nodemaintenance.dev/retry": "1"}}})
+    stage.end_job(names[0], "only")
+    stage.reaches(run, "UpgradingNode")
 
 
 @proves("MUT-46")

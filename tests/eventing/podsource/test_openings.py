@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
 from eventing.podsource.draining_node import DrainingNode
 from eventing.podsource.openings import Openings
 from kube.paths import Object
@@ -123,6 +125,29 @@ def test_a_pod_whose_labels_change_waits_for_another_budget() -> None:
     assert desk.told(1.0) == ["ns/web"]
     desk.openings.put(desk.budget("db", allowed=1))
     assert desk.told(1.1) == []
+
+
+@pytest.mark.parametrize("now", [db(phase="Succeeded", ready=False), pod("one", labels=WEB)], ids=["ended", "labels"])
+def test_a_pod_that_no_budget_keeps_any_more_is_told_at_once(now: Object) -> None:
+    """It has run to its end, as a launcher whose machine has left, or it is somebody else's by its labels."""
+    desk = Desk(db())
+    desk.listed(desk.budget(allowed=0))
+    assert desk.told(0.0) == []
+    before = desk.node.put(now)
+    assert before is not None
+    desk.openings.pod_freed(desk.node, before, now)
+
+    assert desk.told(1.0) == ["ns/b"]
+    assert desk.told(100.0) == []
+
+
+def test_a_pod_that_ends_while_it_is_deleted_is_nobodys_affair() -> None:
+    """Nor one that is still kept: its budget says when it may go."""
+    desk = Desk(db())
+    desk.listed(desk.budget(allowed=0))
+    for now in (db(phase="Failed", ready=False, deletionTimestamp="2026-01-01T00:00:00Z"), db(ready=False)):
+        desk.openings.pod_freed(desk.node, db(), now)
+        assert desk.told(1.0) == []
 
 
 def test_a_node_that_is_not_ours_yet_is_told_when_it_is() -> None:

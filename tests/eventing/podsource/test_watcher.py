@@ -275,7 +275,7 @@ def test_the_page_names_every_metric_and_its_labels(bench: Bench) -> None:
     bench.evict(pod)
     bench.wait(GONE, node)
     bench.await_figure(f'hints_total{{type="{GONE}"}}', 1)
+    bench.await_figure('watches{resource="poddisruptionbudgets"}', 1)
 
     assert offered(bench.url) == {name: labels for name, labels in documented(PAGE).items() if PODSOURCE in name}
     assert bench.figure('watches{resource="nodemaintenances"}') == 2
-    assert bench.figure('watches{resource="poddisruptionbudgets"}') == 1

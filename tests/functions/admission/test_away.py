@@ -10,11 +10,12 @@ import requests
 
 from kube.certificates.injection import CARRIERS
 from kube.door.api import JSON_PATCH
-from kube.door.api_errors import Denied, Rejected
+from kube.door.api_errors import ApiError, Denied, Rejected
 from kube.door.decoding import hearing
 from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from localcluster.admission.webhook import Webhook
+from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
 from tests.functions.admission.asking import create, named
 from tests.functions.authority import Authority
@@ -25,11 +26,11 @@ CONFIGURATION = f"{CARRIERS['ValidatingWebhookConfiguration']}/nodemaintenance-v
 BUNDLE = "/webhooks/0/clientConfig/caBundle"
 
 
-def refuses(door: Cluster) -> bool:
+def refuses(door: Cluster, name: str = "nobody", by: type[ApiError] = Denied) -> bool:
     """Whether a maintenance of an unknown node is refused."""
     try:
-        door.dry_run().create(MEDIK8S.path, named("nobody"))
-    except Denied:
+        door.dry_run().create(MEDIK8S.path, named(name))
+    except by:
         return True
     return False
 
@@ -57,7 +58,11 @@ def test_a_stopped_webhook_refuses_nothing_and_warns_of_nothing(stopped: None, w
 
 
 @proves("NMO-18", "NMO-19", "NMO-21")
-def test_the_policy_stands_when_the_webhook_does_not(stopped: None, work: Workload, door: Cluster) -> None:
+def test_the_policy_stands_when_the_webhook_does_not(
+    stopped: None, work: Workload, door: Cluster, guarded: LocalCluster
+) -> None:
+    """From when the API server has taken it up, which is a moment after it was applied."""
+    await_ready("the policy", lambda: refuses(door, "doesNotExist", Rejected), guarded.servers)
     with pytest.raises(Rejected, match="no node with name doesNotExist found"):
         create(door, named("doesNotExist"))
 

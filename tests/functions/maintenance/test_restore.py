@@ -48,7 +48,8 @@ def is_gone(work: Workload, item: Object) -> bool:
 def is_given_back(node: Object | None) -> bool:
     """No cordon, and no taint but those of others; the controller manager takes its own off a moment later."""
     spec = (node or {}).get("spec", {})
-    return not spec.get("unschedulable") and not spec.get("taints")
+    ours = [taint for taint in spec.get("taints") or [] if taint["key"] != "node.kubernetes.io/unschedulable"]
+    return not spec.get("unschedulable") and not ours
 
 
 @proves("OSV-5")

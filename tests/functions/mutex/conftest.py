@@ -151,9 +151,13 @@ class Upgrade:
         return self.nodes[0]
 
     def told_by_a_tick(self) -> list[BaseCloudEvent]:
-        """What a tick answers, once the API server's cache, which it reads, has all that was written."""
+        """What a tick answers."""
+        return self.told_by(tick())
+
+    def told_by(self, hint: BaseCloudEvent) -> list[BaseCloudEvent]:
+        """What `resync-runs` answers, once the API server's cache, which it reads, has all that was written."""
         self.admin.together(*(self.admin.api.list(where) for where in READ))  # which waits until the cache has it
-        return resync_runs.resync_runs(tick(), self.functions.clusters["resync-runs"])
+        return resync_runs.resync_runs(hint, self.functions.clusters["resync-runs"])
 
     def clear(self) -> None:
         """Take everything away."""

@@ -7,11 +7,11 @@ import pytest
 from eventing import events
 from kube.door.api_errors import Rejected
 from kube.mutex import pools
-from kube.mutex.objects import RUN, condition, path
+from kube.mutex.objects import RULE, RUN, condition, path
 from kube.mutex.versions import WORKER
 from kube.paths import Object
 from tests.functions.hints import resource
-from tests.functions.mutex.conftest import Upgrade
+from tests.functions.mutex.conftest import Upgrade, rule_spec
 from tests.proofs import proves
 from tests.workload import Audit
 
@@ -62,9 +62,26 @@ def test_rules_and_targets_that_are_missing_or_invalid_are_named(upgrade: Upgrad
     status, message = verdict(upgrade, run)
     assert status == "False"
     assert "mutexRules: there is no node-upgrade-mutex-operator/other" in message
-    assert "mutexTargets: node-upgrade-mutex-operator/all is not valid" in message
+    assert "mutexTargets: node-upgrade-mutex-operator/all is not judged yet" in message
+    upgrade.admin.patch(path(upgrade.rule), {"spec": {"jobSpec": {"template": {"spec": {"containers": []}}}}})
+    upgrade.judge()
+    assert "mutexRules: node-upgrade-mutex-operator/only is not valid: spec.jobSpec:" in verdict(upgrade)[1]
     empty = upgrade.create(RUN, "empty", {"canary": {"name": "canary"}, "mutexRules": [], "mutexTargets": []})
     assert "none is named" in verdict(upgrade, empty)[1]
+
+
+@proves("MUT-30", "MUT-51")
+def test_a_rule_that_the_run_under_way_began_with_is_missed_when_it_is_gone(upgrade: Upgrade) -> None:
+    """Though the run config names another one by now: the run waits for it, and so it is said."""
+    upgrade.start()
+    other = upgrade.create(RULE, "other", rule_spec())
+    upgrade.functions.post("check-rule", resource(events.RESOURCE_ADDED, other, RULE))
+    upgrade.admin.patch(path(upgrade.run), {"spec": {"mutexRules": [{"name": "other"}]}})
+    assert verdict(upgrade)[0] == "True"
+    upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.RUN_FOUND]
+    assert "the rules of the run under way: there is no node-upgrade-mutex-operator/only" in verdict(upgrade)[1]
+    assert upgrade.told_by_a_tick() == []
 
 
 def test_a_write_of_our_own_is_no_reason_to_look(upgrade: Upgrade, written: Audit) -> None:

@@ -18,11 +18,11 @@ from tests.functions.hints import resource
 from tests.functions.mutex.conftest import Upgrade
 from tests.functions.test_forged import VALUES, places, poster, spoiled
 from tests.proofs import proves
-from tests.sources import OPT_IN
+from tests.sources import steps_of
 
 WHOLE = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
 REFERENCES = (events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
-CASES = [(name, kind) for name in sorted(OPT_IN) for kind in FUNCTIONS[name].consumes if kind != events.TICK]
+CASES = [(name, kind) for name in sorted(steps_of("mutex")) for kind in FUNCTIONS[name].consumes if kind != events.TICK]
 KINDS = {"check-rule": RULE, "check-target": TARGET}
 EXAMPLES = 25
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from eventing import events
 from functions.mutex import label_nodes
-from kube.mutex.objects import RULE_LABEL, RUN_LABEL
+from kube.mutex.objects import RULE_LABEL, RUN_LABEL, condition, path
+from kube.mutex.pools import CLUSTER_VERSIONS
 from kube.mutex.versions import VERSION_LABEL
-from tests.functions.mutex.conftest import NEW, Upgrade
+from tests.functions.hints import resource
+from tests.functions.mutex.conftest import NEW, OLD, Upgrade
 from tests.proofs import proves
+from tests.workload import Audit
 
 LABEL = f"{RULE_LABEL}only.node-upgrade-mutex-operator"
 
@@ -21,6 +24,45 @@ def test_each_node_gets_a_label_for_each_rule(upgrade: Upgrade) -> None:
     for name in upgrade.nodes:
         labels = upgrade.node(name)["metadata"]["labels"]
         assert (labels[LABEL], labels[RUN_LABEL]) == ("", record["id"])
+
+
+@proves("C26", "MUT-32")
+def test_a_run_that_pauses_early_waits_for_the_control_plane(upgrade: Upgrade, written: Audit) -> None:
+    """Pools are paused, no node is labelled; a tick says nothing until the ClusterVersion is another."""
+    upgrade.cvo.want(NEW, "Partial")
+    upgrade.admin.patch(path(upgrade.run), {"spec": {"pauseEarly": True}})
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade", "claim-pools", "pause-pools")
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == ""
+    ready = condition(upgrade.again(upgrade.run), "UpgradeReady")
+    assert (ready["status"], ready["message"]) == ("False", "the update of the control plane is Partial, not Completed")
+    assert upgrade.pool("blue")["spec"]["paused"] is True
+    assert not [entry for entry in written.writes_by() if entry["objectRef"]["resource"] == "nodes"]
+    assert upgrade.told_by_a_tick() == []
+
+    upgrade.cvo.want(NEW, "Completed", OLD)
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.POOLS_PAUSED]
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == ""
+    assert upgrade.told_by_a_tick() == []
+
+    upgrade.cvo.want(NEW)
+    changed = resource(events.REFERENCE_UPDATED, upgrade.admin.get(f"{CLUSTER_VERSIONS}/version"), "ClusterVersion")
+    assert [reply.get_type() for reply in upgrade.told_by(changed)] == [events.POOLS_PAUSED]
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
+    assert condition(upgrade.again(upgrade.run), "UpgradeReady")["status"] == "True"
+
+
+@proves("C26")
+def test_who_changes_his_mind_amid_the_wait_waits_all_the_same(upgrade: Upgrade) -> None:
+    """Nodes are never labelled, let alone released, for a version that the control plane has not."""
+    upgrade.cvo.want(NEW, "Partial")
+    upgrade.admin.patch(path(upgrade.run), {"spec": {"pauseEarly": True}})
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade", "claim-pools", "pause-pools")
+    upgrade.admin.patch(path(upgrade.run), {"spec": {"pauseEarly": False}})
+    upgrade.answer("check-run", events.RUN_FOUND)
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == ""
+    assert LABEL not in upgrade.node(upgrade.nodes[0])["metadata"]["labels"]
 
 
 @proves("MUT-43", "X-2")

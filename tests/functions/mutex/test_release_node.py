@@ -8,7 +8,7 @@ from eventing import events
 from kube.door.api_errors import Rejected
 from kube.maintenance.objects import REQUESTER
 from kube.mutex import pools
-from kube.mutex.node_labels import is_released
+from kube.mutex.node_labels import is_released, run_of
 from kube.mutex.objects import RUN_LABEL, condition, path
 from kube.nodes import LABEL
 from tests.functions.mutex.conftest import Upgrade
@@ -65,6 +65,19 @@ def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -
     assert not is_released(upgrade.node(upgrade.nodes[0]))
 
 
+@proves("MUT-36")
+def test_without_a_canary_that_goes_on_nobody_is_released(upgrade: Upgrade) -> None:
+    """Paused or deleted a moment ago, before the run config was judged again."""
+    ready(upgrade)
+    upgrade.admin.patch(pools.pool_path("canary"), {"spec": {"paused": True}})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert "the canary, is paused" in condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]
+    upgrade.admin.delete(pools.pool_path("canary"), uid=upgrade.pool("canary")["metadata"]["uid"])
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert "there is no MachineConfigPool canary" in condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]
+    assert not is_released(upgrade.node(upgrade.nodes[0]))
+
+
 @proves("MUT-44")
 def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade, work: Workload) -> None:
     """The condition names the maintenance and who asked for it; of another run it is somebody else's, too."""
@@ -96,6 +109,27 @@ def test_a_maintenance_by_a_job_of_the_run_itself_is_not_waited_for(upgrade: Upg
     upgrade.functions.chain(maintenance, "begin", "cordon")
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
     assert is_released(upgrade.node(upgrade.nodes[0]))
+
+
+@proves("MUT-43", "X-3")
+def test_a_node_whose_run_label_is_gone_is_released_all_the_same(upgrade: Upgrade) -> None:
+    """Somebody took it off just before: it is put back, and release and wait do not send each other events for ever."""
+    ready(upgrade)
+    upgrade.label(upgrade.nodes[0], {RUN_LABEL: None})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+    assert is_released(upgrade.node(upgrade.nodes[0]))
+    assert run_of(upgrade.node(upgrade.nodes[0])) == upgrade.status()["record"]["id"]
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+
+
+@proves("MUT-43", "MUT-44")
+def test_a_node_that_carries_another_runs_label_is_not_recorded_as_released(upgrade: Upgrade) -> None:
+    """Its labels would stay on: the condition says so, and nobody is told that it is released."""
+    ready(upgrade)
+    upgrade.label(upgrade.nodes[0], {RUN_LABEL: "another"})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert "names another run, another" in condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]
+    assert "releasedAt" not in upgrade.status()["record"]["nodes"][upgrade.nodes[0]]
 
 
 def ready(upgrade: Upgrade) -> None:

@@ -9,11 +9,11 @@ import pytest
 from eventing import events
 from kube.mutex import run_record
 from kube.mutex.node_labels import is_released, run_of
-from kube.mutex.objects import RUN_LABEL, has_finalizer, path
+from kube.mutex.objects import RUN_LABEL, condition, has_finalizer, path
 from kube.mutex.pools import claimed_by, pool_path
 from kube.mutex.run_record import Stage
 from kube.paths import Object
-from tests.faults import Faults
+from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
@@ -114,6 +114,39 @@ def test_a_pool_that_lost_its_claim_is_given_back_too(upgrade: Upgrade) -> None:
     assert spec(upgrade) == upgrade.before
 
 
+@proves("MUT-49", "MUT-51")
+def test_a_pool_with_the_claim_of_a_run_that_is_gone_is_given_back_too(upgrade: Upgrade) -> None:
+    """Somebody applied a file that was written amid an earlier run."""
+    upgrade.start()
+    upgrade.admin.patch(pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: "gone"}}})
+    upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
+
+    assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
+
+    assert spec(upgrade) == upgrade.before
+    assert claimed_by(upgrade.pool("blue")) == ""
+
+
+@proves("MUT-1", "MUT-51")
+def test_a_deletion_that_hangs_says_why_and_only_once(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
+    """The verb is in the condition. It is not written anew for each node: a write brings the event that tries again."""
+    upgrade.start()
+    upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
+    faults.spoil(lambda request: Fault(403, f"cannot {request}") if request.startswith("patch nodes") else None)
+    for _ in range(2):
+        assert spoiled.answer("restore-pools", upgrade.said(events.RUN_ENDED)) is None
+        found = condition(upgrade.again(upgrade.run), "MCPUpdated")
+        assert (found["status"], found["reason"]) == ("False", "UpdateFailed")
+        assert found["message"].startswith("cannot patch nodes")
+        told = upgrade.again(upgrade.run)["metadata"]["resourceVersion"]
+    faults.spoil(lambda request: Fault(403, "cannot list nodes") if request.startswith("list nodes") else None)
+    assert spoiled.answer("restore-pools", upgrade.said(events.RUN_ENDED)) is None
+    assert upgrade.again(upgrade.run)["metadata"]["resourceVersion"] == told
+    faults.speak_again()
+    assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
+    assert spec(upgrade) == upgrade.before
+
+
 @proves("MUT-44", "X-2")
 def test_a_late_event_does_not_write_over_the_next_claim(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
     """Between its two readings the run config claims its pools anew: they are its next run's."""
@@ -133,6 +166,31 @@ def test_a_late_event_does_not_write_over_the_next_claim(upgrade: Upgrade, spoil
     assert len(asked) >= 2
     assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {upgrade.run["metadata"]["uid"]}
     assert "finishedAt" not in upgrade.status()["record"]
+
+
+@proves("MUT-49", "X-2")
+def test_what_comes_late_takes_no_pool_that_was_given_back(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """Amid the return of the pools, before the run is closed: else one stays paused, of a run that is finished."""
+    done(upgrade)
+    upgrade.answer("run-job", events.NODE_CLEANED)
+    shown = {"status": {"step": Stage.DONE.value, "progress": None, "job": None}}  # as the last node's end writes it
+    upgrade.admin.patch(f"{path(upgrade.run)}/status", shown)
+
+    def says_again_before_the_end(request: str) -> None:
+        if request == "patch mutexrunconfigs/status 1":
+            assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == ""
+            assert upgrade.answer("edit-pools", events.NODES_LABELLED) == ""
+
+    faults.spoil(says_again_before_the_end)
+    reply = spoiled.answer("restore-pools", upgrade.said(events.RUN_COMPLETED))
+    faults.speak_again()
+
+    assert reply is not None
+    assert upgrade.status()["step"] == "Finished"
+    assert spec(upgrade) == upgrade.before
+    assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {""}
 
 
 @proves("MUT-34", "MUT-51")

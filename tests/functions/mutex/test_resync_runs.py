@@ -8,10 +8,10 @@ from eventing import events
 from eventing.events import Reference
 from functions.mutex import resync_runs
 from kube.maintenance.objects import path as maintenance_path
-from kube.mutex.objects import RUN_LABEL
+from kube.mutex.objects import LONGEST_MESSAGE, RULE, RUN_LABEL, condition, path
 from kube.nodes import LABEL
 from tests.functions.hints import resource, tick
-from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
+from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade, rule_spec
 from tests.functions.serving.test_looks import PATIENCE, Gated
 from tests.proofs import proves
 from tests.workload import Audit, Workload
@@ -78,6 +78,29 @@ def test_a_target_whose_nodes_are_others_is_found(upgrade: Upgrade) -> None:
     assert events.TARGET_FOUND not in said(upgrade)
     upgrade.label(upgrade.nodes[1], {"role": "green"})
     assert events.TARGET_FOUND in said(upgrade)
+
+
+@proves("X-3")
+def test_a_fault_too_long_for_a_condition_is_said_once(upgrade: Upgrade) -> None:
+    """The condition keeps its beginning, and that is what is compared."""
+    upgrade.judge()
+    named = [{"name": f"{'long-' * 12}{number}"} for number in range(50)]
+    upgrade.admin.patch(path(upgrade.run), {"spec": {"mutexRules": named}})
+    upgrade.functions.post("check-run", upgrade.said(events.RUN_FOUND))
+    assert len(condition(upgrade.again(upgrade.run), "ConfigValidated")["message"]) == LONGEST_MESSAGE
+    assert said(upgrade) == []
+
+
+@proves("X-3")
+def test_a_record_that_somebody_spoiled_keeps_nobody_else_waiting(upgrade: Upgrade) -> None:
+    """Its order names a node of which it has nothing more: other objects are found, and other runs get their hints."""
+    upgrade.start()
+    order = ["nobody", *upgrade.nodes]
+    upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": {"order": order}}})
+    upgrade.create(RULE, "unseen", rule_spec())
+    assert said(upgrade) == [events.RULE_FOUND]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "name": "a"}
+    assert upgrade.functions.answer("run-job", resource(events.REFERENCE_UPDATED, job, "Job")) is None
 
 
 def test_a_cluster_without_our_kinds_waits_for_nothing(upgrade: Upgrade) -> None:

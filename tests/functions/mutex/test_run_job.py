@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eventing import events
+from kube.mutex import jobs
 from kube.mutex.jobs import jobs_path
 from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, path, path_of
 from kube.paths import Object
@@ -30,6 +31,21 @@ def test_each_job_is_created_once_however_often_it_is_asked_for(upgrade: Upgrade
     assert [each["metadata"]["uid"] for each in upgrade.jobs()] == [job["metadata"]["uid"]]
     (entry,) = upgrade.status()["record"]["nodes"][upgrade.nodes[0]]["jobs"].values()
     assert entry["uid"] == job["metadata"]["uid"]
+
+
+@proves("MUT-42", "MUT-47")
+def test_a_job_of_somebody_else_lets_no_node_pass(upgrade: Upgrade) -> None:
+    """One of the very name that was there before: the run stops and says so, and goes on when it is gone."""
+    upgrade.start()
+    rule = upgrade.admin.get(path_of(RULE, NAMESPACE, "only"))
+    node, run_id = upgrade.node(upgrade.nodes[0]), upgrade.status()["record"]["id"]
+    body = jobs.job_of(rule, jobs.MAIN, run_id, node, 1)
+    del body["metadata"]["labels"]
+    made = upgrade.admin.create(jobs_path(NAMESPACE), body)
+    assert upgrade.answer("run-job", events.POOLS_EDITED) == events.RUN_STOPPED
+    assert "this run has not made" in condition(upgrade.again(upgrade.run), "JobRun")["message"]
+    assert not upgrade.status()["record"]["nodes"][upgrade.nodes[0]].get("jobs")
+    upgrade.admin.delete(f"{jobs_path(NAMESPACE)}/{made['metadata']['name']}", uid=made["metadata"]["uid"])
 
 
 @proves("MUT-41")
@@ -78,6 +94,18 @@ def test_a_namespace_that_no_administrator_lists_gets_no_job(upgrade: Upgrade) -
     assert upgrade.answer("run-job", events.POOLS_EDITED) == events.RUN_STOPPED
     assert "cannot create" in condition(upgrade.again(upgrade.run), "JobRun")["message"]
     assert upgrade.admin.list(jobs_path("default"))["items"] == []
+
+
+@proves("MUT-42", "MUT-40")
+def test_a_job_is_looked_for_where_it_was_created(upgrade: Upgrade) -> None:
+    """Its rule names another namespace since: the Job still runs, and neither stops the run nor gets another beside."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    upgrade.rule = upgrade.admin.patch(path(upgrade.rule), {"spec": {"jobNamespace": "default"}})
+    assert upgrade.answer("run-job", events.JOB_DUE) == ""
+    assert "failure" not in upgrade.status()["record"]
+    upgrade.end(upgrade.jobs()[-1])
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEARED
 
 
 @proves("MUT-46", "MUT-44")

@@ -101,7 +101,8 @@ def more(replies: Replies) -> bool:
 def test_only_functions_that_look_absorb() -> None:
     """The events of `status`, `record` and `restore` carry facts; `begin`, `cordon` and `taint` act once."""
     looking = {name for name, function in FUNCTIONS.items() if function.looks}
-    assert looking == {"evict", "guard", "resync", "renew-certificates", "resync-runs"}
+    opted = {"resync-runs", "migrate", "protect", "label-cpu"}
+    assert looking == {"evict", "guard", "resync", "renew-certificates", *opted}
 
 
 def test_hints_during_a_look_make_one_more(gated: Gated) -> None:

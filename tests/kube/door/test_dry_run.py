@@ -13,6 +13,7 @@ from kube.maintenance import announcements, leases
 from kube.maintenance import objects as m
 from kube.nodes import cordon_patch, node_path
 from kube.paths import Object
+from kube.times import moment
 from localcluster.cluster import LocalCluster
 from tests.kube.samples import maintenance
 from tests.workload import Workload, audit, is_dry
@@ -73,7 +74,7 @@ def test_a_write_is_answered_and_not_kept(work: Workload, admin: Cluster, write:
 @pytest.mark.parametrize("path", [leases.LEASES, announcements.EVENTS], ids=["lease", "event"])
 def test_a_new_object_is_answered_and_not_kept(work: Workload, admin: Cluster, path: str) -> None:
     """X-2, NMO-27, OSV-12: leases and Events, too."""
-    now, node = m.moment("2026-01-02T03:04:05Z"), work.node()
+    now, node = moment("2026-01-02T03:04:05Z"), work.node()
     item = maintenance()  # none that is there: functions may be at work on this cluster, and would hold the lease
     lease = leases.lease_of(node, item, now)
     wanted = lease if path == leases.LEASES else announcements.node_event(node, "Test", "text", item, now)

@@ -11,7 +11,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import snapshot
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import moment, moment_or_none, timestamp
 from tests.kube.samples import maintenance, node
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -240,7 +240,7 @@ def test_a_trimmed_maintenance_says_the_same() -> None:
 )
 def test_a_time_is_read_in_every_form_that_a_status_takes(text: str) -> None:
     """NMO-12: the schema lets all of RFC 3339 in; whoever restores a backup writes it in another form than ours."""
-    assert m.moment(text) == m.moment_or_none(text) == NOW
+    assert moment(text) == moment_or_none(text) == NOW
 
 
 @pytest.mark.parametrize(
@@ -248,13 +248,13 @@ def test_a_time_is_read_in_every_form_that_a_status_takes(text: str) -> None:
 )
 def test_what_is_no_time_is_none(text: str) -> None:
     """A kind that another program has left may hold anything."""
-    assert m.moment_or_none(text) is None
+    assert moment_or_none(text) is None
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, ["x"]])
 def test_what_is_no_text_is_no_time(value: object) -> None:
     """The same."""
-    assert m.moment_or_none(value) is None
+    assert moment_or_none(value) is None
 
 
 def test_blocked_pods_that_nobody_can_read_are_left_out() -> None:
