@@ -181,9 +181,14 @@ def refused_by(budget: Budget, pod: Pod, going: int = 0) -> Blocked:
 
 
 def waits_for(budget: Budget) -> tuple[str, str] | None:
-    """Reason and message by which the budget of a launcher pod says what that waits for; None where it does not."""
+    """Reason and message by which the budget of a launcher pod says what that waits for; None where it does not.
+
+    One that has nothing to say was last looked at when the node had no such taint.
+    """
     told = budget["metadata"].get("annotations") or {}
     reason, message = told.get(f"{WAITS}reason"), told.get(f"{WAITS}message")
+    if reason == "":
+        return LAUNCHER_REASONS[0], "its virtual machine migrates as soon as its node has a drain taint"
     return (reason, message) if reason in LAUNCHER_REASONS and message else None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from kube.paths import Object
 from kube.pods import is_ready, is_terminating
@@ -17,10 +18,12 @@ from kube.virtualization.machines import API_VERSION, CREATED_BY, INSTANCES, MIG
 from tests.virt_actor import (
     BOOTED,
     FAILING,
+    HOLDING,
     MIGRATION,
     Actor,
     Item,
     conditions,
+    interfaces,
     moment,
     path_of,
     phase,
@@ -35,6 +38,9 @@ FIRST_NODE = "fake-virt/first-node"
 RESTARTED = ("Always", "Running", "RerunOnFailure")
 """Run strategies by which an instance that has failed is made again; `Running` is a document's word (C15)."""
 
+SHOWN = {"Running": "Running", "Stopped": "Stopped", "Failed": "Stopped"}
+"""What a machine says of itself, by the phase of its instance; `Starting` before it runs."""
+
 
 class FakeVirt(Actor):
     """Plays it for as long as its block lasts."""
@@ -46,12 +52,35 @@ class FakeVirt(Actor):
         known = {key(each): each for each in instances}
         for machine in machines:
             self._tried(partial(self._run, machine, known.get(key(machine))))
+            self._tried(partial(self._report, machine, known.get(key(machine))))
         for instance in instances:
             self._tried(partial(self._launch, instance, launchers.get(instance["metadata"]["uid"], [])))
+        for pod in self._stranded(migrations, known, launchers):
+            self._tried(partial(self._take_away, pod))
         for migration in migrations:
             moved = known.get(vmi_of(migration))
-            if not is_finished(migration) and moved is not None:
+            if not is_finished(migration) and moved is None:
+                self._tried(partial(self._say, migration, {"phase": "Failed"}))
+            elif not is_finished(migration) and moved is not None:
                 self._tried(partial(self._migrate, migration, moved, launchers.get(moved["metadata"]["uid"], [])))
+
+    def _stranded(
+        self, migrations: list[Object], known: Mapping[Any, Object], launchers: Mapping[str, list[Object]]
+    ) -> list[Object]:
+        """The launchers of migrations that were deleted amid their work, unless their instance is there already."""
+        there = ("", *(migration["metadata"]["uid"] for migration in migrations))
+        homes = {instance["metadata"]["uid"]: instance["status"].get("nodeName") for instance in known.values()}
+        return [
+            pod
+            for uid, home in homes.items()
+            for pod in launchers.get(uid, [])
+            if pod["metadata"]["labels"].get(MIGRATION, "") not in there and pod["spec"].get("nodeName") != home
+        ]
+
+    def _take_away(self, pod: Object) -> None:
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        self._admin.delete(path, uid=metadata["uid"])
 
     def _run(self, machine: Object, instance: Object | None) -> None:
         """Have a machine's instance be there if its run strategy says so; one that failed is deleted first."""
@@ -65,6 +94,15 @@ class FakeVirt(Actor):
         where = f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/virtualmachineinstances"
         self._admin.create(where, instance_of(machine))
         self._admin.patch(f"{path_of(machine, 'virtualmachines')}/status", {"status": {"created": True}})
+
+    def _report(self, machine: Object, instance: Object | None) -> None:
+        """What `kubectl get vm` shows."""
+        said = machine.get("status") or {}
+        at = phase(instance) if instance is not None else "Stopped"
+        ready = {"type": "Ready", "status": "True" if at == "Running" else "False"}
+        shown = {"ready": at == "Running", "printableStatus": SHOWN.get(at, "Starting"), "conditions": [ready]}
+        if {name: said.get(name) for name in shown} != shown:
+            self._admin.patch(f"{path_of(machine, 'virtualmachines')}/status", {"status": shown})
 
     def _launch(self, instance: Object, launchers: list[Object]) -> None:
         """Bring an instance from nothing to Running, and to Failed with its launcher."""
@@ -88,7 +126,8 @@ class FakeVirt(Actor):
         node = instance["status"]["nodeName"]
         if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):
             if instance["metadata"].get("ownerReferences"):
-                self._write(instance, {"phase": "Failed"})
+                off = {"interfaces": None, "conditions": conditions(instance, ready=False)}
+                self._write(instance, {"phase": "Failed", **off})
             else:
                 self._admin.delete(path_of(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
         elif instance["status"].get("conditions") != conditions(instance):
@@ -108,7 +147,7 @@ class FakeVirt(Actor):
             state = {"sourceNode": source, "targetNode": target["spec"]["nodeName"], "startTimestamp": moment()}
             self._write(instance, {"migrationState": {"migrationUid": uid, **state}})
             self._say(migration, {"phase": "Running", "migrationState": state})
-        elif is_ready(target):
+        elif is_ready(target) and not self._is_marked(target["spec"]["nodeName"], HOLDING):
             self._end(migration, instance, target, [pod for pod in launchers if pod is not target])
 
     def _end(self, migration: Object, instance: Object, target: Object, others: list[Object]) -> None:
@@ -117,7 +156,7 @@ class FakeVirt(Actor):
         failed = self._is_marked(node, FAILING)
         state = {**migration["status"]["migrationState"], "endTimestamp": moment(), "completed": True}
         state |= {"failed": True} if failed else {}
-        told = {} if failed else {"nodeName": node}
+        told = {} if failed else {"nodeName": node, "interfaces": interfaces(target)}
         self._write(instance, {"migrationState": {**instance["status"]["migrationState"], **state}, **told})
         self._say(migration, {"phase": "Failed" if failed else "Succeeded", "migrationState": state})
         for pod in [target] if failed else others:

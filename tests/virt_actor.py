@@ -25,7 +25,7 @@ UNABLE = "fake-virt/not-migratable"
 FAILING = "fake-virt/failing"
 """On a node: migrations to it fail."""
 HOLDING = "fake-virt/holding"
-"""On a node: migrations to it do not end; for the virt-handler that is played beside KubeVirt."""
+"""On a node: migrations to it do not end."""
 MIGRATION = TARGET
 """Label of a migration's launcher, as KubeVirt has it: the uid of the migration."""
 Item = Mapping[str, Any]
@@ -102,22 +102,26 @@ def phase(instance: Item) -> str:
 
 def running(instance: Item, home: Item) -> Object:
     """The status of an instance whose launcher is ready (DRN-16a)."""
-    interface = {"name": "default", "mac": "02:00:00:00:00:01", "ipAddress": home["status"].get("podIP", "")}
     return {
         "phase": "Running",
         "nodeName": home["spec"]["nodeName"],
-        "interfaces": [interface],
+        "interfaces": interfaces(home),
         "migrationMethod": "BlockMigration",
         "conditions": conditions(instance),
     }
 
 
-def conditions(instance: Item) -> list[Object]:
+def interfaces(launcher: Item) -> list[Object]:
+    """The addresses of a guest, which are those of its launcher."""
+    return [{"name": "default", "mac": "02:00:00:00:00:01", "ipAddress": launcher["status"].get("podIP", "")}]
+
+
+def conditions(instance: Item, *, ready: bool = True) -> list[Object]:
     """What an instance says of itself."""
     why = (instance["metadata"].get("annotations") or {}).get(UNABLE)
     able: Object = {"type": "LiveMigratable", "status": "False" if why else "True"}
     able |= {"reason": "DisksNotLiveMigratable", "message": why} if why else {}
-    return [{"type": "Ready", "status": "True"}, able]
+    return [{"type": "Ready", "status": str(ready)}, able]
 
 
 def pods_of(instance: Item) -> str:

@@ -1,6 +1,7 @@
 """Read what a must-gather holds of the cluster: lists of objects, and logs, each with the permission that it takes.
 
-Secrets are not read, and of every other object the values of environment variables are left out.
+Secrets are not read, and of every other object the values of environment variables are left out, and what virtual
+machines are started with.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import node_name
 from kube.mutex.objects import API_VERSION, PLURALS, RUN_LABEL
 from kube.paths import Object, pods_on
+from kube.virtualization import machines
 
 PART_OF = "app.kubernetes.io/part-of=node-maintenance"
 """Label of the product's own pods."""
@@ -76,6 +78,15 @@ RUNS_ON = [
 CAPABILITIES = Listing("cpu-labels/capabilities", "v1", "configmaps", labels=capabilities.LABEL)
 HYPERCONVERGED = Listing("cpu-labels/hyperconvergeds", hyperconverged.API_VERSION, "hyperconvergeds")
 """What labels of CPUs stand on; nobody asks for it where nothing is told of what nodes offer."""
+INSTANCES = Listing("virtualization/virtualmachineinstances", machines.API_VERSION, "virtualmachineinstances")
+MOVED_BY = [
+    *(
+        Listing(f"virtualization/{kind}", machines.API_VERSION, kind)
+        for kind in ("virtualmachines", "virtualmachineinstancemigrations", "kubevirts")
+    ),
+    Listing("virtualization/launchers", "v1", "pods", labels=machines.LAUNCHERS),
+]
+"""What virtual machines belong to, and what moves them; nobody asks for it where there is none."""
 PRODUCT = [
     Listing("product/pods", "v1", "pods", labels=PART_OF),
     Listing("product/deployments", "apps/v1", "deployments"),
@@ -106,6 +117,8 @@ async def gather(api: Api, archive: Archive, namespace: str) -> None:
         await _list(api, archive, listing)
     if await _list(api, archive, CAPABILITIES):
         await _list(api, archive, HYPERCONVERGED)
+    for listing in MOVED_BY if await _list(api, archive, INSTANCES) else []:
+        await _list(api, archive, listing)
     for node in sorted({node_name(item) for item in found} - {""}):
         listing = Listing(f"pods/{node}", "v1", "pods", fields=pods_on(node)[1])
         await _list(api, archive, listing)
@@ -162,18 +175,21 @@ def _missing(needed: str, error: ApiError) -> Missing:
 
 
 def without_values(value: Any) -> Any:
-    """The same without the values of environment variables, where passwords stand, and without managedFields.
+    """The same without values where passwords stand: of environment variables, and of what virtual machines start with.
 
-    The annotation of `kubectl apply` holds the whole object once more, so it goes, too.
+    managedFields go, too, and the annotation of `kubectl apply`, which holds the whole object once more.
     """
     if isinstance(value, list):
         return [without_values(item) for item in value]
     if not isinstance(value, dict):
         return value
     left = {key: without_values(child) for key, child in value.items() if key not in NOISE}
+    left |= {key: HIDDEN for key in STARTED_WITH if key in left}
     if isinstance(left.get("env"), list):
         left["env"] = [{**item, "value": HIDDEN} if "value" in item else item for item in left["env"]]
     return left
 
 
 NOISE = ("managedFields", "kubectl.kubernetes.io/last-applied-configuration")
+STARTED_WITH = ("userData", "userDataBase64", "networkData", "networkDataBase64")
+"""Of a virtual machine's cloud-init: its users and their keys."""

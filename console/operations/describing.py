@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import Maintenance, is_deleting, phase
-from kube.nodes import is_cordoned
+from kube.nodes import is_cordoned, is_tainted
 from kube.paths import Object
 
 GONE = "gone"
@@ -48,7 +49,9 @@ def node_report(name: str, node: Object | None) -> Object:
     if node is None:
         return {"node": name, "schedulable": False, "state": GONE}
     schedulable = not is_cordoned(node)
-    return {"node": name, "schedulable": schedulable, "state": "schedulable" if schedulable else CORDONED}
+    tainted = " and ".join(sorted(key for key in DRAIN_TAINTS if is_tainted(node, key)))
+    state = f"schedulable, but for the taint {tainted}" if tainted else "schedulable"
+    return {"node": name, "schedulable": schedulable, "state": state if schedulable else CORDONED}
 
 
 def remedy(item: Mapping[str, Any]) -> str:

@@ -25,8 +25,8 @@ def machines(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[Rendera
         rows.add_row(
             f"{each['namespace']}/{each['name']}",
             each["phase"],
-            each["evictionStrategy"] or "none",
-            each["runStrategy"] or "none",
+            each["evictionStrategy"] or "–",
+            each["runStrategy"] or "–",
             Text("yes" if each["migratable"] else f"no: {each['unable']}"),
             Text.assemble((each["drain"], COLORS[each["drain"]]), f": {each['why']}"),
             Text(_in_flight(each["migration"])),

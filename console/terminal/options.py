@@ -202,7 +202,9 @@ def target_options(command: Decorated) -> Decorated:
         "--manifests",
         multiple=True,
         type=click.Path(exists=True, path_type=Path),
-        help="File or folder with the Triggers; repeatable.  [default: the cluster's, then those shipped]",
+        envvar="TRIGGERS",
+        help="File or folder with the Triggers; repeatable.  "
+        "[env: TRIGGERS; default: the cluster's, then those shipped]",
     )
     here = click.option("--in-process", is_flag=True, help="Run the function in this process, with your own rights.")
     return functions(url(base(manifests(namespace_option(here(command))))))

@@ -22,7 +22,7 @@ def announce(vmi: Item, wait: Wait, cluster: Cluster) -> None:
     namespace, name = key(vmi)
     involved = {"apiVersion": API_VERSION, "kind": INSTANCE, "name": name, "namespace": namespace}
     involved["uid"] = vmi["metadata"]["uid"]
-    message = f"node {wait.node} is drained: {wait.message}"
+    message = f"node {wait.node} is being drained: {wait.message}"
     of = announcements.event_name(name, involved["uid"], wait.reason, message)
     now = datetime.now(timezone.utc)
     event = announcements.event(of, namespace, involved, announcements.WARNING, wait.reason, message, now)

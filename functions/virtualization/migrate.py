@@ -14,7 +14,7 @@ leases get, create, patch in medik8s-leases.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -72,15 +72,18 @@ def _begin(scene: Scene, attempt: str, cluster: Cluster) -> bool:
         lease = _claim(scene, attempt, cluster)
         tried = {name: _create(name, vmi, cluster) for name, vmi in scene.evacuation.due.items()}
         words = {name: said for name, said in tried.items() if said}
-        if words:
-            _remember(words, lease, scene, cluster)
+        _release(tried, words, lease, scene, cluster)
     return bool(words)
 
 
-def _remember(words: Mapping[str, str], lease: Object, scene: Scene, cluster: Cluster) -> None:
-    """Write what was refused into the Lease, without a claim: it rests, and takes no slot meanwhile."""
+def _release(tried: Collection[str], words: Mapping[str, str], lease: Object, scene: Scene, cluster: Cluster) -> None:
+    """Take the claims off what is created, or refused: a migration that somebody deletes takes no slot any more.
+
+    What was refused stands in the Lease by its words, and rests. Who reads the Lease without a claim lists the
+    migration that was created under it: the Lease is the oldest part of what he sees.
+    """
     refusals = again_refused(refused(lease, scene.now), words, scene.now)
-    claims = {name: claim for name, claim in claimed(lease).items() if name not in words}
+    claims = {name: claim for name, claim in claimed(lease).items() if name not in tried}
     try:
         cluster.patch(CLAIM_PATH, lease_patch(lease, claims, refusals))
     except (Conflict, NotFound):

@@ -30,7 +30,7 @@ from kube.door.sync_client import Cluster
 from kube.paths import Object
 from kube.virtualization import launcher_budgets as budgets
 from kube.virtualization import lookup
-from kube.virtualization.evacuation import NOT_MIGRATABLE, Wait
+from kube.virtualization.evacuation import FAILED, NOT_MIGRATABLE, Wait
 from kube.virtualization.machines import Item, is_kept, key
 
 CONSUMES = (
@@ -38,6 +38,8 @@ CONSUMES = (
     *(events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
 )
 EMITS = (events.LAUNCHERS_CHANGED,)
+HOLDING_UP = (NOT_MIGRATABLE, FAILED)
+"""What an Event at the instance warns of."""
 Standing = Mapping[budgets.Kept, Budget]
 """Budgets by what they keep."""
 log = logging.getLogger("functions")
@@ -83,7 +85,7 @@ def _protect_all(vmis: list[Object], standing: Standing, cluster: Cluster) -> se
     for vmi in filter(is_kept, scene.vmis):
         wait, budget = scene.evacuation.waits.get(key(vmi)), standing.get(budgets.kept(vmi))
         nodes = _keep(vmi, budget, wait, cluster) if budget else _create(vmi, wait, cluster)
-        if nodes and wait is not None and wait.reason == NOT_MIGRATABLE:
+        if nodes and wait is not None and wait.reason in HOLDING_UP:
             announce(vmi, wait, cluster)
         changed |= nodes
     return changed

@@ -157,7 +157,8 @@ def _wait(
     if why := hindrance(vmi):
         return Wait(node, NOT_MIGRATABLE, shortened(why, LONGEST_MESSAGE))
     if refusal is not None and now < refusal.until:
-        said = f"its migration is refused, and tried again after {timestamp(refusal.until)}: {refusal.words}"
+        again = f"tried again {_by_tick(refusal.until)}"
+        said = f"its migration is refused, and {again}: {refusal.words}"
         return Wait(node, FAILED, shortened(said, LONGEST_MESSAGE))
     return _paused(vmi, migrations, now)
 
@@ -173,8 +174,13 @@ def _paused(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None
     if now >= again:
         return None
     times = "once" if len(failed) == 1 else f"{len(failed)} times"
-    said = f"its migration failed {times}, last {failed[-1][1]}; it is tried again after {timestamp(again)}"
+    said = f"its migration failed {times}, last {failed[-1][1]}; it is tried again {_by_tick(again)}"
     return Wait(node_of(vmi), FAILED, said)
+
+
+def _by_tick(moment: datetime) -> str:
+    """No event says that a pause is over."""
+    return f"with the first tick after {timestamp(moment)}"
 
 
 def progress(migration: Item, vmi: Item) -> str:

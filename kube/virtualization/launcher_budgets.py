@@ -17,8 +17,9 @@ LABEL = "nodemaintenance.dev/launcher"
 """On our budgets: the uid of the VMI."""
 Kept = tuple[str, str]
 """What a budget keeps: namespace and uid of a VMI."""
-MOST_PODS = 2
-"""While it migrates a VMI has two launcher pods; both are needed, so neither is ever let go."""
+MORE_THAN_EVER = 100
+"""While it migrates a VMI has two launcher pods, and one more of each migration that was deleted amid its work: so many
+as to let one go it never has."""
 
 
 def budget_of(vmi: Item, wait: Wait | None) -> Object:
@@ -47,7 +48,7 @@ def name_of(uid: str) -> str:
 
 def spec_of(vmi: Item) -> Object:
     """What the budget of a VMI asks for."""
-    return {"minAvailable": MOST_PODS, "selector": {"matchLabels": {CREATED_BY: vmi["metadata"]["uid"]}}}
+    return {"minAvailable": MORE_THAN_EVER, "selector": {"matchLabels": {CREATED_BY: vmi["metadata"]["uid"]}}}
 
 
 def said(wait: Wait | None) -> dict[str, str]:

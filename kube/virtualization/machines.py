@@ -122,7 +122,13 @@ def source_of(migration: Item) -> str:
 
 
 def migration_body(name: str, vmi: Item) -> Object:
-    """The migration of this name for a VMI."""
+    """The migration of this name for a VMI, with which it goes."""
     namespace, instance = key(vmi)
     metadata = {"name": name, "namespace": namespace, "labels": {"nodemaintenance.dev/evacuation": "true"}}
-    return {"apiVersion": API_VERSION, "kind": MIGRATION, "metadata": metadata, "spec": {"vmiName": instance}}
+    owner = {"apiVersion": API_VERSION, "kind": INSTANCE, "name": instance, "uid": vmi["metadata"]["uid"]}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": MIGRATION,
+        "metadata": {**metadata, "ownerReferences": [owner]},
+        "spec": {"vmiName": instance},
+    }

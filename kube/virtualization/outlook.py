@@ -14,7 +14,9 @@ from kube.virtualization.machines import (
     LIVE_MIGRATE_IF_POSSIBLE,
     MACHINE,
     Item,
+    has_failed,
     is_finished,
+    is_moved_by,
     key,
     unable,
     vmi_of,
@@ -100,8 +102,14 @@ def owner_of(vmi: Item) -> tuple[str, str] | None:
 
 def reports(hosted: Hosted) -> list[Object]:
     """What is told of each machine of a node, by namespace and name."""
-    running = {vmi_of(item): item for item in hosted.migrations if not is_finished(item)}
-    return [_report(vmi, hosted, running.get(key(vmi))) for vmi in sorted(hosted.instances, key=key)]
+    latest = {vmi_of(item): item for item in sorted(hosted.migrations, key=_age)}
+    told = {one: item for one, item in latest.items() if not is_finished(item) or has_failed(item)}
+    return [_report(vmi, hosted, told.get(key(vmi))) for vmi in sorted(hosted.instances, key=key)]
+
+
+def _age(migration: Item) -> tuple[bool, str]:
+    """Orders the finished ones by their age, and before all others."""
+    return not is_finished(migration), str(migration["metadata"].get("creationTimestamp") or "")
 
 
 def _report(vmi: Item, hosted: Hosted, migration: Item | None) -> Object:
@@ -117,11 +125,12 @@ def _report(vmi: Item, hosted: Hosted, migration: Item | None) -> Object:
         "unable": shortened(why, LONGEST),
         "drain": found.drain,
         "why": found.why,
-        "migration": _in_flight(migration, vmi) if migration else None,
+        "migration": _latest(migration, vmi) if migration and is_moved_by(vmi, migration) else None,
     }
 
 
-def _in_flight(migration: Item, vmi: Item) -> Object:
+def _latest(migration: Item, vmi: Item) -> Object:
+    """The one in flight; the last one, where that failed."""
     status, state = migration.get("status") or {}, (vmi.get("status") or {}).get("migrationState") or {}
     is_this = state.get("migrationUid") in (None, migration["metadata"]["uid"])
     target = state.get("targetNode") if is_this else None  # of the one before it says nothing

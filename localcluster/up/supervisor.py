@@ -15,16 +15,20 @@ from pathlib import Path
 from localcluster import access, build, deliveries, processes
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
+from localcluster.product import flow
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.keeper import Keeper, Record
 from localcluster.up.wish import Wish
 from localcluster.web_console import Console
 from localcluster.wings.actors import Actors
-from localcluster.wings.choice import ADMISSION
+from localcluster.wings.choice import ADMISSION, MUTEX, VIRTUALIZATION
 
-UPGRADE = "      an upgrade of the workers, node by node: docs/mutex.md, Try it\n"
-"""What OpenShift that is played is for."""
+TRIALS = {
+    MUTEX: "      an upgrade of the workers, node by node: docs/mutex.md, Try it\n",
+    VIRTUALIZATION: "      a drain that moves virtual machines: docs/virtualization.md, Try it\n",
+}
+"""Wing → what those are for who are played."""
 
 
 def supervise(directory: Path, wish: Wish) -> None:
@@ -120,19 +124,22 @@ def _end(number: int, frame: object) -> None:
 def _announce(directory: Path, wish: Wish, product: deliveries.Running, console: Console) -> None:
     """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`.
 
-    An empty FUNCTIONS is printed, too: the shell may still have that of another delivery.
+    An empty FUNCTIONS is printed, too, and empty TRIGGERS where the cluster has them: the shell may still have those of
+    another delivery.
     """
     programs = shlex.quote(f"{Path(sys.executable).parent}:{build.target()}")
     journal = shlex.quote(str(product.journal.absolute()))
+    triggers = os.pathsep.join(map(str, flow(wish.wings))) if product.functions_url else ""
     hints = folder.title(wish.title()) + (
         f"export KUBECONFIG={shlex.quote(str(directory / folder.KUBECONFIG))}\n"
         f'export PATH={programs}:"$PATH"\n'
         f"export JOURNAL={journal} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
+        f"export TRIGGERS={shlex.quote(triggers)}\n"
         f"console: {console.url}\n"
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"
         "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
-        f"{UPGRADE if wish.actors else ''}"
+        f"{''.join(trial for wing, trial in TRIALS.items() if wish.actors and wing in wish.wings)}"
         "      make down\n"
     )
     print(hints, end="", flush=True)

@@ -369,13 +369,17 @@ def test_a_replay_that_leads_nowhere_is_one_line_and_exit_2(
     assert "Traceback" not in found.output
 
 
-def test_events_that_call_nobody_are_one_line_and_exit_2(scene: Scene, drained: str, tmp_path: Path) -> None:
-    """X-6: no answer at all is not the same as no difference."""
+@pytest.mark.parametrize("is_named", [True, False], ids=["by an option", "by the environment"])
+def test_events_that_call_nobody_are_one_line_and_exit_2(
+    scene: Scene, drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    """X-6: no answer at all is not the same as no difference. `make env` names the Triggers of the wings at work."""
     trigger = {"metadata": {"name": "record-on-everything"}, "spec": {"broker": "default"}}
     file = tmp_path / "triggers.yaml"
     file.write_text(json.dumps({"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", **trigger}))
 
-    found = replay(scene, drained, DRY, "--manifests", str(file))
+    monkeypatch.setenv("TRIGGERS", "" if is_named else str(file))
+    found = replay(scene, drained, DRY, *(("--manifests", str(file)) if is_named else ()))
 
     assert found.exit_code == 2
     assert found.stderr.startswith("Error: no Trigger calls a function for these events")

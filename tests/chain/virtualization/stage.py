@@ -10,14 +10,14 @@ from typing import Any
 from kube.door.api import absent_ok
 from kube.nodes import node_path
 from kube.paths import Object
-from kube.virtualization.machines import API_VERSION, INSTANCE, INSTANCES, LIVE_MIGRATE, MIGRATIONS
+from kube.virtualization.machines import API_VERSION, INSTANCE, INSTANCES, LIVE_MIGRATE, MIGRATIONS, migrations_path
 from kube.virtualization.migration_claim import CLAIM_PATH
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from tests.chain.scene import Scene
 from tests.chain.virtualization.watching import Watcher
 from tests.fake_virt import FIRST_NODE, MACHINES
-from tests.virt_actor import BOOTED, FAILING, UNABLE, conditions, path_of
+from tests.virt_actor import BOOTED, FAILING, HOLDING, UNABLE, conditions, path_of, phase
 from tests.waiting import until
 from tests.workload import Audit
 
@@ -95,6 +95,26 @@ class Stage(Scene):
     def fail_on(self, *names: str, fails: bool = True) -> None:
         """Have migrations to these nodes fail, or succeed again."""
         self._mark(FAILING, names, there=fails)
+
+    @contextmanager
+    def holding(self, *names: str) -> Iterator[None]:
+        """Have migrations to these nodes not end while the block runs."""
+        self._mark(HOLDING, names, there=True)
+        yield
+        self._mark(HOLDING, names, there=False)
+
+    def migrating(self, *names: str) -> dict[str, Object]:
+        """The migrations of these instances by instance, once all of them run."""
+
+        def found(known: dict[str, Object]) -> dict[str, Object]:
+            return {item["spec"]["vmiName"]: item for item in known.values() if phase(item) == "Running"}
+
+        path = migrations_path(self.space)
+        return found(until(self.admin, path, lambda known: set(names) <= set(found(known)), SECONDS))
+
+    def delete_migration(self, migration: Object) -> None:
+        """Delete one as a person would."""
+        self.admin.delete(path_of(migration, "virtualmachineinstancemigrations"), uid=migration["metadata"]["uid"])
 
     def _mark(self, mark: str, names: Iterable[str], *, there: bool) -> None:
         """Have these nodes carry an annotation, or not."""

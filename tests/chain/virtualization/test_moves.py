@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from kube.virtualization.machines import API_VERSION, MIGRATIONS
 from tests.chain.virtualization.stage import Stage, blocked, booted, is_running, node_of
 from tests.proofs import proves
 from tests.workload import audit
@@ -162,3 +163,44 @@ def test_no_more_migrate_at_once_than_may_in_the_whole_cluster(stage: Stage) -> 
             stage.reaches(path, seconds=60)
     assert (watcher.most, watcher.doubled) == (IN_ALL, set())
     assert stage.run(*names) == before
+
+
+@proves("DRN-8", "DRN-9")
+def test_a_migration_deleted_amid_its_work_is_made_again_and_nobody_shut_down(stage: Stage) -> None:
+    """At once and without a tick, and again; however many launchers that leaves behind, none of them is evicted."""
+    node, _ = stage.node(), stage.node()
+    name = stage.machine("disturbed", node)
+    before = stage.run(name)
+    evictions = audit(stage.cluster)
+    away = [each for each in nodes(stage) if each != node]
+    with stage.holding(*away):
+        path = stage.maintain(node)
+        for _ in range(3):
+            stage.delete_migration(stage.migrating(name)[name])
+        stage.migrating(name)
+    stage.reaches(path)
+    assert stage.run(name) == before
+    assert stage.shut_down(evictions) == set()
+
+
+@proves("DRN-8")
+def test_the_slot_of_a_machine_that_is_deleted_amid_its_migration_is_free_at_once(stage: Stage) -> None:
+    """Its migration goes with it, and the next one's is made without a tick."""
+    node, _ = stage.node(), stage.node()
+    names = [stage.machine(f"one-of-three-{number}", node) for number in range(3)]
+    stage.run(*names)
+    away = [each for each in nodes(stage) if each != node]
+    with stage.holding(*away):
+        path = stage.maintain(node)
+        stage.reaches(path, lambda item: sorted(reasons(item)) == ["Migrating", "Migrating", "WaitsForSlot"])
+        first = sorted(item["spec"]["vmiName"] for item in stage.admin.list(MIGRATIONS)["items"])[0]
+        machine = f"/apis/{API_VERSION}/namespaces/{stage.space}/virtualmachines/{first}"
+        stage.admin.delete(machine, uid=stage.admin.get(machine)["metadata"]["uid"])
+        stage.migrating(*(name for name in names if name != first))
+    stage.reaches(path)
+    assert first not in stage.migrations()
+
+
+def reasons(item: dict[str, object]) -> list[str]:
+    """Why each blocked pod is."""
+    return [reason for reason, _ in blocked(item).values()]

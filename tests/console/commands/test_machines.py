@@ -58,8 +58,8 @@ def test_status_lists_the_machines_of_a_node(admin: Cluster, run: Run, node: str
     assert rows == {
         "machines/live": "machines/live Running LiveMigrate Always yes moves: to another node, without a break "
         f"Running to elsewhere: {machines.MOVING}",
-        "machines/manual": "machines/manual Running none Manual yes stops: shut down, and not started again",
-        "machines/plain": "machines/plain Running none RerunOnFailure yes restarts: shut down, and started on another "
+        "machines/manual": "machines/manual Running – Manual yes stops: shut down, and not started again",
+        "machines/plain": "machines/plain Running – RerunOnFailure yes restarts: shut down, and started on another "
         "node",
         "machines/stuck": "machines/stuck Running LiveMigrate Always no: no disk blocks: until it can be migrated, "
         "or is shut down",

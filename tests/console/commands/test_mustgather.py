@@ -25,7 +25,7 @@ from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.product import Product
-from tests.console.commands import mutexes
+from tests.console.commands import machines, mutexes
 from tests.console.commands.workloads import apply, budget, controlled, pod
 from tests.console.conftest import Nodes, Run
 from tests.proofs import proves
@@ -191,6 +191,29 @@ def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
     assert [name for name, content in files.items() if PASSWORD.encode() in content] == []
     absent = json.loads(files["index.json"])["notInstalled"]
     assert "list machineconfigpools.machineconfiguration.openshift.io" in absent
+
+
+@proves("NMO-25")
+def test_virtual_machines_and_what_moves_them_are_in_the_archive(
+    run: Run, served: LocalCluster, maintained: str, tmp_path: Path
+) -> None:
+    """Machine, instance, migration and launcher pods, also those on other nodes; not what a guest is started with."""
+    door = served.door()
+    seed = {"name": "seed", "cloudInitNoCloud": {"userData": f"#cloud-config\npassword: {PASSWORD}"}}
+    with machines.kinds(served):
+        machines.each_kind(door, maintained)
+        path = f"/apis/kubevirt.io/v1/namespaces/{machines.SPACE}/virtualmachines/live"
+        door.patch(path, {"spec": {"template": {"spec": {"volumes": [seed]}}}})
+        result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"))
+        machines.clear(door)
+    assert result.exit_code == 0, result.output
+    files = contents(tmp_path / "case.tar.gz")
+    for kind in ("virtualmachines", "virtualmachineinstances"):
+        assert names(files[f"virtualization/{kind}.json"]) == ["live", "manual", "plain", "stuck"]
+    assert names(files["virtualization/virtualmachineinstancemigrations.json"]) == [machines.MOVING]
+    assert "virt-launcher-live" in names(files["virtualization/launchers.json"])
+    assert names(files["virtualization/kubevirts.json"]) == []
+    assert [name for name, content in files.items() if PASSWORD.encode() in content] == []
 
 
 @proves("NMO-25")

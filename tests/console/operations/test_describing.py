@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from console.operations.describing import age, remedy
+from console.operations.describing import age, node_report, remedy
 
+TAINTED = {"taints": [{"key": "kubevirt.io/drain", "effect": "NoSchedule"}]}
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 BLOCKED = {
     "namespace": "shop",
@@ -49,3 +50,15 @@ def test_a_blocked_pod_comes_with_what_would_unblock_it(item: dict[str, Any], wo
 )
 def test_an_age_is_short(since: str, words: str) -> None:
     assert age(since, NOW) == words
+
+
+@pytest.mark.parametrize(
+    ("spec", "state"),
+    [
+        ({}, "schedulable"),
+        (TAINTED, "schedulable, but for the taint kubevirt.io/drain"),
+        ({**TAINTED, "unschedulable": True}, "cordoned, takes no new pods"),
+    ],
+)
+def test_a_node_that_somebody_tainted_by_hand_says_so(spec: dict[str, Any], state: str) -> None:
+    assert node_report("node-1", {"metadata": {"name": "node-1"}, "spec": spec})["state"] == state

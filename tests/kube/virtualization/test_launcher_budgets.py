@@ -34,12 +34,13 @@ def test_a_launcher_pod_is_blocked_in_the_words_of_its_budget() -> None:
 
 
 @proves("DRN-9")
-def test_without_words_it_is_a_budget_like_any_other() -> None:
-    """On a node that is not drained by taint there is nothing to say."""
+def test_without_words_it_says_what_the_machine_migrates_at() -> None:
+    """On a node that is not drained by taint there is nothing else to say."""
     budget = counted(budgets.budget_of(vmi("x"), None), 1)
 
-    assert waits_for(budget) is None
-    assert [item.reason for item in plan([launcher("u-x")], [budget]).blocked] == ["DisruptionBudget"]
+    assert waits_for(budget) == ("Migrating", "its virtual machine migrates as soon as its node has a drain taint")
+    assert waits_for({**budget, "metadata": {**budget["metadata"], "annotations": {}}}) is None
+    assert [item.reason for item in plan([launcher("u-x")], [budget]).blocked] == ["Migrating"]
 
 
 def test_words_are_written_where_they_differ() -> None:

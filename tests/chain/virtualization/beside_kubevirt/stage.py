@@ -18,7 +18,7 @@ from localcluster.product import Product
 from tests.chain.virtualization.stage import Stage
 from tests.chain.virtualization.watching import Watcher
 from tests.fake_virt_handler import HEARTBEAT, FakeVirtHandler, is_offered
-from tests.virt_actor import HOLDING, UNABLE, moment
+from tests.virt_actor import UNABLE, moment
 
 TAINT = "medik8s.io/drain"
 TOLD = {"migrations": {"nodeDrainTaintKey": TAINT}}
@@ -88,13 +88,6 @@ class BesideStage(Stage):
         finally:
             self.controller.declare(TOLD)
             self.controller.start()
-
-    @contextmanager
-    def holding(self, *names: str) -> Iterator[None]:
-        """Have migrations to these nodes not end while the block runs."""
-        self._mark(HOLDING, names, there=True)
-        yield
-        self._mark(HOLDING, names, there=False)
 
     def beat(self, node: str) -> None:
         """Have a node's virt-handler give a sign of life, upon which KubeVirt looks at the node again."""
