@@ -7,6 +7,7 @@ whose guest has left completes by itself; nobody deletes its pod.
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 from functools import partial
 
@@ -50,6 +51,7 @@ class FakeVirtHandler(Actor):
         super().__init__(admin, seconds)
         self.completed: set[str] = set()
         """The launchers that have ended by themselves."""
+        self.completed_at: list[float] = []
 
     def look(self) -> None:
         """Bring every node, instance and launcher one step on."""
@@ -110,6 +112,8 @@ class FakeVirtHandler(Actor):
     def _migrate(self, instance: Object, migration: Item | None) -> None:
         """What the target's virt-handler does, then the source's, with what the controller has handed over."""
         state = instance["status"].get("migrationState") or {}
+        if state.get("abortRequested") and "endTimestamp" not in state:
+            self._write(instance, {"migrationState": {**ended(), "failed": True, "abortStatus": "Succeeded"}})
         if migration is None or state.get("migrationUid") != migration["metadata"]["uid"] or "endTimestamp" in state:
             return
         if "targetNodeAddress" not in state:
@@ -124,13 +128,12 @@ class FakeVirtHandler(Actor):
         """The guest is on the target, or stays where it is."""
         if self._is_marked(node, HOLDING):
             return
-        now = moment()
         if self._is_marked(node, FAILING):
-            failed = {"endTimestamp": now, "completed": True, "failed": True, "failureReason": "the target is to fail"}
+            failed = {**ended(), "failed": True, "failureReason": "the target is to fail"}
             self._write(instance, {"migrationState": failed})
             return
-        seen = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": now}
-        state = {**seen, "endTimestamp": now, "completed": True}
+        seen = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": moment()}
+        state = {**seen, **ended()}
         self._write(instance, {"migrationState": state, "nodeName": node}, labels={HOST: node})
 
     def _complete(self, instance: Item, pod: Object) -> None:
@@ -149,6 +152,12 @@ class FakeVirtHandler(Actor):
         name = pod["metadata"]["name"]
         self._admin.patch(f"{pods_of(instance)}/{name}/status", {"status": status})
         self.completed.add(name)
+        self.completed_at.append(time.monotonic())
+
+
+def ended() -> Object:
+    """What is said of a migration that is over, however it went."""
+    return {"endTimestamp": moment(), "completed": True}
 
 
 def told(instance: Item) -> list[Object]:

@@ -109,8 +109,16 @@ def _seen(event: BaseCloudEvent, cluster: Cluster) -> Scene | None:
     if isinstance(settings, Problem):
         announce([*problems, settings, *told.problems], cluster)
         return None
-    announce([*problems, *told.problems], cluster)
+    unknown = hyperconverged.strangers(item, settings)
+    announce([*problems, *told.problems, *unknown, *_strangers(event, told, cluster)], cluster)
     return Scene(item, told, settings, page)
+
+
+def _strangers(event: BaseCloudEvent, told: Input, cluster: Cluster) -> list[Problem]:
+    """The nodes that a ConfigMap names and that are not there; looked for when one has changed."""
+    if _kind(event) != "ConfigMap":
+        return []
+    return capabilities.strangers(told, cluster.run(lookup.node_names(cluster.api)))
 
 
 def _due(node: Node, scene: Scene) -> Mapping[str, str] | None:

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kube.cpu.models import features_of
-from kube.cpu.problems import ILLEGAL_NAME, MALFORMED_INPUT, UNKNOWN_MODEL, Problem, Wrong, listed, text, texts
+from kube.cpu.problems import (
+    ILLEGAL_NAME,
+    MALFORMED_INPUT,
+    UNKNOWN_MODEL,
+    UNKNOWN_NODE,
+    Problem,
+    Wrong,
+    listed,
+    text,
+    texts,
+)
 from kube.paths import Object
 
 LABEL = "nodemaintenance.dev/cpu-capabilities"
@@ -34,12 +44,14 @@ class Input(NamedTuple):
     Attributes:
         nodes: node → what it offers; None where that cannot be told.
         is_whole: every entry could be read, so that a node that is not in `nodes` is in no entry.
+        places: node → the ConfigMap that names it, and the field there.
         problems: what is to be mended.
     """
 
     nodes: Mapping[str, Capability | None]
     is_whole: bool
     problems: list[Problem]
+    places: Mapping[str, tuple[Object, str]]
 
 
 class _Entry(NamedTuple):
@@ -69,7 +81,17 @@ def read(maps: Iterable[Object]) -> Input:
         {node: found[0][1].capability if len(found) == 1 else None for node, found in owners.items()},
         is_whole,
         problems,
+        {node: (found[0][0], found[0][1].place) for node, found in owners.items()},
     )
+
+
+def strangers(told: Input, known: Container[str]) -> list[Problem]:
+    """One problem for each entry that names nodes which are not there; they may come yet."""
+    missing: dict[str, list[str]] = {}
+    for node, (_, place) in told.places.items():
+        if node not in known:
+            missing.setdefault(place, []).append(node)
+    return [_stranger(told.places[nodes[0]][0], place, nodes) for place, nodes in missing.items()]
 
 
 def _entry(item: Object, key: str, value: str) -> tuple[_Entry, list[Problem]]:
@@ -128,6 +150,11 @@ def _unknown(item: Object, field: str, cpu: str, nodes: list[str]) -> Problem:
     remedy = "write a model of libvirt's CPU map, case matters, or name the features in its place"
     message = f'{field}.cpu "{cpu}" is not known: {remedy}; the labels of {listed(nodes)} stay until then'
     return _problem(item, UNKNOWN_MODEL, message)
+
+
+def _stranger(item: Object, place: str, nodes: list[str]) -> Problem:
+    words = f"{listed(nodes)}, and no such node is there: kubectl get nodes has the names"
+    return _problem(item, UNKNOWN_NODE, f"{place} names {words}; its labels come when it comes")
 
 
 def _illegal(item: Object, field: str, names: Iterable[str]) -> Problem:

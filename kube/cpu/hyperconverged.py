@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kube.cpu.models import ALWAYS_OBSOLETE, features_of
-from kube.cpu.problems import MALFORMED_SETTINGS, SEVERAL, UNKNOWN_MODEL, Problem, Wrong, text, texts
+from kube.cpu.problems import MALFORMED_SETTINGS, SEVERAL, UNKNOWN_MODEL, Problem, Wrong, listed, text, texts
 from kube.paths import Object
 
 API_VERSION, KIND = "hco.kubevirt.io/v1beta1", "HyperConverged"
@@ -63,6 +63,15 @@ def settings(item: Mapping[str, Any] | None) -> Settings | Problem:
         remedy = "write a model of libvirt's CPU map, case matters, or leave it out"
         message = f'{FIELD}.minCPUModel "{model}" is not known: {remedy} for {LEAST}; the labels stay until then'
         return _problem(item, UNKNOWN_MODEL, message)
+
+
+def strangers(item: Mapping[str, Any] | None, found: Settings) -> list[Problem]:
+    """That it calls models obsolete which are in no table: so no node is labelled with them, and none was before."""
+    unknown = sorted(name for name in found.obsolete - ALWAYS_OBSOLETE if features_of(name) is None)
+    if item is None or not unknown:
+        return []
+    remedy = "write models of libvirt's CPU map, case matters; the others are heeded"
+    return [_problem(item, UNKNOWN_MODEL, f"{FIELD}.cpuModels has {listed(unknown)}, in no table: {remedy}")]
 
 
 def _read(told: object) -> Settings:

@@ -33,6 +33,11 @@ async def hyperconvergeds(api: Api) -> list[Object]:
     return await listed(api, hyperconverged.PATH)
 
 
+async def node_names(api: Api) -> set[str]:
+    """The names of all nodes."""
+    return {node["metadata"]["name"] for node in (await pages(api, NODES, accept=METADATA)).items}
+
+
 async def nodes(api: Api, after: str, *, marked: bool = False) -> Page:
     """A page of all nodes, or of those that carry labels of ours.
 

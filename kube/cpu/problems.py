@@ -12,6 +12,7 @@ MALFORMED_SETTINGS = "ObsoleteCPUsMalformed"
 SEVERAL = "HyperConvergedIgnored"
 MALFORMED_INPUT = "CPUCapabilitiesMalformed"
 ILLEGAL_NAME = "CPULabelSkipped"
+UNKNOWN_NODE = "CPUNodeUnknown"
 SKIP_UNREAD = "SkipNodeIgnored"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 
 from kube.door.api import absent_ok
@@ -116,10 +117,24 @@ class Stage(Scene):
         """Delete one as a person would."""
         self.admin.delete(path_of(migration, "virtualmachineinstancemigrations"), uid=migration["metadata"]["uid"])
 
+    def delete_machine(self, name: str) -> None:
+        """Delete one as a person would; its instance and migrations go with it."""
+        path = f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachines/{name}"
+        self.admin.delete(path, uid=self.admin.get(path)["metadata"]["uid"])
+
     def _mark(self, mark: str, names: Iterable[str], *, there: bool) -> None:
         """Have these nodes carry an annotation, or not."""
         told = {"metadata": {"annotations": {mark: "" if there else None}}}
         self.admin.together(*(self.admin.api.patch(node_path(name), told) for name in names))
+
+    def kill(self, chance: Random) -> None:
+        """End functions or delivery by SIGKILL, and start them again."""
+        if chance.random() < 0.7:
+            self.product.kill_functions()
+            self.product.start_functions()
+        else:
+            self.product.kill_delivery()
+            self.product.start_delivery()
 
     def protected(self) -> set[str]:
         """The instances that have a budget."""

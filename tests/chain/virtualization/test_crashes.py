@@ -70,10 +70,5 @@ def kill(stage: Stage, done: threading.Event) -> int:
     for kills in range(KILLS):
         if done.wait(chance.uniform(0.2, 1.5)):
             return kills
-        if chance.random() < 0.7:
-            stage.product.kill_functions()
-            stage.product.start_functions()
-        else:
-            stage.product.kill_delivery()
-            stage.product.start_delivery()
+        stage.kill(chance)
     return KILLS

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kube.virtualization.machines import API_VERSION, MIGRATIONS
+from kube.virtualization.machines import MIGRATIONS
 from tests.chain.virtualization.stage import Stage, blocked, booted, is_running, node_of
 from tests.proofs import proves
 from tests.workload import audit
@@ -194,8 +194,7 @@ def test_the_slot_of_a_machine_that_is_deleted_amid_its_migration_is_free_at_onc
         path = stage.maintain(node)
         stage.reaches(path, lambda item: sorted(reasons(item)) == ["Migrating", "Migrating", "WaitsForSlot"])
         first = sorted(item["spec"]["vmiName"] for item in stage.admin.list(MIGRATIONS)["items"])[0]
-        machine = f"/apis/{API_VERSION}/namespaces/{stage.space}/virtualmachines/{first}"
-        stage.admin.delete(machine, uid=stage.admin.get(machine)["metadata"]["uid"])
+        stage.delete_machine(first)
         stage.migrating(*(name for name in names if name != first))
     stage.reaches(path)
     assert first not in stage.migrations()

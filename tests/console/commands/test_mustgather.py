@@ -123,7 +123,9 @@ def reader(served: LocalCluster) -> Iterator[Path]:
     served.kubectl("create", "serviceaccount", READER, "-n", "default")
     served.kubectl("create", "clusterrole", READER, *rules)
     served.kubectl("create", "clusterrolebinding", READER, f"--clusterrole={READER}", account)
-    yield kubeconfig(served, "default", READER)
+    identity = kubeconfig(served, "default", READER)
+    yield identity
+    identity.unlink()  # the next account of that name is another one
     served.kubectl("delete", f"clusterrole/{READER}", f"clusterrolebinding/{READER}")
     served.kubectl("delete", "serviceaccount", READER, "-n", "default")
 

@@ -11,7 +11,7 @@ from functions import installs as acting
 from kube import installs
 from kube.cpu.models import features_of
 from kube.cpu.node_patch import FEATURE, MARK, MODEL, SKIP
-from kube.cpu.problems import ILLEGAL_NAME, MALFORMED_INPUT, SEVERAL, SKIP_UNREAD, UNKNOWN_MODEL
+from kube.cpu.problems import ILLEGAL_NAME, MALFORMED_INPUT, SEVERAL, SKIP_UNREAD, UNKNOWN_MODEL, UNKNOWN_NODE
 from kube.door.api_errors import Rejected
 from kube.installs import Account
 from kube.paths import LEASES, NAMESPACE
@@ -98,6 +98,24 @@ def test_an_unknown_least_model_changes_nothing_and_is_told(labelling: Labelling
     [said] = labelling.told(work.namespace, UNKNOWN_MODEL)
     assert 'spec.obsoleteCPUs.minCPUModel "Unheard" is not known: write a model of libvirt' in said
     assert [entry[:2] for entry in written(audit.writes_by())] == [("create", "events")]
+
+
+@proves("OSV-31", "OSV-38")
+def test_a_name_that_nobody_has_is_told(labelling: Labelling, work: Workload) -> None:
+    """A model that no table has, and a node that is not there: both are heeded all the same."""
+    node = work.node()
+    made = labelling.offer({node: HASWELL, "nodee-1": HASWELL})
+    labelling.wish({"cpuModels": ["haswell", "Haswell"]})
+
+    labelling.changed()
+    labelling.changed("HyperConverged")
+
+    assert f"{MODEL}Haswell" not in labelling.labels(node)
+    assert f"{MODEL}Penryn" in labelling.labels(node)
+    [model] = labelling.told(work.namespace, UNKNOWN_MODEL)
+    assert "spec.obsoleteCPUs.cpuModels has haswell, in no table" in model
+    named = f'{made["metadata"]["name"]} data["nodee-1"] names nodee-1, and no such node is there'
+    assert any(said.startswith(named) for said in labelling.told(NAMESPACE, UNKNOWN_NODE))
 
 
 @proves("OSV-33")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kube.cpu.capabilities import Capability, read
+from kube.cpu.capabilities import Capability, read, strangers
 from kube.cpu.models import features_of
 from kube.cpu.problems import ILLEGAL_NAME, MALFORMED_INPUT, UNKNOWN_MODEL
 from kube.paths import Object
@@ -107,9 +107,20 @@ def test_a_node_that_is_named_twice_is_left_as_it_is() -> None:
     ]
 
 
+def test_each_entry_that_names_nodes_which_are_not_there_is_told_once() -> None:
+    """Not where all of them are there."""
+    told = read([config_map("one", a=PLAIN, x={**PLAIN, "nodes": ["b", "c", "d"]})])
+
+    assert [problem.message for problem in strangers(told, {"a", "d"})] == [
+        'one data["x"] names b, c, and no such node is there: kubectl get nodes has the names; '
+        "its labels come when it comes"
+    ]
+    assert strangers(told, {"a", "b", "c", "d"}) == []
+
+
 def test_an_entry_that_names_a_node_twice_names_it_once() -> None:
     assert read([config_map(x={**PLAIN, "nodes": ["a", "a"]})]).problems == []
 
 
 def test_without_a_map_nothing_is_told() -> None:
-    assert read([]) == read([config_map()]) == ({}, True, [])
+    assert read([]) == read([config_map()]) == ({}, True, [], {})

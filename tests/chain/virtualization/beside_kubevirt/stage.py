@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 
 from kube.nodes import NODES, node_path
@@ -88,6 +89,14 @@ class BesideStage(Stage):
         finally:
             self.controller.declare(TOLD)
             self.controller.start()
+
+    def kill(self, chance: Random) -> None:
+        """As there, or KubeVirt's virt-controller."""
+        if chance.random() < 0.5:
+            self.controller.stop()
+            self.controller.start()
+        else:
+            super().kill(chance)
 
     def beat(self, node: str) -> None:
         """Have a node's virt-handler give a sign of life, upon which KubeVirt looks at the node again."""

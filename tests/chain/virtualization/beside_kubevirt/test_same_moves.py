@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chain.virtualization.beside_kubevirt.stage import BesideStage
+from tests.chain.virtualization.test_crashes import test_machines_leave_three_nodes_amid_kills, whole
 from tests.chain.virtualization.test_moves import (
     test_no_more_migrate_at_once_than_may_in_the_whole_cluster,
     test_ten_machines_and_thirty_pods_leave_their_node,
@@ -20,9 +21,11 @@ from tests.chain.virtualization.test_walk_through import (
 __all__ = [
     "test_a_machine_without_a_strategy_runs_again_on_another_node",
     "test_a_strategy_that_is_taken_off_amid_a_drain_lets_it_end",
+    "test_machines_leave_three_nodes_amid_kills",
     "test_no_more_migrate_at_once_than_may_in_the_whole_cluster",
     "test_ten_machines_and_thirty_pods_leave_their_node",
     "test_who_is_shut_down_is_restarted_as_its_run_strategy_says",
+    "whole",
 ]
 
 
