@@ -31,6 +31,8 @@ SILENT_WHEN_SUCCEEDED = ("begin", "evict", "resync")
 """Functions that emit nothing about a maintenance that has Succeeded."""
 SURVEYS = ("resync", "resync-runs")
 """Functions that speak of whatever waits for something now."""
+SPEAKS_OF_WRITES = "protect"
+"""The function that answers where it had to write something, and is silent where that stands."""
 BY_PODS = ("evict", "resync")
 """Functions whose answer depends on the pods that are there."""
 
@@ -143,6 +145,8 @@ def _why_other(function: str, before: Structured | None, after: Structured | Non
     """What explains that nothing, or an event of another type, is answered now."""
     if said := _why_mutex(function, before, after, changes):
         return said
+    if function == SPEAKS_OF_WRITES and (before is None or after is None):
+        return "what it wrote then stands" if after is None else "what it writes has changed since"
     if before is None:
         return "the recording does not speak of it" if function in SURVEYS else ""
     maintenance, node = changes.of(MAINTENANCE, before.get("maintenance", "")), changes.of(NODE, before.get("node", ""))

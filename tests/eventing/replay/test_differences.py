@@ -297,3 +297,12 @@ def test_a_run_that_is_gone_explains_silence_and_nothing_else(change: Change) ->
     assert explained_fields(differences("pause-pools", [of_run(events.POOLS_PAUSED)], other, gone)) == [
         ("answer", False)
     ]
+
+
+def test_what_has_been_written_is_not_written_again() -> None:
+    """`protect` answers where it wrote; that it has nothing to write, or something else, is no other answer."""
+    told = reply(events.LAUNCHERS_CHANGED)
+
+    assert [found.explained for found in differences("protect", [told], [])] == ["what it wrote then stands"]
+    assert [found.explained for found in differences("protect", [], [told])] == ["what it writes has changed since"]
+    assert explained_fields(differences("protect", [told], [FAILED])) == [("answer", False)]
