@@ -24,6 +24,8 @@ WAITS = "nodemaintenance.dev/waits-"
 WAITS_FOR_KUBEVIRT = "WaitsForKubeVirt"
 LAUNCHER_REASONS = ("Migrating", "NotMigratable", "WaitsForSlot", "MigrationFailed", WAITS_FOR_KUBEVIRT)
 """What the launcher pod of a virtual machine can wait for."""
+AT_WORK = ("Migrating", "WaitsForSlot")
+"""Of these what nothing is wrong with."""
 TARGET = "kubevirt.io/migrationJobUID"
 """Label of the launcher pod that a virtual machine migrates to: the uid of the migration."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")

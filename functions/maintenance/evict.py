@@ -21,7 +21,7 @@ from functions.installs import acts
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.fleet import EVICTIONS
 from functions.maintenance.subject import active, log_about, node_of, reference_of
-from kube.budgets import Blocked, budget_paths, identity, plan
+from kube.budgets import AT_WORK, Blocked, budget_paths, identity, plan
 from kube.door.api import Api
 from kube.door.concurrent_requests import together
 from kube.door.eviction_batch import evict_batch, orphans
@@ -157,7 +157,7 @@ def _data(batch: Batch, version: str) -> Object:
     return {
         "evicted": batch.evicted,
         "blocked": [item.as_data() for item in batch.blocked],
-        "error": summary(batch.blocked),
+        "error": summary(item for item in batch.blocked if item.reason not in AT_WORK),
         "podsVersion": version,
     }
 

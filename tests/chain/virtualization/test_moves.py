@@ -192,7 +192,8 @@ def test_the_slot_of_a_machine_that_is_deleted_amid_its_migration_is_free_at_onc
     away = [each for each in nodes(stage) if each != node]
     with stage.holding(*away):
         path = stage.maintain(node)
-        stage.reaches(path, lambda item: sorted(reasons(item)) == ["Migrating", "Migrating", "WaitsForSlot"])
+        held = stage.reaches(path, lambda item: sorted(reasons(item)) == ["Migrating", "Migrating", "WaitsForSlot"])
+        assert not held["status"].get("lastError")  # nothing is wrong with any of them
         first = sorted(item["spec"]["vmiName"] for item in stage.admin.list(MIGRATIONS)["items"])[0]
         stage.delete_machine(first)
         stage.migrating(*(name for name in names if name != first))

@@ -34,7 +34,7 @@ def each_kind(admin: Cluster, node: str) -> None:
     machine(admin, node, "plain", "RerunOnFailure", strategy=None)
     machine(admin, node, "manual", "Manual", strategy=None)
     made = admin.create(migrations_path(SPACE), migration(MOVING, "live"))
-    state = {"migrationUid": made["metadata"]["uid"], "sourceNode": node, "targetNode": "elsewhere"}
+    state = {"migrationUid": made["metadata"]["uid"], "sourceNode": node, "targetNode": "node-3"}
     admin.patch(f"{migrations_path(SPACE)}/{MOVING}/status", {"status": {"phase": "Running", "migrationState": state}})
     admin.patch(f"{instances(SPACE)}/live", {"status": {"migrationState": state}})
 

@@ -57,7 +57,7 @@ def test_status_lists_the_machines_of_a_node(admin: Cluster, run: Run, node: str
     }
     assert rows == {
         "machines/live": "machines/live Running LiveMigrate Always yes moves: to another node, without a break "
-        f"Running to elsewhere: {machines.MOVING}",
+        f"Running to node-3: {machines.MOVING}",
         "machines/manual": "machines/manual Running – Manual yes stops: shut down, and not started again",
         "machines/plain": "machines/plain Running – RerunOnFailure yes restarts: shut down, and started on another "
         "node",

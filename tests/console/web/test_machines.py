@@ -81,7 +81,7 @@ def test_the_page_says_of_each_machine_what_the_command_says(browser: Browser, h
     rows = [" ".join(row.text.split()) for row in browser.all(f"{SECTION} tbody tr")]
     assert rows == [
         "machines/live Running LiveMigrate Always yes moves to another node, without a break "
-        f"Running to elsewhere {machines.MOVING}",
+        f"Running to node-3 {machines.MOVING}",
         "machines/manual Running – Manual yes stops shut down, and not started again –",
         "machines/plain Running – RerunOnFailure yes restarts shut down, and started on another node –",
         "machines/stuck Running LiveMigrate Always no: no disk blocks until it can be migrated, or is shut down –",
