@@ -21,6 +21,9 @@ NODE_VARIABLE, RULE_VARIABLE, RUN_VARIABLE = "NODE_NAME", "MUTEX_RULE", "MUTEX_R
 """What each container is told: the node, the name of the rule, the id of the run."""
 LONGEST_NAME = 63
 """Characters: the name becomes a label of the Job's pods."""
+SHORTEST_TTL = 60
+"""Seconds that a Job which has ended stays at least: a function that was killed behind its creation has to find it, or
+would create it once more."""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 """What a Job's name may begin with."""
 
@@ -70,6 +73,8 @@ def job_name(rule: Item, kind: str, run_id: str, node_uid: str, attempt: int) ->
 def job_of(rule: Item, kind: str, run_id: str, node: Mapping[str, Any], attempt: int) -> Object:
     """The Job of a rule for a node: the rule's template, told of node, rule and run, kept off that node (MUT-41)."""
     metadata, spec = node["metadata"], copy.deepcopy(rule["spec"][SPECS[kind]])
+    if type(ttl := spec.get("ttlSecondsAfterFinished")) is int:
+        spec["ttlSecondsAfterFinished"] = max(ttl, SHORTEST_TTL) if ttl >= 0 else ttl
     pod = (spec.get("template") or {}).get("spec")
     if isinstance(pod, dict):
         host = (metadata.get("labels") or {}).get(HOSTNAME, metadata["name"])

@@ -55,6 +55,19 @@ def test_a_label_has_63_bytes_behind_the_slash(length: int, fine: bool) -> None:
     assert (rule_problem(rule("r" * length, "ns")) == "") is fine
 
 
+@proves("MUT-42")
+@pytest.mark.parametrize(("told", "stays"), [(None, None), (0, 60), (59, 60), (3600, 3600), (-1, -1)])
+def test_a_job_stays_long_enough_to_be_found_after_a_crash(told: int | None, stays: int | None) -> None:
+    """One that were gone by then would be created once more. What the server refuses it shall refuse."""
+    item = rule()
+    if told is not None:
+        item["spec"]["jobSpec"]["ttlSecondsAfterFinished"] = told
+
+    made = jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
+
+    assert made["spec"].get("ttlSecondsAfterFinished") == stays
+
+
 def test_the_rule_itself_is_not_changed() -> None:
     """What is added is added to a copy."""
     item = rule()
