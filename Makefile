@@ -102,7 +102,7 @@ screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots an
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
 
-up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates (beside mutex, virtualization, cpu-labels) ACTORS=on plays OpenShift for mutex, KubeVirt for virtualization
+up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates (beside mutex, virtualization, cpu-labels) ACTORS=on plays OpenShift for mutex, KubeVirt for virtualization; ACTORS=kubevirt runs KubeVirt itself, with its nodes played
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --wings '$(WINGS)' --actors $(ACTORS)
 
 # Nothing is set up first: what this prints is evaluated.

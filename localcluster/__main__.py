@@ -54,14 +54,14 @@ def main() -> None:
 )
 @click.option(
     "--actors",
-    type=click.Choice(["on", "off"]),
-    default="off",
+    type=click.Choice(choice.ACTORS),
+    default=choice.OFF,
     show_default=True,
-    help="Whether what a wing stands on is played, as OpenShift for the mutex.",
+    help="Whether what a wing stands on is played, as OpenShift for the mutex; or KubeVirt itself runs.",
 )
 def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: str, actors: str) -> None:
     """Start a cluster and the product; return when both are ready."""
-    wanted = wish.Wish(nodes, control_planes, delivery, choice.chosen(wings), actors == "on")
+    wanted = wish.Wish(nodes, control_planes, delivery, choice.chosen(wings), actors)
     wanted.check()
     if not folder.running(directory):
         print(f"starting a cluster: NODES={nodes} {wanted.title()}", flush=True)

@@ -1,9 +1,10 @@
-"""`python -m tests.actors fake-cvo`, `fake-mco` or `fake-virt`: plays that part on the cluster of `$KUBECONFIG`.
+"""`python -m tests.actors fake-cvo`, or another part: plays that part on the cluster of `$KUBECONFIG`.
 
 fake-cvo makes the ClusterVersion, and has the control plane follow the version that somebody wants. fake-mco makes the
 pools of every OpenShift, registers each node as a worker with its version, as the document's node-feature-discovery
-does, and upgrades nodes. fake-virt starts, migrates and restarts virtual machines. All decide by what is on the cluster
-alone, so each may be killed and started again.
+does, and upgrades nodes. fake-virt starts, migrates and restarts virtual machines; fake-virt-handler does what KubeVirt
+has done on each node, beside KubeVirt itself. All decide by what is on the cluster alone, so each may be killed and
+started again.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ from kube.nodes import NODES, node_path
 from kube.paths import Object
 from localcluster.wings.actors import UNTOLD
 from tests.fake_virt import FakeVirt
+from tests.fake_virt_handler import FakeVirtHandler
 from tests.openshift import MASTER, FakeCvo, FakeMco, pool
+from tests.virt_actor import Actor
 
 FIRST = "4.15.9"
 """The version that the cluster is installed with."""
 CONTROL_PLANE_SECONDS = 2.0
 """How long the control plane takes for an upgrade."""
 LOOK_SECONDS = 0.5
-"""Between two looks of fake-mco at pools and nodes, and of fake-virt at machines."""
+"""Between two looks of fake-mco at pools and nodes, and of those of KubeVirt at machines."""
 
 
 def main() -> None:
     """Play the part that the command line names, until somebody ends it."""
-    parts = {"fake-cvo": play_cvo, "fake-mco": play_mco, "fake-virt": play_virt}
+    parts = {"fake-cvo": play_cvo, "fake-mco": play_mco, "fake-virt": play_virt, "fake-virt-handler": play_handler}
     if len(sys.argv) != 2 or sys.argv[1] not in parts:
         raise SystemExit(f"error: name one of {', '.join(parts)}")
     parts[sys.argv[1]](Cluster())
@@ -80,8 +83,18 @@ def play_mco(admin: Cluster) -> None:
 
 
 def play_virt(admin: Cluster) -> None:
-    """Look after virtual machines, and say what went wrong."""
-    with FakeVirt(admin, LOOK_SECONDS) as actor:
+    """Look after virtual machines."""
+    play(FakeVirt(admin, LOOK_SECONDS))
+
+
+def play_handler(admin: Cluster) -> None:
+    """Look after virtual machines as far as their nodes do."""
+    play(FakeVirtHandler(admin, LOOK_SECONDS))
+
+
+def play(part: Actor) -> None:
+    """Have somebody at work, and say what went wrong."""
+    with part as actor:
         while True:
             time.sleep(LOOK_SECONDS)
             while actor.trouble:

@@ -134,7 +134,8 @@ class FakeVirtHandler(Actor):
             return
         seen = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": moment()}
         state = {**seen, **ended()}
-        self._write(instance, {"migrationState": state, "nodeName": node}, labels={HOST: node})
+        moved = {"nodeName": node, "evacuationNodeName": None}  # or virt-api would take the next drain for this one
+        self._write(instance, {"migrationState": state, **moved}, labels={HOST: node})
 
     def _complete(self, instance: Item, pod: Object) -> None:
         """The guest has left: the launcher ends."""

@@ -6,10 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localcluster import deliveries
+from localcluster import build, deliveries
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.wish import Wish
+from localcluster.wings.choice import BESIDE
 
 
 def up(directory: Path, wish: Wish) -> None:
@@ -20,6 +21,8 @@ def up(directory: Path, wish: Wish) -> None:
         return
     engine.check()
     engine.build(wish.wings)  # here, where there may be a terminal to show the progress on
+    if wish.actors == BESIDE:
+        build.servers(build.KUBEVIRT)
     folder.unready(directory)
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), wish.text()]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT

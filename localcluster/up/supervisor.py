@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from localcluster import access, build, deliveries, processes
@@ -22,7 +22,7 @@ from localcluster.up.keeper import Keeper, Record
 from localcluster.up.wish import Wish
 from localcluster.web_console import Console
 from localcluster.wings.actors import Actors
-from localcluster.wings.choice import ADMISSION, MUTEX, VIRTUALIZATION
+from localcluster.wings.choice import ADMISSION, MUTEX, OFF, VIRTUALIZATION
 
 TRIALS = {
     MUTEX: "      an upgrade of the workers, node by node: docs/mutex.md, Try it\n",
@@ -59,7 +59,7 @@ def _run(directory: Path, wish: Wish) -> None:
             engine.open(cluster, directory / "product", wish.wings) as product,
             _console(cluster, directory / "product", product) as console,
             Webhook(cluster, directory / "product") if ADMISSION in wish.wings else nullcontext() as webhook,
-            Actors(cluster, directory / "product", wish.wings) if wish.actors else nullcontext() as actors,
+            _actors(cluster, directory / "product", wish) as actors,
         ):
             keeper.keep([*product.servers, console.server])
             keeper.keep([*([webhook.server] if webhook else []), *(actors.servers if actors else [])])
@@ -112,6 +112,10 @@ def _console(cluster: LocalCluster, directory: Path, product: deliveries.Running
     return Console(cluster, directory, "--journal", product.journal, **where)
 
 
+def _actors(cluster: LocalCluster, directory: Path, wish: Wish) -> AbstractContextManager[Actors | None]:
+    return nullcontext() if wish.actors == OFF else Actors(cluster, directory, wish.wings, wish.actors)
+
+
 class _Ended(BaseException):
     """SIGTERM came; passes through whatever is under way, and what was started is stopped on the way out."""
 
@@ -139,7 +143,7 @@ def _announce(directory: Path, wish: Wish, product: deliveries.Running, console:
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"
         "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
-        f"{''.join(trial for wing, trial in TRIALS.items() if wish.actors and wing in wish.wings)}"
+        f"{''.join(trial for wing, trial in TRIALS.items() if wish.actors != OFF and wing in wish.wings)}"
         "      make down\n"
     )
     print(hints, end="", flush=True)

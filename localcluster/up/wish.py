@@ -16,27 +16,27 @@ class Wish:
 
     Attributes:
         control_planes: how many of the nodes belong to the control plane.
-        actors: whether what the wings stand on is played.
+        actors: whether what the wings stand on is played, one of `choice.ACTORS`.
     """
 
     nodes: int = 3
     control_planes: int = 0
     delivery: str = "local"
     wings: Sequence[str] = choice.DEFAULT
-    actors: bool = False
+    actors: str = choice.OFF
 
     def check(self) -> None:
         """Raise `LocalClusterError` where two parts of it do not go together."""
         if self.control_planes >= self.nodes:
             short = f"CONTROL_PLANES={self.control_planes} leaves none of NODES={self.nodes} for pods"
             raise LocalClusterError(f"{short}: raise NODES")
-        if self.actors:
-            choice.check_actors(self.wings)
+        choice.check_actors(self.wings, self.actors)
 
     def title(self) -> str:
         """What it is in the words of `make`, as far as another wish can be told from it."""
         wings = "" if tuple(self.wings) == choice.DEFAULT else f" WINGS={','.join(self.wings)}"
-        return f"DELIVERY={self.delivery}{wings}{' ACTORS=on' if self.actors else ''}"
+        actors = "" if self.actors == choice.OFF else f" ACTORS={self.actors}"
+        return f"DELIVERY={self.delivery}{wings}{actors}"
 
     def text(self) -> str:
         """Give it as one word of a command line."""

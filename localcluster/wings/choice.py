@@ -13,6 +13,9 @@ FOREIGN = {MUTEX: "OpenShift", VIRTUALIZATION: "KubeVirt", CPU_LABELS: "HyperCon
 """Wing → whose CustomResourceDefinitions it needs."""
 PLAYED = {wing: FOREIGN[wing] for wing in (MUTEX, VIRTUALIZATION)}
 """Wing → whom the actors play."""
+OFF, ON, BESIDE = "off", "on", "kubevirt"
+ACTORS = (OFF, ON, BESIDE)
+"""Nobody is played; all of `PLAYED`; or of KubeVirt no more than what it has on each node, beside itself."""
 DEFAULT = tuple(wing for wing in KNOWN if wing not in FOREIGN)
 Wings = Collection[str]
 
@@ -35,8 +38,11 @@ def chosen(text: str) -> tuple[str, ...]:
     return tuple(wing for wing in KNOWN if wing in named)
 
 
-def check_actors(wings: Wings) -> None:
-    """Raise `LocalClusterError` where no wing stands on anything that an actor could play."""
-    if not set(wings) & set(PLAYED):
+def check_actors(wings: Wings, actors: str) -> None:
+    """Raise `LocalClusterError` where no wing stands on anything that these actors could play."""
+    missing = f"which WINGS={','.join(wings)} leaves out: add it to WINGS"
+    if actors == BESIDE and VIRTUALIZATION not in wings:
+        raise LocalClusterError(f"ACTORS={BESIDE} runs KubeVirt itself, for {VIRTUALIZATION}, {missing}")
+    if actors == ON and not set(wings) & set(PLAYED):
         whose = " or ".join(f"{project}, for {wing}" for wing, project in PLAYED.items())
-        raise LocalClusterError(f"ACTORS=on plays {whose}, which WINGS={','.join(wings)} leaves out: add it to WINGS")
+        raise LocalClusterError(f"ACTORS={ON} plays {whose}, {missing}")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from kube.maintenance.groups import MEDIK8S
 from kube.mutex.objects import NAMESPACE
 from kube.mutex.versions import VERSION_LABEL, WORKER
+from localcluster import build
 from localcluster.functions import SERVED, served
 from localcluster.up import folder
 from localcluster.up.wish import Wish, read
@@ -20,8 +22,10 @@ from tests.actors import next_state
 from tests.localcluster.commands import ROOT, kubectl, living, run, soon
 from tests.manifests.rendering import of_kind, pod_specs, rendered
 from tests.sources import OPT_IN
-from tests.virt_actor import BOOTED
+from tests.virt_actor import BOOTED, phase
 
+BESIDE_KUBEVIRT = {"virt-controller", "virt-api", "fake-virt-handler"}
+MAINTENANCES = "nodemaintenances.nodemaintenance.medik8s.io"
 SAMPLES = ROOT / "config" / "samples"
 OVERLAYS = ROOT / "manifests" / "overlays"
 NEW = "4.16.4"
@@ -52,8 +56,13 @@ ALL = {
             "ACTORS=on plays OpenShift, for mutex or KubeVirt, for virtualization, which "
             "WINGS=maintenance,admission,certificates leaves out: add it to WINGS",
         ),
+        (
+            ("--actors", "kubevirt", "--wings", "maintenance,mutex"),
+            "ACTORS=kubevirt runs KubeVirt itself, for virtualization, "
+            "which WINGS=maintenance,mutex leaves out: add it to WINGS",
+        ),
     ],
-    ids=["unknown", "alone", "none", "half", "nobody to play for"],
+    ids=["unknown", "alone", "none", "half", "nobody to play for", "nothing for KubeVirt to do"],
 )
 def test_what_does_not_go_together_is_refused(directory: Path, options: tuple[str, ...], message: str) -> None:
     """One line that says what to change, and nothing is started."""
@@ -73,7 +82,7 @@ def test_wings_are_named_in_any_order_and_once() -> None:
 
 def test_a_wish_reaches_the_supervisor_whole() -> None:
     """As one word of its command line."""
-    wish = Wish(5, 1, "knative", ("maintenance", "mutex"), actors=True)
+    wish = Wish(5, 1, "knative", ("maintenance", "mutex"), actors="on")
 
     assert read(wish.text()).title() == wish.title() == "DELIVERY=knative WINGS=maintenance,mutex ACTORS=on"
     assert Wish().title() == "DELIVERY=local"
@@ -208,37 +217,64 @@ def test_an_upgrade_can_be_tried_with_kubectl(directory: Path) -> None:
     assert soon(lambda: living(groups) == [])
 
 
-def test_a_drain_of_virtual_machines_can_be_tried_with_kubectl(directory: Path) -> None:
-    """KubeVirt's real CRDs, its actor, the sample: one machine moves without a break, the other one boots anew."""
-    up = run(directory, "up", "--nodes", "3", "--wings", "maintenance,virtualization", "--actors", "on")
+@pytest.mark.parametrize(("actors", "played"), [("on", {"fake-virt"}), ("kubevirt", BESIDE_KUBEVIRT)])
+def test_drains_of_virtual_machines_can_be_tried_with_kubectl(directory: Path, actors: str, played: set[str]) -> None:
+    """KubeVirt's CRDs, its actor or itself, the sample: one moves there and back unbroken, the other one boots anew."""
+    build.servers(build.KUBEVIRT)
+    up = run(directory, "up", "--nodes", "2", "--wings", "maintenance,virtualization", "--actors", actors)
     assert up.returncode == 0, up.stdout + up.stderr
+    assert {record.name for record in folder.records(directory)} & {"fake-virt", *BESIDE_KUBEVIRT} == played
     kubectl(directory, "apply", "-f", str(SAMPLES / "virtual_machines.yaml"))
-    assert soon(lambda: kubectl(directory, "get", "vmi", "-o", "name").count("/") == 2)
-    kubectl(directory, "wait", "vmi/live", "vmi/plain", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
+    assert soon(lambda: machines(directory).keys() == {"live", "plain"}, 60)
     before = machines(directory)
+    home = before["live"][0]
 
-    for node in sorted({node for node, _ in before.values()}):
-        maintenance = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "kind": "NodeMaintenance"}
-        body = {**maintenance, "metadata": {"name": node}, "spec": {"nodeName": node}}
-        (directory / "maintenance.json").write_text(json.dumps(body))
-        kubectl(directory, "create", "-f", str(directory / "maintenance.json"))
-        done = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
-        kubectl(directory, "wait", f"nodemaintenances.nodemaintenance.medik8s.io/{node}", *done)
-    kubectl(directory, "wait", "vmi/live", "vmi/plain", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
-    after = machines(directory)
+    drain(directory, home)
+    (other,) = {"node-1", "node-2"} - {home}
+    assert soon(lambda: nodes(directory) == [other, other], 60)
+    kubectl(directory, "delete", f"{MAINTENANCES}/{home}")
+    drain(directory, other)
+    assert soon(lambda: nodes(directory) == [home, home], 60)
 
-    assert after["live"][1] == before["live"][1]
-    assert after["plain"][1] != before["plain"][1]
-    assert not {node for node, _ in before.values()} & {node for node, _ in after.values()}
+    assert machines(directory)["live"] == before["live"]
+    assert machines(directory)["plain"][1] != before["plain"][1]
+    assert makers(directory) == {actors == "kubevirt"}
+    groups = folder.groups(directory)
+    assert run(directory, "down").stdout == "down\n"
+    assert soon(lambda: living(groups) == [])
+
+
+def drain(directory: Path, node: str) -> None:
+    """Have a node be maintained, and wait until it is empty."""
+    kind = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
+    body = {**kind, "metadata": {"name": node}, "spec": {"nodeName": node}}
+    (directory / "maintenance.json").write_text(json.dumps(body))
+    kubectl(directory, "create", "-f", str(directory / "maintenance.json"))
+    done = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    kubectl(directory, "wait", f"{MAINTENANCES}/{node}", *done)
+
+
+def makers(directory: Path) -> set[bool]:
+    """Whether KubeVirt made the migrations and the budgets of launchers that are there."""
+    words = ("-o", "jsonpath={.items[*].metadata.name}")
+    kinds = ("virtualmachineinstancemigrations", "poddisruptionbudgets")
+    names = [name for kind in kinds for name in kubectl(directory, "get", kind, *words).split()]
+    return {name.startswith("kubevirt-") for name in names}
 
 
 def machines(directory: Path) -> dict[str, tuple[str, str]]:
-    """Instance → its node, and when its guest booted."""
+    """Each instance that runs → its node, and when its guest booted."""
     found: list[dict[str, Any]] = json.loads(kubectl(directory, "get", "vmi", "-o", "json"))["items"]
     return {
         item["metadata"]["name"]: (item["status"]["nodeName"], item["metadata"]["annotations"][BOOTED])
         for item in found
+        if phase(item) == "Running"
     }
+
+
+def nodes(directory: Path) -> list[str]:
+    """Where instances run."""
+    return [node for node, _ in machines(directory).values()]
 
 
 def upgrade(directory: Path) -> None:
