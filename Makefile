@@ -5,6 +5,7 @@ CONTROL_PLANES ?= 0
 DELIVERY ?= local
 WINGS ?= maintenance,admission,certificates
 ACTORS ?= off
+REAL ?= 0
 ARGS ?=
 WORKERS ?= 2
 OVERLAY ?= knative
@@ -102,8 +103,8 @@ screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots an
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
 
-up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates (beside mutex, virtualization, cpu-labels) ACTORS=on plays OpenShift for mutex, KubeVirt for virtualization; ACTORS=kubevirt runs KubeVirt itself, with its nodes played
-	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --wings '$(WINGS)' --actors $(ACTORS)
+up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates (beside mutex, virtualization, cpu-labels) ACTORS=on plays OpenShift for mutex, KubeVirt for virtualization; ACTORS=kubevirt runs KubeVirt itself, with its nodes played; REAL=2 (as root) adds so many nodes that run containers
+	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --wings '$(WINGS)' --actors $(ACTORS) --real $(REAL)
 
 # Nothing is set up first: what this prints is evaluated.
 env: ## print the export lines of the cluster that is up, quietly with make -s, for eval
@@ -182,4 +183,4 @@ $(STAMP): requirements.txt requirements-dev.txt pyproject.toml | needs
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is needed: install it, or give its path: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -m localcluster.programs.packages --delivery $(DELIVERY) --engines '$(ENGINES)' $(MAKECMDGOALS)
+	@$(PYTHON) -m localcluster.programs.packages --delivery $(DELIVERY) --real '$(REAL)' --engines '$(ENGINES)' $(MAKECMDGOALS)

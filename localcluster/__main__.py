@@ -59,9 +59,12 @@ def main() -> None:
     show_default=True,
     help="Whether what a wing stands on is played, as OpenShift for the mutex; or KubeVirt itself runs.",
 )
-def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: str, actors: str) -> None:
+@click.option(
+    "--real", type=click.IntRange(0, 16), default=0, show_default=True, help="How many nodes with containers beside."
+)
+def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: str, actors: str, real: int) -> None:
     """Start a cluster and the product; return when both are ready."""
-    wanted = wish.Wish(nodes, control_planes, delivery, choice.chosen(wings), actors)
+    wanted = wish.Wish(nodes, control_planes, delivery, choice.chosen(wings), actors, real)
     wanted.check()
     if not folder.running(directory):
         print(f"starting a cluster: NODES={nodes} {wanted.title()}", flush=True)

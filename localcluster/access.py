@@ -74,9 +74,11 @@ class Tokens:
         return self._tokens[user]
 
 
-def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: str) -> None:
-    """Write a kubeconfig that holds all it needs, and checks the server's certificate."""
+def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: str, named: str = "") -> None:
+    """Write a kubeconfig that holds all it needs, and checks the server's certificate, by that name if one is given."""
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(certificate.encode()).decode()}
+    if named:
+        cluster["tls-server-name"] = named
     content = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -38,7 +38,7 @@ class Toolset:
     Attributes:
         modules: folders beside this file with a go.mod whose tool lines name the programs.
         programs: the files that must be there after the build.
-        packages: the Go packages to build; all that the tool lines name if empty.
+        packages: the Go packages to build, each in the module whose tool lines name it; all that they name if empty.
     """
 
     modules: tuple[str, ...]
@@ -46,18 +46,19 @@ class Toolset:
     packages: tuple[str, ...] = ()
 
 
+_CONTROLLERS = (
+    *("k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    "sigs.k8s.io/kwok/cmd/kwok",
+)
 KUBERNETES = Toolset(
     ("etcd", "kubernetes"),
     ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"),
-)
-CONTROLLERS = Toolset(
-    ("kubernetes",),
-    ("kube-controller-manager", "kube-scheduler", "kwok"),
     (
-        *("k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler"),
-        "sigs.k8s.io/kwok/cmd/kwok",
+        *("go.etcd.io/etcd/server/v3", "k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kubectl"),
+        *_CONTROLLERS,
     ),
 )
+CONTROLLERS = Toolset(("kubernetes",), ("kube-controller-manager", "kube-scheduler", "kwok"), _CONTROLLERS)
 """What is still built where KUBEBUILDER_ASSETS brings the rest."""
 KNATIVE = Toolset(
     ("knative",),
@@ -69,6 +70,12 @@ KNATIVE = Toolset(
 SERVING = Toolset(("serving",), ("webhook",))
 RABBITMQ = Toolset(("rabbitmq",), ("apiserver_receive_adapter", "dispatcher", "ingress", "mtping"))
 KUBEVIRT = Toolset(("kubevirt",), ("virt-api", "virt-controller"))
+NODES = Toolset(
+    ("kubernetes", "coredns"),
+    ("kubelet", "kube-proxy", "coredns"),
+    ("k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kube-proxy", "github.com/coredns/coredns"),
+)
+"""What real nodes run, beside what the distribution's packages bring."""
 RENAMED = {"server": "etcd"}  # etcd's root package builds a program of its module's name
 QUIET_REPORT_SECONDS = 10
 
@@ -158,7 +165,7 @@ def _build(folder: Path, tools: Toolset) -> None:
     fresh = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     started = time.monotonic()
     for module in tools.modules:
-        _install(go, HERE / module, fresh, tools.packages or ("tool",))
+        _install(go, HERE / module, fresh, _packages(module, tools))
     for name, better in RENAMED.items():
         if better in tools.programs:
             (fresh / name).rename(fresh / better)
@@ -167,6 +174,12 @@ def _build(folder: Path, tools: Toolset) -> None:
         raise LocalClusterError(f"the build left out {', '.join(missing)}: see the tool lines of go.mod")
     fresh.rename(folder)
     print(f"built {', '.join(tools.modules)} in {time.monotonic() - started:.0f} s: {folder}", flush=True)
+
+
+def _packages(module: str, tools: Toolset) -> tuple[str, ...]:
+    """Give what is built of one module; `tool` is Go's word for all that its tool lines name."""
+    words = (HERE / module / "go.mod").read_text().split()
+    return tuple(package for package in tools.packages if package in words) or ("tool",)
 
 
 def _install(go: Path, module: Path, bin_folder: Path, packages: tuple[str, ...]) -> None:

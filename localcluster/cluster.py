@@ -18,6 +18,7 @@ from kube.door.list_watch import Change, follow
 from kube.door.sync_client import Cluster
 from kube.maintenance.quorum import CONTROL_PLANE
 from localcluster import access, build
+from localcluster.nodes import identities
 from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
 from localcluster.readiness import answers
 from localcluster.servers import LOOPBACK, CommandLines
@@ -28,24 +29,30 @@ NODE = Path(__file__).with_name("node.yaml").read_text()
 AT_ONCE = 100
 """Nodes that are created side by side: a door waits ten seconds for an answer, and a busy server answers late."""
 NOT_READY = "node.kubernetes.io/not-ready"
+FAKE = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
+"""The taint by which kwok's nodes leave ordinary pods to real ones."""
 
 
 class LocalCluster(Startable):
     """A cluster in a folder of its own; several can run side by side.
 
-    In: an empty or absent `directory`; `flags` for the API server beside the usual.
+    In: an empty or absent `directory`; `flags` for the API server beside the usual; for how many real nodes it shall
+    be ready, from which ordinary pods are not drawn away by its own.
     Out: `kubeconfig` (admin), `url`, `audit_log`, a log per server.
     The servers end with `stop()`, with the `with` block, or with the process that started them, however it ends.
     """
 
-    def __init__(self, directory: Path, nodes: int = 3, audit: bool = True, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path, nodes: int = 3, audit: bool = True, flags: Sequence[str] = (), real: int = 0
+    ) -> None:
         self.directory = directory.resolve()
         self.nodes = 0
         self._first_nodes = nodes
         self._ports = {name: free_port() for name in PORTS}
         self.url = f"https://{LOOPBACK}:{self._ports['kube-apiserver']}"
         self._programs = build.servers()
-        self._lines = CommandLines(self._programs, self.directory, self._ports, audit, flags)
+        self._real = real
+        self._lines = CommandLines(self._programs, self.directory, self._ports, audit, flags, bool(real))
         self.audit_log = self._lines.audit_log
         self.servers: list[Server] = []
         self._doors: dict[str, Cluster] = {}
@@ -70,6 +77,16 @@ class LocalCluster(Startable):
         # Nothing that they could still write is wanted, so none is asked politely, which would take seconds.
         kill_all(self.servers)
         self.servers.clear()
+
+    @property
+    def port(self) -> int:
+        """Give the port where the API server listens on this machine."""
+        return self._ports["kube-apiserver"]
+
+    @property
+    def pki(self) -> Path:
+        """Give the folder of keys and certificates."""
+        return self._lines.certificate.parent
 
     @property
     def kubeconfig(self) -> Path:
@@ -148,13 +165,13 @@ class LocalCluster(Startable):
         door = self.door()
         for first in range(0, len(names), AT_ONCE):
             some = names[first : first + AT_ONCE]
-            door.together(*(door.api.create("/api/v1/nodes", _node(name)) for name in some))
-        await_ready(f"the nodes {', '.join(names)}", lambda: set(names) <= self._ready_nodes(), self.servers)
+            door.together(*(door.api.create("/api/v1/nodes", _node(name, bool(self._real))) for name in some))
+        await_ready(f"the nodes {', '.join(names)}", lambda: set(names) <= self.ready_nodes(), self.servers)
 
     def make_control_plane(self, count: int) -> None:
         """Have the first nodes be control-plane nodes, with the label and the taint that kubeadm gives them."""
         role = CONTROL_PLANE[0]
-        taints = [{"key": role, "effect": "NoSchedule"}]
+        taints = [{"key": role, "effect": "NoSchedule"}, *([FAKE] if self._real else [])]
         change = {"metadata": {"labels": {role: ""}}, "spec": {"taints": taints}}
         for number in range(1, count + 1):
             self.door().patch(f"/api/v1/nodes/node-{number}", change)
@@ -164,7 +181,9 @@ class LocalCluster(Startable):
         for folder in (self.directory, self._lines.certificate.parent, self.directory / "users"):
             folder.mkdir(parents=True, exist_ok=True)
         access.write_signing_key(self._lines.signing_key)
-        self._tokens = access.Tokens(self._lines.tokens, access.users())
+        self._tokens = access.Tokens(self._lines.tokens, {**access.users(), **identities.users(self._real)})
+        if self._real:
+            identities.Caller(self.pki).write()
         self._start(self._lines.etcd(), self._lines.apiserver())
         await_ready("the API server's certificate", self._certificate_is_whole, self.servers)
         await_ready("the API server", partial(answers, f"{self.url}/readyz", self._lines.certificate), self.servers)
@@ -192,17 +211,20 @@ class LocalCluster(Startable):
             self.servers.append(server)
             server.start()
 
-    def _ready_nodes(self) -> set[str]:
+    def ready_nodes(self) -> set[str]:
+        """Give the names of the nodes that are Ready."""
         nodes = self.door().list("/api/v1/nodes", version="0")["items"]
         return {node["metadata"]["name"] for node in nodes if _is_ready(node)}
 
 
-def _node(name: str) -> dict[str, Any]:
-    """Give a Node as a kubelet would register it."""
+def _node(name: str, tainted: bool) -> dict[str, Any]:
+    """Give a Node as a kubelet would register it; tainted, it gets pods only that name the taint."""
     node: dict[str, Any] = yaml.safe_load(NODE)
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     node["metadata"]["name"] = node["metadata"]["labels"]["kubernetes.io/hostname"] = name
     node["status"]["addresses"] = [{"type": "Hostname", "address": name}]
+    if tainted:
+        node["spec"] = {"taints": [FAKE]}
     for condition in node["status"]["conditions"]:
         condition |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
     return node

@@ -60,19 +60,19 @@ class Delivery:
     flags: tuple[str, ...] = ()
     check: Callable[[], None] = lambda: None
 
-    def build(self, wings: Wings = DEFAULT) -> None:
-        """Build what is not built yet, and fetch what these wings stand on."""
-        for tools in (build.KUBERNETES, *self.tools):
+    def build(self, wings: Wings = DEFAULT, real: bool = False) -> None:
+        """Build what is not built yet, for real nodes, too, and fetch what these wings stand on."""
+        for tools in (build.KUBERNETES, *self.tools, *([build.NODES] if real else [])):
             build.servers(tools)
         from localcluster.wings import foreign
 
         foreign.fetch(wings)
 
-    def cluster(self, directory: Path, nodes: int) -> LocalCluster:
-        """Give a cluster that this engine can work on."""
+    def cluster(self, directory: Path, nodes: int, real: int = 0) -> LocalCluster:
+        """Give a cluster that this engine can work on, ready for so many real nodes beside the others."""
         from localcluster.cluster import LocalCluster
 
-        return LocalCluster(directory, nodes, flags=self.flags)
+        return LocalCluster(directory, nodes, flags=self.flags, real=real)
 
     def open(self, cluster: LocalCluster, directory: Path, wings: Wings = DEFAULT) -> AbstractContextManager[Running]:
         """Install the product with these wings, before it what they stand on; gives it, not started."""

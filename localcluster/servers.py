@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from localcluster import access
+from localcluster.nodes.identities import Caller
 from localcluster.processes import Server
 
 HERE = Path(__file__).parent
@@ -19,6 +20,8 @@ POD_CIDR = "10.64.0.0/12"
 # and the next one would not play kubelet for the node until it has expired.
 NO_LEASE = 0
 NODE_GRACE = "24h"
+# Beside real nodes, which can be lost, the fake ones have leases as these have.
+LEASE, REAL_GRACE = 40, "40s"
 # Tests create and delete in bursts; with the defaults (20 to 50 requests a second) the servers would hold them up.
 CLIENT_RATE = ("--kube-api-qps=500", "--kube-api-burst=1000")
 
@@ -27,13 +30,21 @@ class CommandLines:
     """Knows one cluster's folder, programs and ports, and says how each server is started."""
 
     def __init__(
-        self, programs: Path, directory: Path, ports: Mapping[str, int], audit: bool, extra: Sequence[str] = ()
+        self,
+        programs: Path,
+        directory: Path,
+        ports: Mapping[str, int],
+        audit: bool,
+        extra: Sequence[str] = (),
+        real: bool = False,
     ) -> None:
         self.programs = programs
         self.directory = directory
         self.ports = ports
         self.audit = audit
         self.extra = tuple(extra)
+        self.real = real
+        """Whether there are real nodes beside those of kwok."""
         self.certificate = directory / "pki" / "apiserver.crt"
         self.certificate_key = directory / "pki" / "apiserver.key"
         self.signing_key = directory / "pki" / "service-account.key"
@@ -77,7 +88,7 @@ class CommandLines:
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-cluster-ip-range={SERVICE_CIDR}",
             f"--token-auth-file={self.tokens}",
-            "--authorization-mode=RBAC",
+            *(Caller(self.certificate.parent).flags() if self.real else ("--authorization-mode=RBAC",)),
             # On OpenShift it is on by default: whoever sets an owner must be allowed to delete what is owned.
             "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
@@ -106,7 +117,7 @@ class CommandLines:
             f"--service-account-private-key-file={self.signing_key}",
             f"--root-ca-file={self.certificate}",
             "--controllers=*,-taint-eviction-controller,-ttl-controller",
-            f"--node-monitor-grace-period={NODE_GRACE}",
+            f"--node-monitor-grace-period={REAL_GRACE if self.real else NODE_GRACE}",
             f"--flex-volume-plugin-dir={self.directory / 'flexvolume'}",  # it is created, by default in /usr
         )
 
@@ -134,7 +145,7 @@ class CommandLines:
             f"--kubeconfig={self.kubeconfig(access.KWOK)}",
             *(f"--config={file}" for file in (HERE / "kwok.yaml", *stages)),
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-            f"--node-lease-duration-seconds={NO_LEASE}",
+            f"--node-lease-duration-seconds={LEASE if self.real else NO_LEASE}",
             f"--cidr={POD_CIDR}",
         )
 

@@ -14,11 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from localcluster.nodes import machine
 from localcluster.trouble import LocalClusterError
 
 RELEASE = Path("/etc/os-release")
 ENVIRONMENT = Path(".venv/.stamp")
 SBIN = ("/usr/sbin/{}", "/usr/local/sbin/{}")
+CNI = ("/usr/lib/cni/{}", "/opt/cni/bin/{}", "/usr/libexec/cni/{}")
 RABBITMQ = ("/usr/lib/rabbitmq/bin/{}", "/usr/local/lib/rabbitmq/bin/{}", "/opt/rabbitmq/sbin/{}")
 CERTIFICATES = (
     *("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"),
@@ -54,6 +56,8 @@ class Program:
 
 
 BROWSED = frozenset({"test", "e2e", "screenshots"})
+REAL = frozenset({"real", "e2e-real"})
+"""Real nodes, by `make up REAL=...` or a test."""
 PROGRAMS = (
     Program("chromium", "chromium", BROWSED, ("/snap/bin/{}",), ubuntu="chromium-browser"),
     Program("chromedriver", "chromium-driver", BROWSED, ubuntu="chromium-chromedriver"),
@@ -62,6 +66,12 @@ PROGRAMS = (
     Program("nginx", "nginx-light", frozenset({"e2e", "knative"}), SBIN),
     Program("buildah", "buildah", frozenset({"e2e-real"})),
     Program("debootstrap", "debootstrap", frozenset({"e2e-real"}), SBIN),
+    Program("containerd", "containerd", REAL, SBIN),
+    Program("runc", "runc", REAL, SBIN),
+    Program("host-local", "containernetworking-plugins", REAL, CNI),
+    Program("iptables", "iptables", REAL, SBIN),
+    Program("ip", "iproute2", REAL, SBIN),
+    Program("busybox", "busybox-static", REAL),
     Program("rabbitmq-server", "rabbitmq-server", frozenset({"e2e", "rabbitmq"}), RABBITMQ),
 )
 
@@ -165,11 +175,15 @@ def main() -> None:
     parser.add_argument("targets", nargs="*")
     parser.add_argument("--delivery", default="local", help="the engine of up")
     parser.add_argument("--engines", default="local", help="those of bench and chaos, with commas")
+    parser.add_argument("--real", default="0", help="how many real nodes up shall start")
     given = parser.parse_args()
+    real = "up" in given.targets and given.real not in ("", "0")
     engines = {"up": given.delivery, "bench": given.engines, "chaos": given.engines}
     named = (name.strip() for target in given.targets for name in engines.get(target, "").split(","))
-    purposes = [*given.targets, *filter(None, named)]
+    purposes = [*given.targets, *filter(None, named), *(["real"] if real else [])]
     try:
+        if real:
+            machine.check()  # a package more would not help
         provide(purposes, may_install=os.geteuid() == 0)
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None

@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+from localcluster.nodes import leftovers as nodes
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 
@@ -21,11 +22,11 @@ def down(directory: Path) -> None:
     Raises `LocalClusterError` when something does not end, or belongs to another user.
     """
     try:
-        if folder.running(directory):
+        was_up = folder.running(directory)
+        if was_up:
             _end_all(directory)
-            print("down")
-        else:
-            print("not up: nothing to do")
+        nodes.clear(directory / folder.SERVERS)
+        print("down" if was_up else "not up: nothing to do")
         folder.forget(directory)
     except PermissionError as error:
         raise LocalClusterError(f"{directory} is another user's cluster, whose `make down` ends it: {error}") from None

@@ -25,6 +25,7 @@ READY_FILE = "ready"
 PROCESSES_FILE = "processes.json"
 LOG_FILE = "supervisor.log"
 KUBECONFIG = "kubeconfig"
+SERVERS = "servers"
 LOCK_SECONDS = 2.0  # somebody else may be looking whether it is locked
 
 
@@ -160,7 +161,7 @@ def forget(directory: Path) -> None:
 
 def clear(directory: Path) -> None:
     """Take away all that an earlier cluster left, and nothing that is not ours."""
-    for name in ("servers", "product"):
+    for name in (SERVERS, "product"):
         shutil.rmtree(directory / name, ignore_errors=True)
     forget(directory)
     (directory / LOG_FILE).unlink(missing_ok=True)

@@ -20,7 +20,7 @@ def up(directory: Path, wish: Wish) -> None:
         _show_running(directory, wish)
         return
     engine.check()
-    engine.build(wish.wings)  # here, where there may be a terminal to show the progress on
+    engine.build(wish.wings, bool(wish.real))  # here, where there may be a terminal to show the progress on
     if wish.actors == BESIDE:
         build.servers(build.KUBEVIRT)
     folder.unready(directory)

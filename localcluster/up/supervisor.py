@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localcluster import access, build, deliveries, processes
 from localcluster.admission.webhook import Webhook
@@ -23,6 +24,9 @@ from localcluster.up.wish import Wish
 from localcluster.web_console import Console
 from localcluster.wings.actors import Actors
 from localcluster.wings.choice import ADMISSION, MUTEX, OFF, VIRTUALIZATION
+
+if TYPE_CHECKING:
+    from localcluster.nodes.nodes import RealNodes
 
 TRIALS = {
     MUTEX: "      an upgrade of the workers, node by node: docs/mutex.md, Try it\n",
@@ -48,7 +52,7 @@ def _run(directory: Path, wish: Wish) -> None:
     folder.clear(directory)
     engine = deliveries.named(wish.delivery)
     say = _clock()
-    cluster = engine.cluster(directory / "servers", wish.nodes)
+    cluster = engine.cluster(directory / folder.SERVERS, wish.nodes, wish.real)
     say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
     with cluster, Keeper(_Noting(directory)) as keeper:
         keeper.keep(cluster.servers)
@@ -56,6 +60,7 @@ def _run(directory: Path, wish: Wish) -> None:
         say(f"the cluster is ready: {wish.nodes} nodes at {cluster.url}")
         access.write_secret(directory / folder.KUBECONFIG, cluster.kubeconfig.read_text())
         with (
+            _real(cluster, wish) as real,
             engine.open(cluster, directory / "product", wish.wings) as product,
             _console(cluster, directory / "product", product) as console,
             Webhook(cluster, directory / "product") if ADMISSION in wish.wings else nullcontext() as webhook,
@@ -63,11 +68,24 @@ def _run(directory: Path, wish: Wish) -> None:
         ):
             keeper.keep([*product.servers, console.server])
             keeper.keep([*([webhook.server] if webhook else []), *(actors.servers if actors else [])])
+            if real:
+                keeper.keep(real.servers)
+                real.await_ready()
+                say(f"{wish.real} real nodes are Ready")
             admission, played = ", admission" if webhook else "", ", actors" if actors else ""
             say(f"functions, delivery{admission}{played} and console are ready")
             _announce(directory, wish, product, console)
             while True:
                 signal.pause()
+
+
+def _real(cluster: LocalCluster, wish: Wish) -> AbstractContextManager[RealNodes | None]:
+    """Give the real nodes that are wanted, not started; the product starts while they become Ready."""
+    if not wish.real:
+        return nullcontext()
+    from localcluster.nodes.nodes import RealNodes
+
+    return RealNodes(cluster, wish.real)
 
 
 def _clock() -> Callable[[str], None]:

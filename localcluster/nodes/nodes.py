@@ -1,0 +1,139 @@
+"""The real nodes of a cluster, from what they need to their end."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from localcluster import access, build
+from localcluster.cluster import LocalCluster
+from localcluster.nodes import addresses, cgroups, identities, images, leftovers, rooms
+from localcluster.nodes.node import RealNode, snapshotter
+from localcluster.nodes.settings import PAUSE, Settings
+from localcluster.nodes.switch import switch
+from localcluster.processes import Server, Startable, await_ready
+from localcluster.programs import packages
+
+DNS = Path(__file__).with_name("dns.yaml")
+COREDNS = "localhost/coredns:local"
+TOOLS = (
+    *("sh", "sleep", "wget", "nslookup", "httpd", "nc", "cat", "touch", "echo", "true", "false", "date", "ls"),
+    *("kill", "mkdir"),
+)
+"""What containers of the smallest image may call by name."""
+SECONDS = 60
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+ASKS = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": identities.CALLER},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": identities.CALLER}],
+}
+"""Lets the API server ask kubelets for logs."""
+
+
+class RealNodes(Startable):
+    """So many kubelets beside kwok's nodes, on a cluster that was made for them (`LocalCluster(real=...)`).
+
+    Entered, they are started; `await_ready` waits until they are Ready, and names are known to pods.
+    """
+
+    def __init__(self, cluster: LocalCluster, count: int) -> None:
+        self._cluster, self._count = cluster, count
+        self.folder = cluster.directory / "nodes"
+        self.group = cgroups.name(cluster.directory)
+        self._programs = build.servers(build.NODES)
+        self.nodes: list[RealNode] = []
+        self._switch: rooms.Room | None = None
+
+    def _bring_up(self) -> None:
+        """Start the switch, and the nodes side by side."""
+        network = addresses.choose()
+        self._switch = switch(self.folder / "switch", network, self._cluster.port)
+        self._switch.open()
+        known = self._images()
+        self._let_in(network)
+        self.nodes = [self._node(number, network, self._switch) for number in range(1, self._count + 1)]
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(lambda node: node.start(known), self.nodes))
+
+    def await_ready(self) -> None:
+        """Return when all are Ready, and Services have names."""
+        names = {node.name for node in self.nodes}
+        await_ready("the real nodes", lambda: names <= self._cluster.ready_nodes(), self.servers, SECONDS)
+        self._cluster.kubectl("rollout", "status", "-n", "kube-system", "deployment/coredns", f"--timeout={SECONDS}s")
+
+    @property
+    def servers(self) -> list[Server]:
+        """Give every process."""
+        holders = [self._switch.holder] if self._switch else []
+        return [*holders, *(server for node in self.nodes for server in node.servers)]
+
+    def stop(self) -> None:
+        """End them, and take away what the kernel would keep, and what takes much room on the disk."""
+        for node in self.nodes:
+            node.close()
+        if self._switch:
+            self._switch.close()
+        leftovers.clear(self._cluster.directory)
+
+    def load(self, archive: Path) -> None:
+        """Have all nodes know the images of an archive."""
+        for node in self.nodes:
+            node.load(archive)
+
+    def _node(self, number: int, network: addresses.Addresses, way: rooms.Room) -> RealNode:
+        name = identities.name(number)
+        folder = self.folder / name
+        group = f"{self.group}/{name}"
+        cgroups.make(group)
+        settings = Settings(
+            number=number,
+            name=name,
+            folder=folder,
+            addresses=network,
+            plugins=packages.find("host-local").parent,
+            authority=identities.Caller(self._cluster.pki).authority,
+            group=group,
+            snapshotter=snapshotter(self.folder / "trial"),
+        )
+        node = RealNode(settings, network, way, self._programs)
+        url = f"https://{network.switch}:{self._cluster.port}"
+        for program, user in (("kubelet", identities.kubelet(number)), ("kube-proxy", identities.PROXY)):
+            self._introduce(folder / f"{program}.kubeconfig", url, user)
+        return node
+
+    def _introduce(self, file: Path, url: str, user: str) -> None:
+        """Write a kubeconfig for who reaches the API server at the switch, of which its certificate says nothing."""
+        token = self._cluster.token(user)
+        access.write_kubeconfig(file, url, self._cluster.certificate, user, token, "kubernetes.default.svc")
+
+    def _images(self) -> list[Path]:
+        """Write the images that every node has from the start."""
+        busybox, coredns = packages.find("busybox").resolve(), self._programs / "coredns"
+        small = images.Image(PAUSE, busybox, ("/bin/busybox", "sleep", "2000000000"), TOOLS)
+        return [
+            images.write(small, self.folder / "busybox.tar"),
+            images.write(images.Image(COREDNS, coredns, ("/bin/coredns",)), self.folder / "coredns.tar"),
+        ]
+
+    def _let_in(self, network: addresses.Addresses) -> None:
+        """Say where the API server is, have pods find names, and let the API server ask kubelets."""
+        door = self._cluster.door()
+        door.create(SLICES, _kubernetes(network.switch, self._cluster.port))
+        door.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ASKS)
+        self._cluster.kubectl("apply", "--server-side", "-f", DNS)
+
+
+def _kubernetes(address: str, port: int) -> dict[str, Any]:
+    """Give the endpoints of the Service `kubernetes`."""
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    }
