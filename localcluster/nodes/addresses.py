@@ -33,6 +33,11 @@ class Addresses:
     number: int
     claim: socket.socket | None = field(default=None, compare=False, repr=False)
 
+    def release(self) -> None:
+        """Leave it to others."""
+        if self.claim:
+            self.claim.close()
+
     @property
     def all(self) -> str:
         """The network of them all."""

@@ -102,10 +102,15 @@ class RealNode:
         """Have containerd know the images of an archive."""
         self.room.run(*self._ctr("images", "import", "--snapshotter", self.settings.snapshotter, archive))
 
-    def tasks(self) -> dict[str, str]:
-        """Give what containerd says of its containers: id → RUNNING or STOPPED, those that hold a pod included."""
+    def running(self, pod: str = "") -> set[str]:
+        """Give the ids of the containers with a process, of the pod with this UID or of all, as containerd knows them.
+
+        One in each pod is that which holds its namespaces.
+        """
         lines = self.room.run(*self._ctr("tasks", "list")).splitlines()[1:]
-        return {words[0]: words[2] for words in map(str.split, lines)}
+        alive = {words[0] for words in map(str.split, lines) if words[2] == "RUNNING"}
+        chosen = [f'labels."io.kubernetes.pod.uid"=={pod}'] if pod else []
+        return alive & set(self.room.run(*self._ctr("containers", "list", "--quiet", *chosen)).split())
 
     def _ctr(self, *words: str | Path) -> list[str | Path]:
         return ["ctr", "--address", SOCKET, "--namespace", "k8s.io", *words]

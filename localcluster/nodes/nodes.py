@@ -16,6 +16,8 @@ from localcluster.processes import Server, Startable, await_ready
 from localcluster.programs import packages
 
 DNS = Path(__file__).with_name("dns.yaml")
+DNS_PODS = 2
+"""Each on a node of its own; with one node less one waits."""
 COREDNS = "localhost/coredns:local"
 TOOLS = (
     *("sh", "sleep", "wget", "nslookup", "httpd", "nc", "cat", "touch", "echo", "true", "false", "date", "ls"),
@@ -47,10 +49,11 @@ class RealNodes(Startable):
         self._programs = build.servers(build.NODES)
         self.nodes: list[RealNode] = []
         self._switch: rooms.Room | None = None
+        self._network: addresses.Addresses | None = None
 
     def _bring_up(self) -> None:
         """Start the switch, and the nodes side by side."""
-        network = addresses.choose()
+        network = self._network = addresses.choose()
         self._switch = switch(self.folder / "switch", network, self._cluster.port)
         self._switch.open()
         known = self._images()
@@ -77,6 +80,8 @@ class RealNodes(Startable):
             node.close()
         if self._switch:
             self._switch.close()
+        if self._network:
+            self._network.release()
         leftovers.clear(self._cluster.directory)
 
     def load(self, archive: Path) -> None:
@@ -124,7 +129,8 @@ class RealNodes(Startable):
         door = self._cluster.door()
         door.create(SLICES, _kubernetes(network.switch, self._cluster.port))
         door.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ASKS)
-        self._cluster.kubectl("apply", "--server-side", "-f", DNS)
+        names = DNS.read_text().replace("{replicas}", str(min(DNS_PODS, self._count)))
+        self._cluster.kubectl("apply", "--server-side", "-f", "-", input=names)
 
 
 def _kubernetes(address: str, port: int) -> dict[str, Any]:

@@ -59,6 +59,8 @@ def _run(directory: Path, wish: Wish) -> None:
         cluster.make_control_plane(wish.control_planes)
         say(f"the cluster is ready: {wish.nodes} nodes at {cluster.url}")
         access.write_secret(directory / folder.KUBECONFIG, cluster.kubeconfig.read_text())
+        if wish.real:
+            say(f"starting {wish.real} real nodes: containerd, kubelet and kube-proxy of each, CoreDNS in pods")
         with (
             _real(cluster, wish) as real,
             engine.open(cluster, directory / "product", wish.wings) as product,
@@ -71,7 +73,7 @@ def _run(directory: Path, wish: Wish) -> None:
             if real:
                 keeper.keep(real.servers)
                 real.await_ready()
-                say(f"{wish.real} real nodes are Ready")
+                say(f"the real nodes are Ready: {', '.join(node.name for node in real.nodes)}")
             admission, played = ", admission" if webhook else "", ", actors" if actors else ""
             say(f"functions, delivery{admission}{played} and console are ready")
             _announce(directory, wish, product, console)

@@ -1,4 +1,4 @@
-"""The shipped image, built by buildah on a Debian of its own, where no registry is asked."""
+"""The shipped image, built by buildah on a Debian of its own, where no registry is asked; and nodes with containers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from localcluster import build
+from localcluster import product as localproduct
+from localcluster.cluster import LocalCluster
+from localcluster.nodes import machine
+from localcluster.nodes.nodes import RealNodes
+from localcluster.product import Product
+from tests.real.containers import Real
 from tests.real.engine import Engine, Image
 
 
@@ -21,3 +28,17 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def image(engine: Engine) -> Image:
     """Give the image as `make image` builds it."""
     return engine.make_image()
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    """Give a cluster with two real nodes and the product at work; on a machine that cannot, this fails and says why."""
+    machine.check()
+    build.servers(build.NODES)
+    folder = tmp_path_factory.mktemp("real")
+    with LocalCluster(folder / "servers", nodes=1, real=2) as cluster, RealNodes(cluster, 2) as nodes:
+        localproduct.install(cluster)
+        with Product(cluster, folder / "product") as product:
+            nodes.await_ready()
+            yield Real(cluster, nodes)
+            product.kill()

@@ -1,0 +1,85 @@
+"""What the tests put on real nodes: pods of the smallest image, and what they see of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kube.door.sync_client import Cluster
+from kube.pods import is_ready
+from localcluster.cluster import LocalCluster
+from localcluster.nodes.node import RealNode
+from localcluster.nodes.nodes import RealNodes
+from localcluster.nodes.settings import PAUSE
+from tests.waiting import until, wait_for
+
+IMAGE = PAUSE
+"""busybox, FROM scratch."""
+PODS = "/api/v1/namespaces/default/pods"
+SECONDS = 60.0
+OF_CONTAINERS = ("readinessProbe", "livenessProbe", "lifecycle", "volumeMounts")
+WEB = "mkdir -p /tmp/www; echo {says} > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"
+SERVES = {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 1}
+"""A probe of such a server."""
+
+
+@dataclass(frozen=True)
+class Real:
+    """A cluster with real nodes."""
+
+    cluster: LocalCluster
+    nodes: RealNodes
+
+    @property
+    def door(self) -> Cluster:
+        """Give the administrator's door."""
+        return self.cluster.door()
+
+    def node(self, name: str) -> RealNode:
+        """Give the node of that name."""
+        return next(node for node in self.nodes.nodes if node.name == name)
+
+    def pod(self, name: str, node: str, script: str, **more: Any) -> dict[str, Any]:
+        """Create a pod that runs a script on a node."""
+        labels = {"labels": {"app": name}}
+        spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, **template(script, **more)}
+        return self.door.create(PODS, {"metadata": {"name": name, **labels}, "spec": spec})
+
+    def until_pod(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until a pod is as `holds` wants it; gives it."""
+        return wait_for(self.door, f"{PODS}/{name}", lambda pod: pod is not None and holds(pod), SECONDS)
+
+    def until_pods(self, app: str, holds: Callable[[Sequence[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+        """Wait until the pods with that label are as `holds` wants them; gives them."""
+        found = until(self.door, PODS, lambda known: holds([*known.values()]), SECONDS, labels=f"app={app}")
+        return [*found.values()]
+
+    def logs(self, pod: str) -> str:
+        """Give what a pod has said, by its kubelet."""
+        return self.cluster.kubectl("logs", pod).stdout
+
+    def service(self, name: str) -> None:
+        """Create a Service of the pods with that label, at port 80."""
+        spec = {"selector": {"app": name}, "ports": [{"port": 80}]}
+        self.door.create("/api/v1/namespaces/default/services", {"metadata": {"name": name}, "spec": spec})
+
+
+def template(script: str, **more: Any) -> dict[str, Any]:
+    """Give the spec of a pod with one container that runs a script; what is more is the container's or the pod's."""
+    own = {key: more.pop(key) for key in OF_CONTAINERS if key in more}
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", script],
+        **own,
+    }
+    return {"containers": [container], **more}
+
+
+def ready_and_whole(count: int) -> Callable[[Sequence[dict[str, Any]]], bool]:
+    """Give what tells whether there are so many pods, all of them ready, and none about to go."""
+    return lambda pods: (
+        len(pods) == count and all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
+    )

@@ -1,0 +1,134 @@
+"""Of real nodes nothing is left when they are gone, however they end; and where they cannot be, one line says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcluster import build
+from localcluster.nodes import cgroups, machine
+from localcluster.up import folder
+from tests.localcluster.commands import ROOT, kubectl, run, soon
+
+pytestmark = pytest.mark.real
+OLD_MACHINE = ["unshare", "--mount", "sh", "-c", 'umount -a -t cgroup,cgroup2; exec "$@"', "sh"]
+AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+AT_ONCE = 1.0
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder for a cluster, and end what a failed test left in it."""
+    machine.check()
+    build.servers(build.NODES)
+    yield tmp_path / "up"
+    run(tmp_path / "up", "down")
+
+
+def seen(directory: Path) -> dict[str, object]:
+    """What of a cluster's nodes can be seen on this machine: anything may be left but an empty folder."""
+    return {
+        "processes": [pid for pid in pids() if str(directory).encode() in command_line(pid)],
+        "mounts": [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line],
+        "named namespaces": sorted(path.name for path in Path("/run/netns").glob("*")),
+        "network namespaces": {network for pid in pids() if (network := namespace(pid))},
+        "devices": devices(),
+        "routes": said("ip", "route"),
+        "packet filters": [line for line in said("iptables-save").splitlines() if line[0] not in "#:"],
+        "groups": [str(found) for tree in cgroups.trees() for found in tree.glob("nodemaintenance-*")],
+        "folders": [name for name in ("/var/lib/kubelet", "/var/lib/cni", "/opt/containerd") if Path(name).exists()],
+        "settings": [Path(f"/proc/sys/{name}").read_text() for name in ("vm/overcommit_memory", "kernel/panic")],
+    }
+
+
+def pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
+
+
+def devices() -> list[str]:
+    return sorted(os.listdir("/sys/class/net"))
+
+
+def said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def with_a_pod(directory: Path) -> None:
+    """Start a cluster with a real node, and a pod with a volume on it."""
+    up = run(directory, "up", "--nodes", "1", "--real", "1")
+    assert up.returncode == 0, up.stdout + up.stderr
+    kubectl(directory, "run", "one", "--image=localhost/busybox:local", "--", "sleep", "1000")
+    kubectl(directory, "wait", "pod/one", "--for=condition=Ready", "--timeout=60s")
+
+
+def test_down_leaves_nothing(directory: Path) -> None:
+    """No process, mount, namespace, device, route, packet filter, control group, folder or setting of ours is there."""
+    before = seen(directory)
+    with_a_pod(directory)
+    during = seen(directory)
+    down = run(directory, "down")
+
+    assert all(during[what] != before[what] for what in ("processes", "network namespaces", "devices", "groups"))
+    assert (down.returncode, down.stdout) == (0, "down\n")
+    assert soon(lambda: seen(directory) == before), seen(directory)
+
+
+def test_nor_when_all_was_killed(directory: Path) -> None:
+    """Each process by SIGKILL, those in containers too; what the kernel keeps is gone with `make down`."""
+    before = seen(directory)
+    with_a_pod(directory)
+    for group in (folder.supervisor_pid(directory), *folder.groups(directory)):
+        kill(group)
+    assert soon(lambda: seen(directory)["processes"] == [])
+    assert soon(lambda: seen(directory)["network namespaces"] == before["network namespaces"])
+    assert seen(directory)["groups"]
+    down = run(directory, "down")
+
+    assert down.returncode == 0
+    assert soon(lambda: seen(directory) == before), seen(directory)
+
+
+def kill(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("where", "lacks"), [(AS_NOBODY, "root (sudo make up REAL=2)"), (OLD_MACHINE, "the cgroup controllers")]
+)
+def test_a_machine_that_cannot_says_so_at_once(where: list[str], lacks: str) -> None:
+    """In one line, within a second, before anything is installed or built."""
+    # Python itself may be where only root may read, so nobody runs that of the system.
+    python = "/usr/bin/python3" if where == AS_NOBODY and Path("/usr/bin/python3").exists() else sys.executable
+    began = time.monotonic()
+    words = [*where, python, "-m", "localcluster.programs.packages", "--real", "2", "up"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert time.monotonic() - began < AT_ONCE
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: REAL needs {lacks}"), done.stderr
+    assert done.stderr.count("\n") == 1
