@@ -51,10 +51,11 @@ class Caller:
         self.authority.write_text(authority.certificate)
 
     def flags(self) -> tuple[str, ...]:
-        """Give the flags of an API server that asks kubelets for logs, and lets them do what is theirs."""
+        """Give the flags of an API server that asks kubelets and pods, and lets kubelets do what is theirs."""
         return (
             "--authorization-mode=Node,RBAC",
             f"--kubelet-client-certificate={self.certificate}",
             f"--kubelet-client-key={self.key}",
             "--kubelet-preferred-address-types=InternalIP",
+            "--enable-aggregator-routing=true",  # webhooks are asked in their pods: this machine has no kube-proxy
         )

@@ -24,12 +24,14 @@ class Image:
         name: with its tag.
         links: further names in `/bin`.
         command: what a container of it runs; the path is absolute, since a sandbox knows no PATH.
+        user: who runs it, as a number: others pass for root where a pod must not be.
     """
 
     name: str
     program: Path
     command: Sequence[str]
     links: Sequence[str] = ()
+    user: int = 0
 
 
 def architecture() -> str:
@@ -85,6 +87,6 @@ def _config(image: Image, layer: str) -> dict[str, Any]:
     return {
         "architecture": architecture(),
         "os": "linux",
-        "config": {"Cmd": [*image.command], "Env": ["PATH=/bin"], "WorkingDir": "/"},
+        "config": {"Cmd": [*image.command], "Env": ["PATH=/bin"], "WorkingDir": "/", "User": str(image.user)},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
     }

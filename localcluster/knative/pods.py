@@ -1,0 +1,53 @@
+"""Knative Eventing as pods on real nodes: its own YAML with other names of images, each FROM scratch around a program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from localcluster import build
+from localcluster.cluster import LocalCluster
+from localcluster.knative import install
+from localcluster.knative.install import EVENTING, Manifest
+from localcluster.nodes import images
+from localcluster.nodes.nodes import RealNodes
+
+BUILT = re.compile(r"ko://knative\.dev/eventing/cmd/(?:\w+/)*(\w+)")
+"""Where a program is in its module, in the place of an image's name: `ko` builds it."""
+NAME = "localhost/knative/{}:local"
+NOT_ROOT = 65532
+"""The user of the images that Knative publishes."""
+SECONDS = 120
+
+
+def start(cluster: LocalCluster, nodes: RealNodes, folder: Path) -> None:
+    """Install it; return when all its pods are ready, and its objects can be created."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for archive in archives(folder):
+        nodes.load(archive)
+        archive.unlink()
+    found = manifests()
+    for wanted in (True, False):  # what the rest stands on comes first
+        install.apply(cluster, [item for item in found if (item["kind"] in install.FIRST) is wanted])
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+    limit = f"--timeout={SECONDS}s"
+    cluster.kubectl("wait", "deployment", "--all", "-n", EVENTING.namespace, "--for=condition=Available", limit)
+
+
+def manifests() -> list[Manifest]:
+    """Give its objects as they are, but for the names of images."""
+    text = yaml.safe_dump_all(EVENTING.manifests())
+    return [*yaml.safe_load_all(BUILT.sub(lambda match: NAME.format(match[1]), text))]
+
+
+def archives(folder: Path) -> list[Path]:
+    """Write the images of all its programs; gives the files."""
+    programs = build.servers(build.KNATIVE)
+    return [
+        images.write(
+            images.Image(NAME.format(name), programs / name, (f"/bin/{name}",), user=NOT_ROOT), folder / f"{name}.tar"
+        )
+        for name in build.KNATIVE.programs
+    ]
