@@ -1,4 +1,4 @@
-"""Knative Eventing as pods on real nodes: its own YAML with other names of images, each FROM scratch around a program."""
+"""Knative Eventing as pods on real nodes: its own YAML with other names of images, each made around a program."""
 
 from __future__ import annotations
 

@@ -119,6 +119,16 @@ def test_every_pod_is_confined(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
+def test_no_pod_is_killed_while_it_starts(name: str) -> None:
+    """Many that start together on a busy node take longer than a liveness probe waits; it waits until one has started."""
+    for pod in pod_specs(overlay(name)).values():
+        for container in pod["spec"]["containers"]:
+            probe, alive = dict(container["startupProbe"]), dict(container["livenessProbe"])
+            assert probe.pop("periodSeconds") * probe.pop("failureThreshold") == 120
+            assert probe.items() <= alive.items()
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
 def test_podsource_is_asked_at_the_port_that_it_is_told(name: str) -> None:
     """It is started again when it does not answer, and read by Prometheus at the port that is open for it."""
     (container,) = pod_specs(overlay(name))["podsource"]["spec"]["containers"]
