@@ -81,8 +81,8 @@ e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faul
 	@$(BIN)/python -m localcluster build --delivery rabbitmq
 	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m e2e -rP tests $(ARGS)
 
-e2e-real: $(STAMP) ## build the image, and run it; by buildah, as root, on a Debian that is fetched once
-	@$(BIN)/python -m localcluster build
+e2e-real: $(STAMP) ## build the image, and run it, by buildah on a Debian that is fetched once; and run real nodes; as root
+	@$(BIN)/python -m localcluster build --real 2
 	@$(BIN)/python -m pytest -m real -rP tests/real $(ARGS)
 
 fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIES=10000 SEED=1

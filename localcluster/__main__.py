@@ -28,6 +28,10 @@ delivery_option = click.option(
     help="What carries the events: local, knative or rabbitmq.",
 )
 
+real_option = click.option(
+    "--real", type=click.IntRange(0, 16), default=0, show_default=True, help="How many nodes with containers beside."
+)
+
 
 @click.group()
 def main() -> None:
@@ -59,9 +63,7 @@ def main() -> None:
     show_default=True,
     help="Whether what a wing stands on is played, as OpenShift for the mutex; or KubeVirt itself runs.",
 )
-@click.option(
-    "--real", type=click.IntRange(0, 16), default=0, show_default=True, help="How many nodes with containers beside."
-)
+@real_option
 def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: str, actors: str, real: int) -> None:
     """Start a cluster and the product; return when both are ready."""
     wanted = wish.Wish(nodes, control_planes, delivery, choice.chosen(wings), actors, real)
@@ -100,11 +102,12 @@ def status(directory: Path) -> None:
 
 @main.command("build")
 @delivery_option
-def build_command(delivery: str) -> None:
+@real_option
+def build_command(delivery: str, real: int) -> None:
     """Build the servers, and say where those of Kubernetes are."""
     from localcluster import build, deliveries
 
-    deliveries.named(delivery).build()
+    deliveries.named(delivery).build(real=bool(real))
     print(build.target())
 
 

@@ -14,6 +14,7 @@ from localcluster.nodes.settings import PAUSE, Settings
 from localcluster.nodes.switch import switch
 from localcluster.processes import Server, Startable, await_ready
 from localcluster.programs import packages
+from localcluster.trouble import LocalClusterError
 
 DNS = Path(__file__).with_name("dns.yaml")
 DNS_PODS = 2
@@ -25,6 +26,8 @@ TOOLS = (
 )
 """What containers of the smallest image may call by name."""
 SECONDS = 60
+ITS_OWN = (Path("/run"), Path("/var"))
+"""What a node sees in the place of this machine's."""
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 ASKS = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -53,6 +56,10 @@ class RealNodes(Startable):
 
     def _bring_up(self) -> None:
         """Start the switch, and the nodes side by side."""
+        if any(place in self.folder.parents for place in ITS_OWN):
+            raise LocalClusterError(
+                f"{self.folder} is below /run or /var, of which a real node has its own: give another"
+            )
         network = self._network = addresses.choose()
         self._switch = switch(self.folder / "switch", network, self._cluster.port)
         self._switch.open()

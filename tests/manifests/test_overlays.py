@@ -120,7 +120,7 @@ def test_every_pod_is_confined(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_no_pod_is_killed_while_it_starts(name: str) -> None:
-    """Many that start together on a busy node take longer than a liveness probe waits; it waits until one has started."""
+    """Many that start together on a busy node take longer than a liveness probe waits; so that one waits."""
     for pod in pod_specs(overlay(name)).values():
         for container in pod["spec"]["containers"]:
             probe, alive = dict(container["startupProbe"]), dict(container["livenessProbe"])
