@@ -65,10 +65,17 @@ class LookingAtState:
 
 
 class LookingForChanges(LookingAtState):
-    """Looks that answer with what each of them has changed: what one has said, the next one does not say again."""
+    """Looks that answer with what each of them alone has found.
+
+    What one has changed, or announced, or had the turn for, the next one does not say again.
+    """
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
-        """All answers; the same one once."""
+        """All answers; of several of one type about the same object and node the last one."""
         if more:
             return super().merged(event, looks, more=more)
-        return list({reply.get_id(): reply for replies in looks for reply in replies}.values())
+        return list({_about(reply): reply for replies in looks for reply in replies}.values())
+
+
+def _about(reply: BaseCloudEvent) -> tuple[str, str | None, object, object]:
+    return reply.get_type(), reply.get_subject(), reply.get_extension("maintenance"), reply.get_extension("node")

@@ -19,7 +19,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.wire import BadEvent
 from functions.data import data_of, is_text, metadata_of
-from functions.hints import LookingAtState
+from functions.hints import LookingForChanges
 from functions.installs import acts
 from functions.maintenance.announcing import announce_on_node, announced
 from functions.maintenance.subject import is_active, log_about
@@ -46,7 +46,7 @@ def _name_in(event: BaseCloudEvent) -> str:
     return str(name)
 
 
-LOOKING = LookingAtState(lambda event: f"node {_name_in(event)}")
+LOOKING = LookingForChanges(lambda event: f"node {_name_in(event)}")
 
 
 def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:

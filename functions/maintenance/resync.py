@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
-from functions.hints import LookingAtState
+from functions.hints import LookingForChanges
 from functions.installs import claims
 from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, strays
 from functions.maintenance.fleet import FLEET, RESYNCED
@@ -39,7 +39,7 @@ from kube.trimming import trimmed_node
 
 CONSUMES = (events.TICK,)
 EMITS = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
-LOOKING = LookingAtState(lambda _tick: "all maintenances")
+LOOKING = LookingForChanges(lambda _tick: "all maintenances")
 LOOKS, LOOKS_AT_RESTING = 20, 5
 """Requests of a tick for single nodes, and for pods of nodes; so many of these at least for drains that have succeeded,
 where a pod may have come late."""

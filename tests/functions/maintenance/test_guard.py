@@ -54,6 +54,22 @@ def test_an_uncordoned_node_is_told_and_warned_of(functions: Functions, work: Wo
     assert warned["type"] == "Warning"
 
 
+@proves("X-2")
+def test_a_hint_that_comes_during_the_look_loses_no_drift(functions: Functions, work: Workload) -> None:
+    """The second look finds it announced a moment ago, and says nothing more: what the first one found is told."""
+    node = work.node()
+    item = maintained(functions, work, node)
+    work.local.kubectl("uncordon", node)
+    hint = node_updated(work.read_node(node))
+
+    with before(functions.clusters["guard"], "POST", EVENTS, lambda: functions.post("guard", hint)):
+        reply = functions.answer("guard", node_updated(work.read_node(node)))
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_DRIFTED
+    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
+
+
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 def test_a_missing_taint_is_told(functions: Functions, work: Workload, group: Group) -> None:
     """NMO-4, X-7: the drain taint taken off by hand is a drift as well, of whichever group the maintenance is."""
