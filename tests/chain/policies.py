@@ -29,8 +29,8 @@ def policy(
     binding = {"policyName": name, "validationActions": ["Deny"]}
     scene.admin.create(f"{ADMISSION}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec})
     scene.admin.create(f"{ADMISSION}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
-    await_ready("the policy", lambda: is_refused(attempt), scene.product.servers)
     try:
+        await_ready("the policy", lambda: is_refused(attempt), scene.product.servers)
         yield
     finally:
         for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
