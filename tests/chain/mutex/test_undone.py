@@ -133,8 +133,8 @@ def test_a_job_that_is_refused_only_when_it_is_created_stops_the_run(stage: Stag
     elsewhere = "/apis/batch/v1/namespaces/default/jobs"
 
     def attempt() -> None:
-        made = stage.admin.create(elsewhere, {"metadata": {"generateName": "attempt-"}, "spec": job_spec("1h")})["metadata"]
-        stage.admin.delete(f"{elsewhere}/{made['name']}", uid=made["uid"])
+        job = stage.admin.create(elsewhere, {"metadata": {"generateName": "attempt-"}, "spec": job_spec("1h")})
+        stage.admin.delete(f"{elsewhere}/{job['metadata']['name']}", uid=job["metadata"]["uid"])
 
     rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"]}
     with policy(stage, "no-jobs", rule, "request.dryRun", "Jobs are closed today", attempt):
