@@ -22,7 +22,7 @@ COMMANDS = {
     "uncordon": "Let NODE take new pods again after a drain.",
     "certificates": "List certificates, with serial, dates and next renewal; or renew one now.",
     "mutex": "Show runs of the upgrade mutex, or resume one that has stopped.",
-    "must-gather": "Write maintenances, runs, nodes, machines, budgets, events, pods and the functions' logs into one archive.",
+    "must-gather": "Write maintenances, runs, nodes, machines, budgets, events, pods and logs into one archive.",
     "events": "Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.",
     "replay": "Replay recorded events, and show what each function answered then and what it answers now.",
     "deadletters": "List dead letters: the event, the function that it could not be delivered to, "

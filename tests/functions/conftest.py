@@ -36,7 +36,6 @@ from tests.workload import Audit, Workload
 
 AT_ONCE = 50
 """A busy server does not get to hundreds of requests at once in the time that one has."""
-
 CLAIMED = "was just taking the claim"
 """So answers one of two functions that are the first in a cluster; a broker would deliver the event again."""
 
