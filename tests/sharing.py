@@ -17,9 +17,11 @@ ENGINES = ("knative", "rabbitmq")
 """An end-to-end test names its engine among its parameters; each engine is one worker's. Where a file is a group of its
 own, the name is that of an overlay."""
 END_TO_END = "tests/e2e"
+JUDGES = f"{END_TO_END}/test_admission.py"
+"""Has Knative's controllers at work, which take the port of its dispatcher where that is free: never beside Knative."""
 GROUPS = (
-    *((f"{END_TO_END}[{engine}]",) for engine in ENGINES),
-    ("tests/e2e/test_admission.py",),
+    (f"{END_TO_END}[knative]", JUDGES),
+    (f"{END_TO_END}[rabbitmq]",),
     ("tests/e2e",),
     ("tests/eventing/journal/test_million.py",),
     tuple(f"tests/chain/test_{name}.py" for name in ("audit", "observability", "readme", "replay", "resting")),
