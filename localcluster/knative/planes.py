@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from localcluster import build
@@ -46,9 +48,9 @@ class Planes:
 
     def start(self) -> None:
         """Install Knative and start it; return when its objects can be created."""
-        _check_ports()
-        self.proxy.server.start()
-        self.control.install()
+        with reserved_ports():
+            self.proxy.server.start()
+            self.control.install()
         self._issuer.write_text(self._cluster.certificate)
         self.data = {
             "dispatcher": self._data_plane("imc-dispatcher"),
@@ -86,14 +88,25 @@ class Planes:
         return {variable: str(self._ports[name]), f"{variable}_HTTPS": str(free_port())}
 
 
-def _check_ports() -> None:
-    for port in DISPATCHER_PORTS:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Go does
-            try:
-                probe.bind(("", port))
-            except OSError:
-                raise LocalClusterError(
-                    f"port {port} is taken (`ss -ltnp sport = :{port}` says by whom), and Knative's in-memory channel "
-                    "knows no other: end that program, or another cluster with DELIVERY=knative"
-                ) from None
+@contextmanager
+def reserved_ports() -> Iterator[None]:
+    """Keep the dispatcher's ports from others meanwhile: Knative's adapters take one for their probes, if it is free.
+
+    Errors: LocalClusterError when one is taken.
+    """
+    with ExitStack() as held:
+        for port in DISPATCHER_PORTS:
+            _reserve(held.enter_context(socket.socket()), port)
+        yield
+
+
+def _reserve(listener: socket.socket, port: int) -> None:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Go does
+    try:
+        listener.bind(("", port))
+        listener.listen()
+    except OSError:
+        raise LocalClusterError(
+            f"port {port} is taken (`ss -ltnp sport = :{port}` says by whom), and Knative's in-memory channel "
+            "knows no other: end that program, or another cluster with DELIVERY=knative"
+        ) from None
