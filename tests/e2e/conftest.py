@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
@@ -37,8 +38,12 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp(request.param)
     kept = request.getfixturevalue("dispatcher_ports") if name == "knative" else ExitStack()
     with engine.cluster(folder / "servers", NODES) as cluster:
-        kept.close()
-        with engine.open(cluster, folder / "product", wings) as product, Keeper() as keeper:
+        with ExitStack() as work:
+            with (tmp_path_factory.getbasetemp().parent / "opening").open("w") as opening:
+                fcntl.flock(opening, fcntl.LOCK_EX)  # adapters that start meanwhile would take the dispatcher's port
+                kept.close()
+                product = work.enter_context(engine.open(cluster, folder / "product", wings))
+            keeper = work.enter_context(Keeper())
             assert isinstance(product, EngineProduct)
             if name == "rabbitmq":
                 keeper.keep(product.servers)  # away from RabbitMQ for some seconds, ingress and dispatchers end
