@@ -26,7 +26,8 @@ PLACE = (
     f"scheduler.alpha.kubernetes.io/node-selector={NODE}",
     'scheduler.alpha.kubernetes.io/defaultTolerations=[{"operator":"Exists"}]',
 )
-LEFT_OUT = {"HorizontalPodAutoscaler", "StatefulSet", "PodDisruptionBudget"}
+OF_PODS = frozenset({"HorizontalPodAutoscaler", "PodDisruptionBudget"})
+"""What means nothing to a Deployment whose pods are processes."""
 FIRST = ("Namespace", "CustomResourceDefinition")
 """Kinds that the rest stands on."""
 
@@ -59,16 +60,16 @@ class Part:
     trial: Path
     unused: frozenset[str] = frozenset()
 
-    def manifests(self) -> list[Manifest]:
-        """Give all its objects that are needed here."""
+    def manifests(self, left_out: frozenset[str] = OF_PODS) -> list[Manifest]:
+        """Give all its objects that are needed here, but for those of these kinds."""
         module = build.module_folder(self.folder, self.module)
         found = [module / room for room in self.rooms]
         files = [file for path in found for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
-        return [item for file in files for item in self._objects(file)]
+        return [item for file in files for item in self._objects(file, left_out)]
 
-    def _objects(self, file: Path) -> Iterator[Manifest]:
+    def _objects(self, file: Path, left_out: frozenset[str]) -> Iterator[Manifest]:
         for item in yaml.safe_load_all(file.read_text()):
-            if item and item["kind"] not in LEFT_OUT and item["metadata"]["name"] not in self.unused:
+            if item and item["kind"] not in left_out and item["metadata"]["name"] not in self.unused:
                 yield item
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
@@ -14,6 +15,8 @@ from localcluster.knative.install import EVENTING, Manifest
 from localcluster.nodes import images
 from localcluster.nodes.nodes import RealNodes
 
+FLAGS = ("--enable-aggregator-routing=true",)
+"""The API server calls webhooks at the addresses of their pods: it is not where kube-proxy is."""
 BUILT = re.compile(r"ko://knative\.dev/eventing/cmd/(?:\w+/)*(\w+)")
 """Where a program is in its module, in the place of an image's name: `ko` builds it."""
 NAME = "localhost/knative/{}:local"
@@ -25,12 +28,13 @@ SECONDS = 120
 def start(cluster: LocalCluster, nodes: RealNodes, folder: Path) -> None:
     """Install it; return when all its pods are ready, and its objects can be created."""
     folder.mkdir(parents=True, exist_ok=True)
-    for archive in archives(folder):
-        nodes.load(archive)
+    found = archives(folder)
+    nodes.load(*found)
+    for archive in found:
         archive.unlink()
-    found = manifests()
-    for wanted in (True, False):  # what the rest stands on comes first
-        install.apply(cluster, [item for item in found if (item["kind"] in install.FIRST) is wanted])
+    wanted = manifests()
+    for first in (True, False):  # what the rest stands on comes first
+        install.apply(cluster, [item for item in wanted if (item["kind"] in install.FIRST) is first])
         cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
     limit = f"--timeout={SECONDS}s"
     cluster.kubectl("wait", "deployment", "--all", "-n", EVENTING.namespace, "--for=condition=Available", limit)
@@ -38,16 +42,17 @@ def start(cluster: LocalCluster, nodes: RealNodes, folder: Path) -> None:
 
 def manifests() -> list[Manifest]:
     """Give its objects as they are, but for the names of images."""
-    text = yaml.safe_dump_all(EVENTING.manifests())
+    text = yaml.safe_dump_all(EVENTING.manifests(frozenset()))
     return [*yaml.safe_load_all(BUILT.sub(lambda match: NAME.format(match[1]), text))]
 
 
 def archives(folder: Path) -> list[Path]:
     """Write the images of all its programs; gives the files."""
     programs = build.servers(build.KNATIVE)
-    return [
-        images.write(
-            images.Image(NAME.format(name), programs / name, (f"/bin/{name}",), user=NOT_ROOT), folder / f"{name}.tar"
-        )
-        for name in build.KNATIVE.programs
-    ]
+
+    def written(name: str) -> Path:
+        image = images.Image(NAME.format(name), programs / name, (f"/bin/{name}",), user=NOT_ROOT)
+        return images.write(image, folder / f"{name}.tar")
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(written, build.KNATIVE.programs))

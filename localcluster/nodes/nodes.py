@@ -91,10 +91,10 @@ class RealNodes(Startable):
             self._network.release()
         leftovers.clear(self._cluster.directory)
 
-    def load(self, archive: Path) -> None:
-        """Have all nodes know the images of an archive."""
-        for node in self.nodes:
-            node.load(archive)
+    def load(self, *archives: Path) -> None:
+        """Have all nodes know the images of these archives."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(lambda node: [node.load(archive) for archive in archives], self.nodes))
 
     def _node(self, number: int, network: addresses.Addresses, way: rooms.Room) -> RealNode:
         name = identities.name(number)

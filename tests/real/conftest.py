@@ -10,24 +10,25 @@ from localcluster import build
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.nodes import machine
+from localcluster.nodes.buildah import Buildah
 from localcluster.nodes.nodes import RealNodes
 from localcluster.product import Product
 from tests.real.containers import Real
-from tests.real.engine import Engine, Image
+from tests.real.our_image import Image, built
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     """Give buildah with storage of its own, and the base image in it."""
-    engine = Engine(tmp_path_factory.mktemp("engine"))
+    engine = Buildah(tmp_path_factory.mktemp("engine"))
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="session")
-def image(engine: Engine) -> Image:
+def image(engine: Buildah) -> Image:
     """Give the image as `make image` builds it."""
-    return engine.make_image()
+    return built(engine)
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,11 @@ from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.functionserver import listening
+from localcluster.nodes.buildah import Buildah
 from localcluster.processes import await_ready, free_port
 from localcluster.readiness import is_ready
 from tests.functions.hints import added
-from tests.real.engine import VERSION, Engine, Image
+from tests.real.our_image import VERSION, Image, built
 
 pytestmark = pytest.mark.real
 LARGEST = 120_000_000
@@ -64,10 +65,10 @@ def field(metadata: str, name: str) -> str:
     return next(line.partition(": ")[2] for line in metadata.splitlines() if line.startswith(f"{name}: "))
 
 
-def test_built_again_it_is_the_same(image: Image, engine: Engine) -> None:
+def test_built_again_it_is_the_same(image: Image, engine: Buildah) -> None:
     """Each layer, byte for byte, with nothing taken from what was built before."""
     before = image.told["rootfs"]["diff_ids"]
-    again = engine.make_image("--no-cache")
+    again = built(engine, "--no-cache")
 
     assert again.told["rootfs"]["diff_ids"] == before
 

@@ -1,0 +1,77 @@
+"""buildah without a daemon, in a folder: bases and images. Root and overlay mounts are enough."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from localcluster.build import cache
+from localcluster.servers import ROOT
+from localcluster.trouble import LocalClusterError
+
+RELEASE, MIRROR = "bookworm", "http://deb.debian.org/debian"
+PACKAGES = "python3,python3-venv,ca-certificates"
+OF_THIS_MACHINE = ("/etc/ssl/certs", "/etc/pip.conf")
+"""Whom it trusts and where pip looks: a build's own network asks the same."""
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+STORAGE = """[storage]
+driver = "overlay"
+graphroot = "{folder}/images"
+runroot = "{folder}/run"
+"""
+
+
+class Buildah:
+    """In: a folder of its own, which is there. Making one brings the base image: a Debian with Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "storage.conf").write_text(STORAGE.format(folder=folder))
+        self.environment = {"CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"), "BUILDAH_ISOLATION": "chroot"}
+        self.base = self._base()
+
+    def close(self) -> None:
+        """Remove containers, mounts and images."""
+        self.run("rm", "--all")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, *arguments: str | Path) -> str:
+        """Run it, and give what it prints. Raises `LocalClusterError`."""
+        return run(["buildah", *map(str, arguments)], self.environment)
+
+    def make_image(self, name: str, version: str, *flags: str) -> str:
+        """Build ours by `make image`; gives its name with the tag."""
+        mounts = [f"--volume {place}:{place}:ro" for place in OF_THIS_MACHINE if Path(place).exists()]
+        given = [f"IMAGE={name}", f"VERSION={version}", f"BASE={self.base}"]
+        run(
+            ["make", "image", *given, f"FLAGS=--network host --pull-never {' '.join([*mounts, *flags])}"],
+            self.environment,
+        )
+        return f"{name}:v{version}"
+
+    def _base(self) -> str:
+        """A Debian with Python, which is fetched once."""
+        name, archive = f"localhost/python:{RELEASE}", cache() / f"base-{RELEASE}.tar"
+        if not archive.exists():
+            system = self.folder / "debian"
+            run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(system), MIRROR], {})
+            part = archive.with_suffix(".part")
+            run(["tar", "--create", "--file", str(part), "--directory", str(system), "."], {})
+            part.rename(archive)
+            shutil.rmtree(system)
+        container = self.run("from", "scratch").strip()
+        self.run("add", container, archive, "/")
+        self.run("config", "--env", f"PATH={PATH}", container)
+        self.run("commit", "--rm", container, name)
+        return name
+
+
+def run(command: list[str], environment: Mapping[str, str]) -> str:
+    """Run a program in the project's folder, and give what it prints; what it says else is in the error."""
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
+    if done.returncode:
+        raise LocalClusterError(f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
