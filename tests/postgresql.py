@@ -29,14 +29,14 @@ class PostgreSQL(Startable):
     def __init__(self) -> None:
         programs = find("initdb").resolve().parent
         self._folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # pytest's own folders are closed to other users
-        self._port = free_port()
+        self.port = free_port()
         self._as_user = _as_user(self._folder)
         data = self._folder / "data"
         log = self._folder / "log"
         words = ("-A", "trust", "-U", "test", "-E", "UTF8", "--no-locale")
         init: list[str | Path] = [*self._as_user, programs / "initdb", "-D", data, *words]
         self._init = Server("initdb", init, log)
-        options = (f"-cport={self._port}", f"-clisten_addresses={LOOPBACK}", "-cunix_socket_directories=")
+        options = (f"-cport={self.port}", f"-clisten_addresses={LOOPBACK}", "-cunix_socket_directories=")
         serve: list[str | Path] = [*self._as_user, programs / "postgres", "-D", data, *options]
         self._server = Server("postgres", serve, log)
 
@@ -76,7 +76,7 @@ class PostgreSQL(Startable):
         return url.replace("//test@", "//reader@")
 
     def _url(self, database: str) -> str:
-        return f"postgresql://test@{LOOPBACK}:{self._port}/{database}"
+        return f"postgresql://test@{LOOPBACK}:{self.port}/{database}"
 
     def _answers(self) -> bool:
         try:

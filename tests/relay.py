@@ -10,14 +10,14 @@ PIECE = 64 * 1024
 
 
 class Relay:
-    """Forwards every connection to a port of this machine."""
+    """Forwards every connection to a port of this machine; asked at `address`, loopback if not said."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self._to = port
         self._cut = False
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server = socket.create_server((address, 0))
         self.port = int(self._server.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 

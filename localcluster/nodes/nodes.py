@@ -91,6 +91,12 @@ class RealNodes(Startable):
             self._network.release()
         leftovers.clear(self._cluster.directory)
 
+    @property
+    def machine(self) -> str:
+        """Give the address of this machine, as pods reach it."""
+        assert self._network, "not started"
+        return self._network.machine
+
     def load(self, *archives: Path) -> None:
         """Have all nodes know the images of these archives."""
         with ThreadPoolExecutor(len(self.nodes)) as pool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.waiting import until, wait_for
 IMAGE = PAUSE
 """busybox, FROM scratch."""
 PODS = "/api/v1/namespaces/default/pods"
+APPS = "/apis/apps/v1/namespaces/default"
 SECONDS = 60.0
 OF_CONTAINERS = ("readinessProbe", "livenessProbe", "lifecycle", "volumeMounts")
 WEB = "mkdir -p /tmp/www; echo {says} > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"
@@ -55,6 +56,10 @@ class Real:
         found = until(self.door, PODS, lambda known: holds([*known.values()]), SECONDS, labels=f"app={app}")
         return [*found.values()]
 
+    def delete(self, path: str) -> None:
+        """Delete an object, with what it owns."""
+        self.door.run(self.door.api.request("DELETE", path))
+
     def logs(self, pod: str) -> str:
         """Give what a pod has said, by its kubelet."""
         return self.cluster.kubectl("logs", pod).stdout
@@ -83,3 +88,17 @@ def ready_and_whole(count: int) -> Callable[[Sequence[dict[str, Any]]], bool]:
     return lambda pods: (
         len(pods) == count and all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
     )
+
+
+def owner(name: str, more: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a Deployment or alike, and what is more in its own spec, with pods of that label."""
+    labels = {"app": name}
+    pods = {"metadata": {"labels": labels}, "spec": spec}
+    return {"metadata": {"name": name}, "spec": {**more, "selector": {"matchLabels": labels}, "template": pods}}
+
+
+def preferring(node: str) -> dict[str, Any]:
+    """Give what pods of a node's choice have in their spec: where it takes none, another one does."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    term = {"weight": 100, "preference": {"matchFields": [field]}}
+    return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}

@@ -83,7 +83,7 @@ def test_ordinary_pods_land_on_real_nodes(real: Real) -> None:
 
     assert {pod["spec"]["nodeName"] for pod in found} == {"real-1", "real-2"}
     assert real.door.get("/api/v1/nodes/node-1")["spec"]["taints"] == [FAKE]
-    real.door.run(real.door.api.request("DELETE", f"{path}/ordinary"))
+    real.delete(f"{path}/ordinary")
     real.until_pods("ordinary", lambda pods: not pods)
 
 
@@ -92,7 +92,7 @@ def test_what_a_pod_is_to_the_api_server_containerd_runs(real: Real) -> None:
     made = real.pod("seen", "real-1", "sleep 1000")
     real.until_pod("seen", is_ready)
     there = real.node("real-1").running(made["metadata"]["uid"])
-    real.door.run(real.door.api.request("DELETE", f"{PODS}/seen"))
+    real.delete(f"{PODS}/seen")
     real.until_pods("seen", lambda pods: not pods)
 
     assert len(there) == 2

@@ -1,0 +1,113 @@
+"""The node is drained on which the product runs: what was evicted, what the journal has, who could still be asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from eventing import events
+from kube.paths import Object
+from localcluster.access import NAMESPACE
+from localcluster.processes import Server
+from tests.real import maintenances
+from tests.real.containers import Real
+from tests.workload import Audit, audit
+
+ASKING = """
+import sys, time, urllib.request
+while True:
+    try:
+        urllib.request.urlopen(sys.argv[1], timeout=1).read()
+        print(time.time(), flush=True)
+    except OSError:
+        pass
+    time.sleep(0.2)
+"""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One drain of a node and back.
+
+    Attributes:
+        seconds: from its creation to `Succeeded`.
+        evicted: names of the pods whose eviction the API server took, as often as it did.
+        still: of the pods that were to leave, what containerd still ran.
+        silent: the longest time in seconds that the console gave no answer.
+    """
+
+    seconds: float
+    evicted: Sequence[str]
+    still: set[str]
+    silent: float
+
+
+def drain(real: Real, name: str, node: str, limit: float) -> Round:
+    """Drain a node and give it back."""
+    leaving = _evictable(real, node)
+    asked = _asking(real, "console", node)
+    seen = audit(real.cluster)
+    began, wall = time.monotonic(), time.time()
+    try:
+        maintenances.begin(real, name, node)
+        maintenances.until_succeeded(real, name, limit)
+        seconds = time.monotonic() - began
+        still = maintenances.running(real, node, *leaving)
+        _until_answered_after(asked, time.time())
+    finally:
+        asked.kill()
+    maintenances.end(real, name, node)
+    return Round(seconds, _evicted(seen), still, _longest_silence(asked.log, wall))
+
+
+def journalled(url: str) -> set[str]:
+    """Give the names of the pods that the journal says were evicted: in an event, or in what a function answered."""
+    with psycopg.connect(url) as database:
+        bodies = [body for (body,) in database.execute("SELECT event FROM bodies")]
+        replies = [reply for (text,) in database.execute("SELECT replies FROM attempts") for reply in json.loads(text)]
+    found = [*map(json.loads, bodies), *replies]
+    batches = [item["data"]["evicted"] for item in found if item["type"] == events.PODS_EVICTED]
+    return {pod["name"] for batch in batches for pod in batch}
+
+
+def _evictable(real: Real, node: str) -> list[Object]:
+    pods = real.door.list("/api/v1/pods", fields=f"spec.nodeName={node}")["items"]
+    kinds = {"DaemonSet", "Node"}
+    return [pod for pod in pods if not kinds & {owner["kind"] for owner in pod["metadata"].get("ownerReferences", [])}]
+
+
+def _evicted(seen: Audit) -> list[str]:
+    return [item["objectRef"]["name"] for item in seen.evictions() if item["responseStatus"]["code"] == 201]
+
+
+def _asking(real: Real, service: str, drained: str) -> Server:
+    """Ask a Service for its readiness from the other node, by what kube-proxy has there; a line per answer."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/services/{service}"
+    address = real.door.get(path)["spec"]["clusterIP"]
+    other = next(node for node in real.nodes.nodes if node.name != drained)
+    url = f"http://{address}/health/readiness"
+    server = other.room.server(f"asking-{time.time()}", sys.executable, "-c", ASKING, url)
+    server.start()
+    return server
+
+
+def _answers(log: Path) -> list[float]:
+    return [float(line) for line in log.read_text().splitlines() if line.replace(".", "", 1).isdigit()]
+
+
+def _until_answered_after(asked: Server, moment: float) -> None:
+    limit = time.monotonic() + 60
+    while not any(answer > moment for answer in _answers(asked.log)):
+        assert time.monotonic() < limit, "nobody answers for the console"
+        time.sleep(0.2)  # a file has no event
+
+
+def _longest_silence(log: Path, began: float) -> float:
+    answers = [began, *(answer for answer in _answers(log) if answer > began)]
+    return max(after - before for before, after in zip(answers, answers[1:], strict=False))

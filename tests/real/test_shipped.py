@@ -1,0 +1,134 @@
+"""The product as a user installs it: pods of our image, Knative's programs as pods, the manifests as they are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
+from localcluster import build
+from localcluster.access import NAMESPACE
+from localcluster.cluster import LocalCluster
+from localcluster.knative import pods, shipped
+from localcluster.nodes import machine
+from localcluster.nodes.nodes import RealNodes
+from tests.postgresql import PostgreSQL
+from tests.proofs import proves
+from tests.real import maintenances, selfdrain
+from tests.real.containers import APPS, Real, owner, ready_and_whole, template
+from tests.relay import Relay
+
+pytestmark = pytest.mark.real
+COMPONENTS = ("console", "postgresql")
+ROUNDS = 3
+KNATIVES_END = 65
+"""Seconds: its webhook answers for three quarters of a minute after it was told to end, and then sleeps some."""
+HEALED = 45
+"""Seconds, two ticks and what they begin, above the longest end of a pod."""
+GENERATIONS = 'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation}{"\\n"}{end}'
+BUDGET = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
+BOUND = {"deployment.apps/guard", "deployment.apps/resync"}
+"""A second `kubectl apply` names them: Knative has completed their environment. Nothing in them changes."""
+
+
+@dataclass(frozen=True)
+class Shipped(Real):
+    """As applied, with a journal in a PostgreSQL of this machine.
+
+    Attributes:
+        journal: its URL on this machine.
+    """
+
+    overlay: str
+    journal: str
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipped]:
+    """Two real nodes, Knative and the product as pods."""
+    machine.check()
+    for tools in (build.NODES, build.KNATIVE):
+        build.servers(tools)
+    folder = tmp_path_factory.mktemp("shipped")
+    with (
+        PostgreSQL() as database,
+        LocalCluster(folder / "servers", nodes=1, flags=pods.FLAGS, real=2) as cluster,
+        RealNodes(cluster, 2) as nodes,
+    ):
+        relay = Relay(database.port, nodes.machine)
+        nodes.await_ready()
+        url = database.database()
+        seen_by_pods = url.replace(f"127.0.0.1:{database.port}", f"{nodes.machine}:{relay.port}")
+        overlay = shipped.overlay(folder / "overlay", COMPONENTS)
+        shipped.start(cluster, nodes, folder)
+        cluster.kubectl("create", "namespace", NAMESPACE)
+        secret = ("create", "secret", "generic", "journal", "-n", NAMESPACE, f"--from-literal=url={seen_by_pods}")
+        cluster.kubectl(*secret)
+        shipped.install(cluster, overlay)
+        yield Shipped(cluster, nodes, str(overlay), url)
+        relay.close()
+
+
+@proves("NMO-24")
+def test_all_pods_are_ready_and_a_second_apply_changes_nothing(installed: Shipped) -> None:
+    """Probes, limits, tokens and a root that is read-only, as shipped; Knative made its adapters by itself."""
+    cluster = installed.cluster
+    found = json.loads(cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json").stdout)["items"]
+    generations = ("get", "deployment,trigger,broker,pdb", "-n", NAMESPACE, "-o", GENERATIONS)
+    before = cluster.kubectl(*generations).stdout
+    again = cluster.kubectl("apply", "-k", installed.overlay).stdout.splitlines()
+
+    restarts = {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in found}
+    print(f"{len(found)} pods, of which restarted: { {name: count for name, count in restarts.items() if count} }")
+    assert len(found) > 20
+    assert {pod["spec"]["nodeName"] for pod in found} == {"real-1", "real-2"}
+    sent = {line.split()[0] for line in again if not line.endswith(" unchanged")}
+    assert {name for name in sent if not name.startswith("poddisruptionbudget")} <= BOUND
+    assert cluster.kubectl(*generations).stdout == before
+
+
+@proves("X-7")
+@pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=lambda group: group.api_version)
+def test_a_node_is_drained_and_given_back(installed: Shipped, group: Group) -> None:
+    """Events through Knative's pods: a node of kwok's, with nothing of ours on it."""
+    maintenances.begin(installed, "cycle", "node-1", group)
+    maintenances.until_succeeded(installed, "cycle", group=group)
+    maintenances.end(installed, "cycle", "node-1", group)
+
+
+def test_the_node_of_the_product_is_drained_by_it(installed: Shipped) -> None:
+    """Functions, broker, PodSource, journal and console leave by themselves, move, and end the drain; to and fro.
+
+    Knative's own budget keeps its webhook where it is, below five of them; docs/install.md says what to do about that.
+    """
+    installed.door.patch("/apis/policy/v1/namespaces/knative-eventing/poddisruptionbudgets/eventing-webhook", BUDGET)
+    web = template("exec sleep 1000", terminationGracePeriodSeconds=1)
+    installed.door.create(f"{APPS}/deployments", owner("web", {"replicas": 6}, web))
+    installed.until_pods("web", ready_and_whole(6))
+    evicted: list[str] = []
+    for number in range(ROUNDS):
+        node = f"real-{number % 2 + 1}"
+        seen = selfdrain.drain(installed, f"round-{number}", node, KNATIVES_END + HEALED + 60)
+        evicted += seen.evicted
+        print(
+            f"round {number}: {node} in {seen.seconds:.1f} s, {len(seen.evicted)} pods; console silent {seen.silent:.1f} s"
+        )
+        assert seen.still == set()
+        assert len(seen.evicted) == len(set(seen.evicted)) > 10
+        assert seen.seconds < KNATIVES_END + HEALED
+        assert seen.silent < 10
+        installed.until_pods("web", ready_and_whole(6))
+    lost = wait_until_journalled(installed.journal, set(evicted))
+    assert lost == set()
+
+
+def wait_until_journalled(url: str, wanted: set[str]) -> set[str]:
+    """Give what the journal still lacks after a while: `record` takes in what functions kept for it."""
+    limit = time.monotonic() + 60
+    while (lost := wanted - selfdrain.journalled(url)) and time.monotonic() < limit:
+        time.sleep(1)  # a table has no event
+    return lost
