@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-vm test check checked e2e e2e-real fuzz mutants screenshots requirements up env status down deploy cluster-functest image container-build \
+.PHONY: help demo demo-mutex demo-real demo-vm test check checked e2e e2e-real fuzz mutants screenshots requirements up env status down deploy cluster-functest image container-build \
   container-push container-build-and-push-community bench chaos performance lint build clean needs
 
 help: ## show this list
@@ -60,6 +60,9 @@ demo-mutex: $(STAMP) ## upgrade four workers of an OpenShift that is played, one
 
 demo-vm: $(STAMP) ## drain a node with virtual machines of each kind on a KubeVirt that is played, relabel CPUs, and watch
 	@$(BIN)/python -m localcluster.demo.machines $(ARGS)
+
+demo-real: $(STAMP) ## drain the node on which the product runs, as pods of two real nodes; as root
+	@$(BIN)/python -m localcluster.demo.real $(ARGS)
 
 # The build comes first by itself, since pytest would hide its progress.
 test: $(STAMP) ## run the tests, WORKERS=2 side by side (0: one by one); ARGS="-k cordon" goes to pytest
@@ -82,7 +85,7 @@ e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faul
 	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m e2e -rP tests $(ARGS)
 
 e2e-real: $(STAMP) ## build the image, and run it, by buildah on a Debian that is fetched once; and run real nodes; as root
-	@$(BIN)/python -m localcluster build --real 2
+	@$(BIN)/python -m localcluster build --delivery knative --real 2
 	@$(BIN)/python -m pytest -m real -rP tests/real $(ARGS)
 
 fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIES=10000 SEED=1

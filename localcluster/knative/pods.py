@@ -13,7 +13,6 @@ from localcluster.cluster import LocalCluster
 from localcluster.knative import install
 from localcluster.knative.install import EVENTING, Manifest
 from localcluster.nodes import images
-from localcluster.nodes.nodes import RealNodes
 
 FLAGS = ("--enable-aggregator-routing=true",)
 """The API server calls webhooks at the addresses of their pods: it is not where kube-proxy is."""
@@ -25,17 +24,16 @@ NOT_ROOT = 65532
 SECONDS = 120
 
 
-def start(cluster: LocalCluster, nodes: RealNodes, folder: Path) -> None:
-    """Install it; return when all its pods are ready, and its objects can be created."""
-    folder.mkdir(parents=True, exist_ok=True)
-    found = archives(folder)
-    nodes.load(*found)
-    for archive in found:
-        archive.unlink()
+def apply(cluster: LocalCluster) -> None:
+    """Install it; its pods start when there are nodes that know its images."""
     wanted = manifests()
     for first in (True, False):  # what the rest stands on comes first
         install.apply(cluster, [item for item in wanted if (item["kind"] in install.FIRST) is first])
         cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+
+
+def await_ready(cluster: LocalCluster) -> None:
+    """Return when all its pods are ready, and its objects can be created."""
     limit = f"--timeout={SECONDS}s"
     cluster.kubectl("wait", "deployment", "--all", "-n", EVENTING.namespace, "--for=condition=Available", limit)
 
@@ -47,7 +45,8 @@ def manifests() -> list[Manifest]:
 
 
 def archives(folder: Path) -> list[Path]:
-    """Write the images of all its programs; gives the files."""
+    """Write the images of all its programs into a folder; gives the files."""
+    folder.mkdir(parents=True)
     programs = build.servers(build.KNATIVE)
 
     def written(name: str) -> Path:

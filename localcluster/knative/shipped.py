@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -21,10 +24,24 @@ SECONDS = 180
 """A certificate that was made after its pod reaches that pod when its kubelet looks again, within some 90 s."""
 
 
-def start(cluster: LocalCluster, nodes: RealNodes, folder: Path) -> None:
-    """Start Knative, and have the nodes know our image; return when an overlay can be applied."""
-    nodes.load(shipped.archive())
-    pods.start(cluster, nodes, folder / "knative")
+@contextmanager
+def nodes(directory: Path, count: int = 2) -> Iterator[tuple[LocalCluster, RealNodes]]:
+    """Give a cluster with so many real nodes, Ready, and Knative as pods on them; on leaving, all of it ends.
+
+    In: a folder that is not there yet.
+    """
+    archives = [shipped.archive(), *pods.archives(directory / "images")]
+    with (
+        LocalCluster(directory / "servers", nodes=1, flags=pods.FLAGS, real=count) as cluster,
+        ThreadPoolExecutor() as pool,
+    ):
+        applied = pool.submit(pods.apply, cluster)  # while the nodes take in the images
+        with RealNodes(cluster, count, archives) as real:
+            shutil.rmtree(directory / "images")
+            applied.result()
+            real.await_ready()
+            pods.await_ready(cluster)
+            yield cluster, real
 
 
 def overlay(folder: Path, components: Sequence[str] = (), over: str = "plain") -> Path:
@@ -40,19 +57,17 @@ def overlay(folder: Path, components: Sequence[str] = (), over: str = "plain") -
     return folder
 
 
-def install(cluster: LocalCluster, folder: Path) -> None:
-    """Apply an overlay; return when all its pods are Ready, and all its Knative objects."""
-    cluster.kubectl("apply", "-k", folder)
-    await_ready(cluster)
+def await_ready(cluster: LocalCluster, *but: str) -> None:
+    """Return when all our Knative objects are Ready, and all our pods, some of which come from these.
 
-
-def await_ready(cluster: LocalCluster) -> None:
-    """Return when all of our pods are Ready, and all our Knative objects, from which some of these come."""
+    In: the names of Deployments that are not waited for.
+    """
     limit = f"--timeout={SECONDS}s"
     cluster.kubectl("wait", KINDS, "--all", "-n", NAMESPACE, "--for=condition=Ready", limit)
     names = cluster.kubectl("get", "deployment", "-n", NAMESPACE, "-o", "name").stdout.split()
     for name in names:
-        cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, limit)
+        if name.rpartition("/")[2] not in but:
+            cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, limit)
 
 
 def _from(folder: Path, place: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,12 @@ ASKS = {
 class RealNodes(Startable):
     """So many kubelets beside kwok's nodes, on a cluster that was made for them (`LocalCluster(real=...)`).
 
-    Entered, they are started; `await_ready` waits until they are Ready, and names are known to pods.
+    Entered, they are started, with the images of `archives` on each beside their own; `await_ready` waits until they
+    are Ready, and names are known to pods.
     """
 
-    def __init__(self, cluster: LocalCluster, count: int) -> None:
-        self._cluster, self._count = cluster, count
+    def __init__(self, cluster: LocalCluster, count: int, archives: Iterable[Path] = ()) -> None:
+        self._cluster, self._count, self._archives = cluster, count, archives
         self.folder = cluster.directory / "nodes"
         self.group = cgroups.name(cluster.directory)
         self._programs = build.servers(build.NODES)
@@ -63,7 +65,7 @@ class RealNodes(Startable):
         network = self._network = addresses.choose()
         self._switch = switch(self.folder / "switch", network, self._cluster.port)
         self._switch.open()
-        known = self._images()
+        known = [*self._images(), *self._archives]
         self._let_in(network)
         self.nodes = [self._node(number, network, self._switch) for number in range(1, self._count + 1)]
         with ThreadPoolExecutor(len(self.nodes)) as pool:
@@ -93,14 +95,8 @@ class RealNodes(Startable):
 
     @property
     def machine(self) -> str:
-        """Give the address of this machine, as pods reach it."""
-        assert self._network, "not started"
-        return self._network.machine
-
-    def load(self, *archives: Path) -> None:
-        """Have all nodes know the images of these archives."""
-        with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(pool.map(lambda node: [node.load(archive) for archive in archives], self.nodes))
+        """Give the address of this machine, as pods reach it; "" before the nodes are started."""
+        return self._network.machine if self._network else ""
 
     def _node(self, number: int, network: addresses.Addresses, way: rooms.Room) -> RealNode:
         name = identities.name(number)

@@ -56,16 +56,18 @@ class Program:
 
 
 BROWSED = frozenset({"test", "e2e", "screenshots"})
-REAL = frozenset({"real", "e2e-real"})
-"""Real nodes, by `make up REAL=...` or a test."""
+SHIPPED = frozenset({"demo-real", "e2e-real"})
+"""What builds our image, and runs it."""
+REAL = frozenset({"real"}) | SHIPPED
+"""Real nodes, by `make up REAL=...` or these."""
 PROGRAMS = (
     Program("chromium", "chromium", BROWSED, ("/snap/bin/{}",), ubuntu="chromium-browser"),
     Program("chromedriver", "chromium-driver", BROWSED, ubuntu="chromium-chromedriver"),
-    Program("initdb", "postgresql", frozenset({"test", "e2e"}), ("/usr/lib/postgresql/*/bin/{}",)),
+    Program("initdb", "postgresql", frozenset({"test", "e2e", "e2e-real"}), ("/usr/lib/postgresql/*/bin/{}",)),
     Program("promtool", "prometheus", frozenset({"test"})),
     Program("nginx", "nginx-light", frozenset({"e2e", "knative"}), SBIN),
-    Program("buildah", "buildah", frozenset({"e2e-real"})),
-    Program("debootstrap", "debootstrap", frozenset({"e2e-real"}), SBIN),
+    Program("buildah", "buildah", SHIPPED),
+    Program("debootstrap", "debootstrap", SHIPPED, SBIN),
     Program("containerd", "containerd", REAL, SBIN),
     Program("runc", "runc", REAL, SBIN),
     Program("host-local", "containernetworking-plugins", REAL, CNI),
@@ -177,7 +179,7 @@ def main() -> None:
     parser.add_argument("--engines", default="local", help="those of bench and chaos, with commas")
     parser.add_argument("--real", default="0", help="how many real nodes up shall start")
     given = parser.parse_args()
-    real = "up" in given.targets and given.real not in ("", "0")
+    real = ("up" in given.targets and given.real not in ("", "0")) or not SHIPPED.isdisjoint(given.targets)
     engines = {"up": given.delivery, "bench": given.engines, "chaos": given.engines}
     named = (name.strip() for target in given.targets for name in engines.get(target, "").split(","))
     purposes = [*given.targets, *filter(None, named), *(["real"] if real else [])]

@@ -38,8 +38,9 @@ def until_succeeded(real: Real, name: str, seconds: float = SECONDS, group: Grou
 
 
 def end(real: Real, name: str, node: str, group: Group = MEDIK8S) -> None:
-    """Delete one; return when its node takes pods again."""
+    """Delete one; return when it is gone, and its node takes pods again."""
     real.delete(f"{group.path}/{name}")
+    wait_for(real.door, f"{group.path}/{name}", lambda found: found is None, SECONDS)
     path = f"/api/v1/nodes/{node}"
     wait_for(real.door, path, lambda found: found is not None and not found["spec"].get("unschedulable"), SECONDS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -110,4 +111,4 @@ def _until_answered_after(asked: Server, moment: float) -> None:
 
 def _longest_silence(log: Path, began: float) -> float:
     answers = [began, *(answer for answer in _answers(log) if answer > began)]
-    return max(after - before for before, after in zip(answers, answers[1:], strict=False))
+    return max(after - before for before, after in itertools.pairwise(answers))

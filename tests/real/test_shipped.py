@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ import pytest
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
 from localcluster import build
 from localcluster.access import NAMESPACE
-from localcluster.cluster import LocalCluster
-from localcluster.knative import pods, shipped
+from localcluster.demo import real as demo
+from localcluster.demo.telling import DemoError
+from localcluster.knative import shipped
 from localcluster.nodes import machine
-from localcluster.nodes.nodes import RealNodes
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves
 from tests.real import maintenances, selfdrain
@@ -24,13 +25,15 @@ from tests.relay import Relay
 
 pytestmark = pytest.mark.real
 COMPONENTS = ("console", "postgresql")
-ROUNDS = 3
+ROUNDS = 2
+"""Beside the one of the demo."""
 KNATIVES_END = 65
 """Seconds: its webhook answers for three quarters of a minute after it was told to end, and then sleeps some."""
 HEALED = 45
 """Seconds, two ticks and what they begin, above the longest end of a pod."""
 GENERATIONS = 'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation}{"\\n"}{end}'
 BUDGET = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
+"""As docs/install.md says: Knative's own keeps its webhook where it is, as long as there are fewer than five of it."""
 BOUND = {"deployment.apps/guard", "deployment.apps/resync"}
 """A second `kubectl apply` names them: Knative has completed their environment. Nothing in them changes."""
 
@@ -54,21 +57,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipped]:
     for tools in (build.NODES, build.KNATIVE):
         build.servers(tools)
     folder = tmp_path_factory.mktemp("shipped")
-    with (
-        PostgreSQL() as database,
-        LocalCluster(folder / "servers", nodes=1, flags=pods.FLAGS, real=2) as cluster,
-        RealNodes(cluster, 2) as nodes,
-    ):
+    with PostgreSQL() as database, shipped.nodes(folder / "cluster") as (cluster, nodes):
         relay = Relay(database.port, nodes.machine)
-        nodes.await_ready()
         url = database.database()
         seen_by_pods = url.replace(f"127.0.0.1:{database.port}", f"{nodes.machine}:{relay.port}")
         overlay = shipped.overlay(folder / "overlay", COMPONENTS)
-        shipped.start(cluster, nodes, folder)
         cluster.kubectl("create", "namespace", NAMESPACE)
         secret = ("create", "secret", "generic", "journal", "-n", NAMESPACE, f"--from-literal=url={seen_by_pods}")
         cluster.kubectl(*secret)
-        shipped.install(cluster, overlay)
+        cluster.kubectl("apply", "-k", overlay)
+        shipped.await_ready(cluster)
         yield Shipped(cluster, nodes, str(overlay), url)
         relay.close()
 
@@ -100,23 +98,41 @@ def test_a_node_is_drained_and_given_back(installed: Shipped, group: Group) -> N
     maintenances.end(installed, "cycle", "node-1", group)
 
 
+def test_what_the_demo_shows_is_so(installed: Shipped, capsys: pytest.CaptureFixture[str]) -> None:
+    """`make demo-real`: the node on which the product runs is drained, and given back."""
+    installed.door.patch("/apis/policy/v1/namespaces/knative-eventing/poddisruptionbudgets/eventing-webhook", BUDGET)
+
+    demo.drain(installed.cluster, installed.nodes)
+
+    told = capsys.readouterr().out
+    assert re.search(r"^demo +real-1 +Succeeded +100 +0 ", told, re.MULTILINE)
+    assert re.search(r"^• (1\d|2\d) pods of ours left real-1 in ", told, re.MULTILINE)
+    assert re.search(r"^real-1 +Ready ", told, re.MULTILINE)
+
+
+def test_a_demo_that_goes_otherwise_says_so(installed: Shipped) -> None:
+    """A container that runs on, on a node that was to be empty, is no success."""
+    pods = installed.door.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+    one = next(pod for pod in pods if pod["spec"].get("nodeName") == "real-2")
+    with pytest.raises(DemoError, match=one["metadata"]["name"]):
+        demo.check(installed.cluster, installed.nodes, [one])
+
+
 def test_the_node_of_the_product_is_drained_by_it(installed: Shipped) -> None:
     """Functions, broker, PodSource, journal and console leave by themselves, move, and end the drain; to and fro.
 
-    Knative's own budget keeps its webhook where it is, below five of them; docs/install.md says what to do about that.
+    Beside those that serve a workload of their own, of which no pod is evicted twice.
     """
-    installed.door.patch("/apis/policy/v1/namespaces/knative-eventing/poddisruptionbudgets/eventing-webhook", BUDGET)
     web = template("exec sleep 1000", terminationGracePeriodSeconds=1)
     installed.door.create(f"{APPS}/deployments", owner("web", {"replicas": 6}, web))
     installed.until_pods("web", ready_and_whole(6))
     evicted: list[str] = []
     for number in range(ROUNDS):
-        node = f"real-{number % 2 + 1}"
+        node = f"real-{2 - number % 2}"
         seen = selfdrain.drain(installed, f"round-{number}", node, KNATIVES_END + HEALED + 60)
         evicted += seen.evicted
-        print(
-            f"round {number}: {node} in {seen.seconds:.1f} s, {len(seen.evicted)} pods; console silent {seen.silent:.1f} s"
-        )
+        told = f"{node} in {seen.seconds:.1f} s, {len(seen.evicted)} pods; console silent {seen.silent:.1f} s"
+        print(f"round {number}: {told}")
         assert seen.still == set()
         assert len(seen.evicted) == len(set(seen.evicted)) > 10
         assert seen.seconds < KNATIVES_END + HEALED

@@ -1,0 +1,139 @@
+"""`make demo-real`: the product as pods of two real nodes, and the node drained on which it runs; all of it happens.
+
+Two kubelets with containerd, Knative Eventing as pods, and our image by an overlay of a few lines. The story is told
+with kubectl and a watch on the NodeMaintenance.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from kube.paths import Object
+from kube.words import counted
+from localcluster import build
+from localcluster.access import NAMESPACE
+from localcluster.cluster import LocalCluster
+from localcluster.demo.telling import DemoError, drain_line, kubectl, say, show, tell, title
+from localcluster.knative import shipped
+from localcluster.nodes import machine
+from localcluster.nodes import shipped as image
+from localcluster.nodes.nodes import RealNodes
+
+MAINTENANCES = "/apis/nodemaintenance.medik8s.io/v1beta1/nodemaintenances"
+NAME, NODE, OTHER = "demo", "real-1", "real-2"
+SECONDS = 150.0
+SLOW_TO_END = ("eventing-webhook", "imc-controller")
+"""Knative's webhooks: told to end, they answer on for a minute."""
+ON_THE_OTHER = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": OTHER}}}}}
+FOLDER = Path("/tmp")  # noqa: S108 - a node has a /var of its own, where TMPDIR may be
+COMES_LATE = "validate"
+"""Its certificate reaches its pods when the kubelets look again; the drain does not wait for that."""
+
+
+def main() -> int:
+    """Run the demo; 0 when the node was drained by what ran on it, and given back."""
+    machine.check()
+    for tools in (build.KUBERNETES, build.NODES, build.KNATIVE):
+        build.servers(tools)
+    say("our image, of the Dockerfile: built where it is not there yet, which takes a minute")
+    image.archive()
+    started = time.monotonic()
+    say("two real nodes: containerd, kubelet, kube-proxy and CoreDNS; on them Knative Eventing, as pods")
+    with (
+        tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-", dir=FOLDER) as folder,
+        shipped.nodes(Path(folder) / "cluster") as (cluster, nodes),
+    ):
+        say(f"ready after {time.monotonic() - started:.1f} s")
+        _install(cluster, Path(folder))
+        say(f"all of it is Ready after {time.monotonic() - started:.1f} s")
+        drain(cluster, nodes)
+    say(f"everything that was started is stopped, after {time.monotonic() - started:.1f} s")
+    return 0
+
+
+def _install(cluster: LocalCluster, folder: Path) -> None:
+    title("Install: an overlay of ours, and the name of the image")
+    overlay = shipped.overlay(folder / "overlay")
+    print((overlay / "kustomization.yaml").read_text())
+    kubectl(cluster, "apply", "-k", str(overlay))
+    say(f"Knative's webhooks, each of which takes a minute to end, are kept on {OTHER}")
+    for name in SLOW_TO_END:
+        kubectl(cluster, "patch", "deployment", "-n", "knative-eventing", name, "-p", json.dumps(ON_THE_OTHER))
+    shipped.await_ready(cluster, COMES_LATE)
+
+
+def drain(cluster: LocalCluster, nodes: RealNodes) -> None:
+    """Show how the product's own node is drained and given back. Raises `DemoError` where that is not so."""
+    before = _pods(cluster)
+    title(f"Maintain {NODE}, where the product runs")
+    for node, names in sorted(_names(before).items()):
+        say(f"{node}: {', '.join(f'{name} x{count}' if count > 1 else name for name, count in sorted(names.items()))}")
+    leaving = [pod for pod in before if pod["spec"]["nodeName"] == NODE]
+    _maintain(cluster)
+    drained = _follow(cluster)
+    show(cluster, "get", "nodemaintenance.nodemaintenance.medik8s.io", "-o", "wide")
+    check(cluster, nodes, leaving)
+    left = f"{counted(len(leaving), 'pod')} of ours left {NODE} in {drained:.1f} s"
+    say(f"{left}; containerd runs none of their containers")
+    title(f"Give {NODE} back")
+    show(cluster, "delete", "nodemaintenance.nodemaintenance.medik8s.io", NAME)
+    _until_open(cluster)
+    show(cluster, "get", "nodes")
+
+
+def _pods(cluster: LocalCluster) -> list[Object]:
+    found = json.loads(kubectl(cluster, "get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
+    return [pod for pod in found if pod["spec"].get("nodeName")]
+
+
+def _names(pods: list[Object]) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for pod in pods:
+        name = pod["metadata"]["name"].rsplit("-", 2)[0]
+        found.setdefault(pod["spec"]["nodeName"], Counter())[name.split("-source")[0][:24]] += 1
+    return found
+
+
+def _maintain(cluster: LocalCluster) -> None:
+    spec = {"nodeName": NODE, "reason": "a new power supply"}
+    kind = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "kind": "NodeMaintenance"}
+    text = json.dumps({**kind, "metadata": {"name": NAME}, "spec": spec})
+    print(f"$ kubectl apply -f - <<< '{text}'")
+    kubectl(cluster, "apply", "-f", "-", input=text)
+
+
+def _follow(cluster: LocalCluster) -> float:
+    """Show the status as it changes, until Succeeded; returns the seconds that took."""
+    started, shown = time.monotonic(), ""
+    for change in cluster.watch(MAINTENANCES, fields=f"metadata.name={NAME}", seconds=SECONDS):
+        status = change.object.get("status") or {}
+        if (line := drain_line(status)) != shown:
+            print(f"  +{time.monotonic() - started:5.1f} s {line}")
+            shown = line
+        if status.get("phase") == "Succeeded":
+            return time.monotonic() - started
+    raise DemoError("the drain fell silent")
+
+
+def _until_open(cluster: LocalCluster) -> None:
+    for change in cluster.watch("/api/v1/nodes", fields=f"metadata.name={NODE}", seconds=SECONDS):
+        if not change.object["spec"].get("unschedulable") and not change.object["spec"].get("taints"):
+            return
+    raise DemoError(f"{NODE} was not given back")
+
+
+def check(cluster: LocalCluster, nodes: RealNodes, leaving: list[Object]) -> None:
+    """Raise `DemoError` where one of these pods is still there, for the API server or for containerd."""
+    there = {pod["metadata"]["uid"] for pod in _pods(cluster)}
+    node = next(node for node in nodes.nodes if node.name == NODE)
+    for pod in leaving:
+        if pod["metadata"]["uid"] in there or node.running(pod["metadata"]["uid"]):
+            raise DemoError(f"{pod['metadata']['name']} was left on {NODE}")
+
+
+if __name__ == "__main__":
+    tell(main)
