@@ -23,6 +23,8 @@ GROUPS = (
     (f"{END_TO_END}[knative]", JUDGES),
     (f"{END_TO_END}[rabbitmq]",),
     ("tests/e2e",),
+    ("tests/real/test_shipped.py",),
+    ("tests/real",),
     ("tests/eventing/journal/test_million.py",),
     tuple(f"tests/chain/test_{name}.py" for name in ("audit", "observability", "readme", "replay", "resting")),
     ("tests/chain/mutex",),

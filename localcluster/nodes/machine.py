@@ -64,3 +64,10 @@ def _controllers() -> set[str]:
 
 def _fails(trial: str) -> bool:
     return subprocess.run([*TRIED, trial], capture_output=True, check=False).returncode != 0
+
+
+if __name__ == "__main__":
+    try:
+        check()
+    except LocalClusterError as error:
+        raise SystemExit(str(error)) from None
