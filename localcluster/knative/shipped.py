@@ -19,6 +19,7 @@ from localcluster.nodes.nodes import RealNodes
 from localcluster.servers import ROOT
 
 MANIFESTS = ROOT / "manifests"
+PLAIN = MANIFESTS / "overlays" / "plain"
 KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
 SECONDS = 180
 """A certificate that was made after its pod reaches that pod when its kubelet looks again, within some 90 s."""
@@ -44,14 +45,18 @@ def nodes(directory: Path, count: int = 2) -> Iterator[tuple[LocalCluster, RealN
             yield cluster, real
 
 
-def overlay(folder: Path, components: Sequence[str] = (), over: str = "plain") -> Path:
+def overlay(folder: Path, components: Sequence[str] = (), over: Path = PLAIN) -> Path:
     """Write what a user writes: an overlay of ours, the name of the image, and components; gives the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     name, _, tag = shipped.IMAGE.rpartition(":")
     written = {
-        "resources": [_from(folder, f"overlays/{over}")],
+        "resources": [_from(folder, over)],
         "images": [{"name": "nodemaintenance", "newName": name, "newTag": tag}],
-        **({"components": [_from(folder, f"components/{each}") for each in components]} if components else {}),
+        **(
+            {"components": [_from(folder, MANIFESTS / "components" / each) for each in components]}
+            if components
+            else {}
+        ),
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(written))
     return folder
@@ -70,5 +75,5 @@ def await_ready(cluster: LocalCluster, *but: str) -> None:
             cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, limit)
 
 
-def _from(folder: Path, place: str) -> str:
-    return os.path.relpath(MANIFESTS / place, folder.resolve())
+def _from(folder: Path, place: Path) -> str:
+    return os.path.relpath(place.resolve(), folder.resolve())
