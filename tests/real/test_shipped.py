@@ -28,7 +28,7 @@ COMPONENTS = ("console", "postgresql")
 ROUNDS = 2
 """Beside the one of the demo."""
 LIMIT, CONSOLE_AGAIN = 200, 60
-"""Seconds, of a machine whose two cores start forty pods while another test is at work; docs/install.md has what is usual:
+"""Seconds, of a machine whose two cores start forty pods beside another test; docs/install.md has what is usual:
 Knative's webhook takes a minute to end."""
 GENERATIONS = 'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation}{"\\n"}{end}'
 BUDGET = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
