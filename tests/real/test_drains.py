@@ -24,8 +24,6 @@ GRACE = 3
 """Seconds that the deaf process is given."""
 POLITE = "trap 'echo term >> /told/{name}; exit 0' TERM; while true; do sleep 0.1; done"
 DEAF = "trap '' TERM; while true; do sleep 1; done"
-BUSY = 10
-"""Seconds of the Job's work, done anew where it was cut short."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,9 @@ def _moved(real: Real, told: Path) -> dict[str, Object]:
         ("scratch", template("echo mine > /own/file; exec sleep 1000", terminationGracePeriodSeconds=1, **scratch)),
     ):
         real.door.create(f"{APPS}/deployments", owner(name, {"replicas": 1}, spec))
-    work = template(f"sleep {BUSY}", terminationGracePeriodSeconds=1, restartPolicy="Never")
+    work = template(
+        "until [ -e /told/go ]; do sleep 0.2; done", terminationGracePeriodSeconds=1, restartPolicy="Never", **seen
+    )
     job = {"metadata": {"name": "work"}, "spec": {"template": {"metadata": {"labels": {"app": "work"}}, "spec": work}}}
     real.door.create("/apis/batch/v1/namespaces/default/jobs", job)
     _with_volume(real, told)
@@ -144,6 +144,7 @@ def test_they_run_elsewhere(real: Real, drained: Drained) -> None:
 
 def test_a_jobs_work_is_done_after_all(real: Real, drained: Drained) -> None:
     """Its pod was cut short, and another one does it."""
+    (drained.told / "go").touch()
     pods = real.until_pods("work", lambda found: any(pod["status"].get("phase") == "Succeeded" for pod in found))
     (done,) = [pod for pod in pods if pod["status"]["phase"] == "Succeeded"]
     assert done["metadata"]["uid"] != drained.moved["work"]["metadata"]["uid"]
