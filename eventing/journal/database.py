@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, make_url
+from sqlalchemy import Connection, Engine, Table, create_engine, make_url, text
 from sqlalchemy import event as hooks
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, SQLAlchemyError
@@ -27,6 +27,10 @@ POSTGRESQL = {
     "tcp_user_timeout": 1000 * BUSY_SECONDS,  # a host that has vanished without a word would be tried for minutes
     "options": "-c jit=off",  # to compile a query takes longer than any of ours
 }
+TURNS: Mapping[str, tuple[str, ...]] = {
+    "postgresql": (f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'", "SELECT pg_advisory_xact_lock(7305804385369681514)"),
+}
+"""What lets one process at a time write, until the end of its transaction; SQLite's file does by itself."""
 TAKEN = "take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]
 INSERTS: Mapping[str, Insert] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -84,11 +88,13 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One transaction; one at a time, so that a number once seen is never followed by a smaller one.
+        """One transaction, one at a time of all processes: a number once seen is never followed by a smaller one.
 
         Raises `JournalError` for what fails inside, and nothing of it is kept then.
         """
         with self._errors(), self._lock, self._engine.begin() as connection:
+            for statement in TURNS.get(self._engine.dialect.name, ()):
+                connection.execute(text(statement))
             yield connection
             if self._versioned and time.monotonic() >= self._check_due:
                 self._check_due = time.monotonic() + CHECK_SECONDS

@@ -7,21 +7,25 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
+from sqlalchemy import text
 
 from eventing import events
 from eventing.deadletters import DeadLetter
 from eventing.events import Reference, event
 from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
 from eventing.wire import BadEvent
+from tests.localcluster.commands import soon
 from tests.machine import is_below
 from tests.postgresql import PostgreSQL
 
@@ -307,3 +311,17 @@ def test_beyond_the_last_number_there_is_nothing(journal: Journal) -> None:
     journal.write(numbered(1))
 
     assert journal.select(Query(after=10**40)) == []
+
+
+def test_two_processes_write_in_turn(postgresql: PostgreSQL) -> None:
+    """Who reads on from the last number misses nothing: what comes later has a larger one, whoever wrote it."""
+    url = postgresql.database()
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    next_number = text("SELECT nextval(pg_get_serial_sequence('events', 'seq'))")
+    with closing(Journal(url)) as first, closing(Journal(url)) as second, ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(url, autocommit=True) as watcher, first._database.writing() as connection:
+            later = pool.submit(second.write, numbered(1))
+            assert soon(lambda: watcher.execute(waiting).fetchone() == (1,))
+            taken = connection.execute(next_number).scalar_one()
+        assert later.result(10)
+        assert [entry.seq > taken for entry in second.select()] == [True]
