@@ -75,20 +75,23 @@ LABELS_DUE = "dev.nodemaintenance.labels.due"
 
 MEANINGS = {
     MAINTENANCE_FOUND: "a NodeMaintenance waits to begin (seen by resync, or its turn came when another one ended)",
-    MAINTENANCE_BEGUN: "finalizer, lease and pod snapshot are in place; data: totalpods, evictionPods",
+    MAINTENANCE_BEGUN: "finalizer, lease and pod snapshot are in place; data: totalpods, evictionPods, "
+    "and as in pods.evicted maintenanceVersion, closed, left",
     NODE_DRIFTED: "a node under maintenance is not cordoned, not tainted or not labelled; data: message, again when it "
     "is done again for `evict`",
     NODE_CORDONED: "the node takes no new pods; data: again as before",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now; data: again as before",
     PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
-    "reason, budget, healthy, needed, allowsNone, message}], error, podsVersion; "
+    "reason, budget, healthy, needed, allowsNone, message}], error, podsVersion, maintenanceVersion: the state of the "
+    "NodeMaintenance that the step read, closed: so was the node then, left: the pods that were to leave; "
     "flagged `more` when others may go at once",
     PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone; "
     "flagged `more` when it was the last one or others wait to be evicted, else `progress`",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
     LAUNCHERS_CHANGED: "launcher pods of virtual machines on a node under maintenance wait for something else, or for "
     "nothing",
-    NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true",
+    NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true, "
+    "maintenanceVersion, closed",
     MAINTENANCE_FAILED: "a step could not be done; data: step, error",
     MAINTENANCE_ENDED: "a NodeMaintenance is deleted, or gone, and its node is not restored yet (seen by resync; by "
     "cordon or taint after their write)",

@@ -26,7 +26,8 @@ from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import pods_on_node
-from kube.nodes import Node, node_path
+from kube.maintenance.shown import Looked
+from kube.nodes import Node, is_closed, node_path
 from kube.paths import Object, segment
 from kube.pods import Pod
 
@@ -59,16 +60,16 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     try:
         with disrupting(node, maintenance, cluster) if counts is None else nullcontext():
             acquire_lease(lease, maintenance, name, cluster)
-            counts = counts or _count(maintenance, node, pods, cluster)
+            counts, left = (counts, []) if counts else _count(maintenance, node, pods, cluster)
             patch = m.begin_patch(maintenance, node, counts)
-            if patch:
-                cluster.patch(m.path(maintenance), patch)
+            written = cluster.patch(m.path(maintenance), patch) if patch else maintenance
     except HeldByOther as error:
         return _without_lease(event, maintenance, str(error))
     if not patch and m.phase(maintenance) == m.SUCCEEDED and not m.lease_errors(maintenance):
         return []
     reference = events.Reference.of(maintenance)
-    return [events.event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=counts)]
+    data = {**counts, **(_looked(written, node, left).as_data() if left else {})}
+    return [events.event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=data)]
 
 
 def _without_lease(event: BaseCloudEvent, maintenance: m.Maintenance, reason: str) -> list[BaseCloudEvent]:
@@ -97,8 +98,8 @@ async def _lease(api: Api, node: str) -> Object | None:
     return await absent_ok(api.get(leases.lease_path(node)))
 
 
-def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> Object:
-    """All pods of the node, and those that are to leave by `spec.drain` (DRN-1a)."""
+def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> tuple[Object, list[Pod]]:
+    """How many pods are on the node and are to leave by `spec.drain` (DRN-1a), and these."""
     reason = (maintenance.get("spec") or {}).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
@@ -107,7 +108,13 @@ def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Clu
     found = drain_flags.sorted_for(pods, options, datetime.now(timezone.utc), gone)
     if said := drain_flags.warned(found, options):
         log_about(f"WARNING: {said}", maintenance)
-    return {"totalpods": len(pods), "evictionPods": len(found.leaving)}
+    return {"totalpods": len(pods), "evictionPods": len(found.leaving)}, found.leaving
+
+
+def _looked(written: m.Maintenance, node: Node, left: list[Pod]) -> Looked:
+    """What `status` need not read again as long as nobody writes what was written here."""
+    closed = is_closed(node, m.group(written).drain_taint)
+    return Looked(str(written["metadata"]["resourceVersion"]), closed, left)
 
 
 def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ With `spec.drain.disableEviction` it deletes pods, which the component `deleting
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
@@ -33,9 +34,10 @@ from kube.maintenance import drain_flags, patience
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.lookup import pods_on_node
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
+from kube.maintenance.shown import Looked
 from kube.nodes import Node, is_closed
 from kube.paths import Object
-from kube.pods import DrainOptions, Pod, Sorted, is_terminating
+from kube.pods import DrainOptions, Pod, Sorted, is_terminating, uid
 from kube.words import counted
 
 CONSUMES = events.FLAGS["more"]
@@ -66,7 +68,8 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not pods.leaving:
         if phase(maintenance) == SUCCEEDED:
             return []  # a hint that came late: the status has it already
-        return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data={"podsVersion": version})]
+        data = {"podsVersion": version, **_looked(maintenance).as_data()}
+        return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=data)]
     now = datetime.now(timezone.utc)
     due, resting = patience.parted(drain_flags.going(pods, options), maintenance, now)
     planned, is_tick = plan(due, budgets, options), event.get_type() == events.NODE_TAINTED
@@ -80,8 +83,15 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         _count(batch)
     _log(maintenance, batch)
     flags = ("more",) if more else ()
-    data = _data(batch, version)
+    gone = {pod["uid"] for pod in batch.gone}
+    left = [pod for pod in pods.leaving if uid(pod) not in gone]
+    data = {**_data(batch, version), **_looked(maintenance, left).as_data()}
     return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=data, flags=flags)]
+
+
+def _looked(maintenance: Maintenance, left: Sequence[Pod] = ()) -> Looked:
+    """What this look has seen of a node that is closed."""
+    return Looked(str(maintenance["metadata"]["resourceVersion"]), is_closed=True, left=left)
 
 
 async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Listed] | None:

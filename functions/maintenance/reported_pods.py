@@ -1,4 +1,4 @@
-"""Reads the blocked pods that an event names, which become those of the status: as the status has them, or none."""
+"""Reads what an event reports of pods, which becomes that of the status: as the status has it, or none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing.wire import BadEvent
-from functions.data import data_of, is_text
+from functions.data import data_of, is_text, version_of
+from kube.maintenance.shown import Looked
 from kube.paths import Object
 from kube.times import moment_or_none
 
@@ -48,3 +49,21 @@ def _pod(item: Any) -> Object:
         if not holds(item[name]) if name in item else name in REQUIRED:
             raise BadEvent(f"{name} of a pod in data.blocked is missing or malformed")
     return {name: item[name] for name in item if name in FIELDS}
+
+
+def looked_of(event: BaseCloudEvent) -> Looked | None:
+    """What its step has seen; None when the event does not say. Raises `BadEvent` when it is malformed."""
+    version, left = version_of(event, "maintenanceVersion"), data_of(event).get("left")
+    if not version:
+        return None
+    if not isinstance(left, list | None) or not all(map(_is_left, left or [])):
+        raise BadEvent("data.left is no list of pods")
+    return Looked(version, data_of(event).get("closed") is True, [{"metadata": pod} for pod in left or []])
+
+
+def _is_left(pod: Any) -> bool:
+    """Whether it has what the status says of a pod."""
+    if not isinstance(pod, dict) or not all(is_text(pod.get(name)) for name in ("namespace", "name")):
+        return False
+    end, kept = pod.get("deletionTimestamp"), pod.get("finalizers", [])
+    return (end is None or moment_or_none(end) is not None) and isinstance(kept, list) and all(map(is_text, kept))

@@ -9,6 +9,7 @@ leases get in medik8s-leases; events list, create, patch in default.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from functions.failures import Retry
 from functions.installs import acts
 from functions.maintenance import fleet
 from functions.maintenance.announcing import announce_on_node, announce_progress
-from functions.maintenance.reported_pods import blocked_of
+from functions.maintenance.reported_pods import blocked_of, looked_of
 from functions.maintenance.subject import log_about, read_maintenance, reference_of
 from functions.shared_writes import Gathering
 from kube.door.api import absent_ok
@@ -31,6 +32,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.announcements import BEGIN, CORDON, FAIL, SUCCEED, TEXTS
 from kube.maintenance.lookup import pods_on_node
 from kube.maintenance.progress import Findings, status_patch
+from kube.maintenance.shown import Looked, Shown
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.resource_versions import newest
@@ -42,11 +44,15 @@ ATTEMPTS = 5
 
 
 class Told(NamedTuple):
-    """An event, what it adds to what the cluster shows, and the version of the pods that it speaks of, "" for any."""
+    """An event, what it adds to what the cluster shows, and the version of the pods that it speaks of, "" for any.
+
+    `looked` is what its step has seen, None where it does not say.
+    """
 
     event: BaseCloudEvent
     findings: Findings
     version: str
+    looked: Looked | None
 
 
 GATHERING = Gathering[Told]()
@@ -63,7 +69,7 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         require_ours(event)
     if not acts(cluster):
         return []
-    told = Told(event, findings_of(event), version_of(event, "podsVersion"))
+    told = Told(event, findings_of(event), version_of(event, "podsVersion"), looked_of(event))
     if marks.is_replay(event):
         _write([told], cluster)
     else:
@@ -73,11 +79,10 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 def _write(gathered: Sequence[Told], cluster: Cluster) -> None:
     """Write what these events about one maintenance add, in their order."""
-    event, findings = gathered[0].event, [told.findings for told in gathered]
-    version = newest(told.version for told in gathered) or "0"
+    event = gathered[0].event
     for _ in range(ATTEMPTS):
         maintenance = read_maintenance(event, cluster)
-        patch = maintenance and _patch(maintenance, findings, version, cluster)
+        patch = maintenance and _patch(maintenance, gathered, cluster)
         if maintenance is None or not patch:
             return
         try:
@@ -115,14 +120,51 @@ def _lease_errors(event: BaseCloudEvent) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def _patch(maintenance: m.Maintenance, findings: Sequence[Findings], version: str, cluster: Cluster) -> Object | None:
+def _patch(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> Object | None:
     """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
-    name, now = m.node_name(maintenance), datetime.now(timezone.utc)
-    node, pods = cluster.together(absent_ok(cluster.api.get(node_path(name))), pods_on_node(cluster.api, name, version))
-    patch = status_patch(maintenance, node, pods.items, findings, now)
+    findings, now = [told.findings for told in gathered], datetime.now(timezone.utc)
+    shown = _shown(maintenance, gathered, cluster)
+    patch = status_patch(maintenance, shown, findings, now)
     if patch and m.phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
-        patch = status_patch(maintenance, node, cluster.run(pods_on_node(cluster.api, name)).items, findings, now)
+        fresh = cluster.run(pods_on_node(cluster.api, m.node_name(maintenance))).items
+        patch = status_patch(maintenance, replace(shown, pods=fresh), findings, now)
     return patch
+
+
+def _shown(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> Shown:
+    """The node and its pods, of which only that is read which no step has seen with the maintenance as it is now.
+
+    Of pods that have gone nobody says anything about the node: known to be closed it is guarded, and not read. That no
+    pod is left is a claim, and looked at again.
+    """
+    looked = _still_true(maintenance, gathered)
+    if looked and looked.left:
+        return Shown(looked.is_closed, left=looked.left)
+    name, version = m.node_name(maintenance), newest(told.version for told in gathered) or "0"
+    pods = pods_on_node(cluster.api, name, version)
+    if looked.is_closed if looked else _only_gone(gathered) and _is_cordoned(maintenance):
+        return Shown(is_closed=True, pods=cluster.run(pods).items)
+    node, found = cluster.together(absent_ok(cluster.api.get(node_path(name))), pods)
+    return Shown.of(maintenance, node, found.items)
+
+
+def _still_true(maintenance: m.Maintenance, gathered: Sequence[Told]) -> Looked | None:
+    """What the step of a single event has seen, if nobody has written the maintenance since it was read for that.
+
+    A success is taken back by what is read now alone, and a replay tells of long ago.
+    """
+    looked = gathered[0].looked if len(gathered) == 1 else None
+    if looked is None or looked.version != maintenance["metadata"]["resourceVersion"]:
+        return None
+    return None if m.phase(maintenance) == m.SUCCEEDED or marks.is_replay(gathered[0].event) else looked
+
+
+def _only_gone(gathered: Sequence[Told]) -> bool:
+    return all(told.event.get_type() == events.PODS_GONE for told in gathered)
+
+
+def _is_cordoned(maintenance: m.Maintenance) -> bool:
+    return bool(m.condition(maintenance, "Cordoned").get("status") == "True")
 
 
 def _announce(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from kube import pods as podrules
-from kube.maintenance import drain_flags
 from kube.maintenance.blocked_pods import still_blocked
 from kube.maintenance.objects import (
     FAILED,
@@ -19,14 +18,13 @@ from kube.maintenance.objects import (
     Maintenance,
     blocked_pods,
     condition,
-    group,
     has_begun,
     has_given_up,
     is_deleting,
     lease_errors,
     snapshot,
 )
-from kube.nodes import Node, is_closed
+from kube.maintenance.shown import Shown
 from kube.paths import Object
 from kube.pods import Pod
 from kube.times import timestamp
@@ -67,18 +65,16 @@ def progress(eviction_pods: int, pending: int, before: int = 0) -> int:
     return max(before, min(100, max(0, (eviction_pods - pending) * 100 // eviction_pods)))
 
 
-def status_patch(
-    maintenance: Maintenance, node: Node | None, pods: Sequence[Pod], findings: Iterable[Findings], now: datetime
-) -> Object | None:
+def status_patch(maintenance: Maintenance, shown: Shown, findings: Iterable[Findings], now: datetime) -> Object | None:
     """Merge patch for the status subresource; None when nothing but the time would change (NMO-12).
 
-    `pods` are those of the node, read after `maintenance` was; `findings` those of one event, or of several in their
-    order. The patch is refused if somebody wrote since.
+    `shown` was read after `maintenance` was, or by a step that read the same `maintenance`; `findings` are those of one
+    event, or of several in their order. The patch is refused if somebody wrote since.
     """
     before = dict(maintenance.get("status") or {})
     after = before
     for found in findings:
-        after = {**after, **_status({**maintenance, "status": after}, node, pods, found, now)}
+        after = {**after, **_status({**maintenance, "status": after}, shown, found, now)}
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     if not changed:
         return None
@@ -86,9 +82,7 @@ def status_patch(
     return {"metadata": {"resourceVersion": maintenance["metadata"]["resourceVersion"]}, "status": changed}
 
 
-def _status(
-    maintenance: Maintenance, node: Node | None, pods: Sequence[Pod], findings: Findings, now: datetime
-) -> Object:
+def _status(maintenance: Maintenance, shown: Shown, findings: Findings, now: datetime) -> Object:
     """What the status has after one event; what is not there stays as it is."""
     if is_deleting(maintenance):
         return {"lastError": _error(findings)} if findings.restoring else {}
@@ -97,7 +91,7 @@ def _status(
     if findings.lease_errors and findings.lease_errors > MOST_LEASE_ERRORS:
         return _status_given_up(maintenance, findings.lease_errors, now)
     if has_begun(maintenance):
-        return _status_begun(maintenance, node, pods, findings, now)
+        return _status_begun(maintenance, shown, findings, now)
     if findings.waits:
         error = _error(findings)
         return {"lastError": error, "conditions": [_condition(maintenance, "Drained", False, "Waiting", error, now)]}
@@ -128,14 +122,12 @@ def _status_failed(maintenance: Maintenance, findings: Findings, now: datetime) 
     return {"phase": FAILED, "lastError": error, "conditions": conditions}
 
 
-def _status_begun(
-    maintenance: Maintenance, node: Node | None, pods: Sequence[Pod], findings: Findings, now: datetime
-) -> Object:
+def _status_begun(maintenance: Maintenance, shown: Shown, findings: Findings, now: datetime) -> Object:
     before = maintenance.get("status") or {}
     counts = snapshot(maintenance) or {}
     told = blocked_pods(maintenance)
     known = told if findings.blocked is None else findings.blocked
-    pending = _pending(maintenance, pods, known, now)
+    pending = shown.pending(maintenance, known, now)
     done = not pending and (findings.drained or before.get("phase") == SUCCEEDED)
     phase = SUCCEEDED if done else RUNNING
     percent = 100 if done else progress(counts["evictionPods"], len(pending), _reached(before))
@@ -155,15 +147,8 @@ def _status_begun(
         "blockedPods": listed,
         "lastError": None if done and not refused else error,
         "errorOnLeaseCount": refused or None,
-        "conditions": _conditions(maintenance, node, done, _left(pending, blocked, named, listed), blocked, now),
+        "conditions": _conditions(maintenance, shown, done, _left(pending, blocked, named, listed), blocked, now),
     }
-
-
-def _pending(
-    maintenance: Maintenance, pods: Sequence[Pod], blocked: Iterable[Mapping[str, Any]], now: datetime
-) -> list[Pod]:
-    orphans = drain_flags.known_orphans(pods, blocked)
-    return drain_flags.sorted_for(pods, drain_flags.options_of(maintenance), now, orphans).leaving
 
 
 def _reached(before: Mapping[str, Any]) -> int:
@@ -202,9 +187,9 @@ def _lasting_error(before: Mapping[str, Any], findings: Findings, blocked: list[
 
 
 def _conditions(
-    maintenance: Maintenance, node: Node | None, done: bool, left: str, blocked: list[Object], now: datetime
+    maintenance: Maintenance, shown: Shown, done: bool, left: str, blocked: list[Object], now: datetime
 ) -> list[Object]:
-    ready = node is not None and is_closed(node, group(maintenance).drain_taint)
+    ready = shown.is_closed
     cordoned = ("Cordoned", "the node takes no new pods") if ready else ("NotCordoned", "cordon or taints are missing")
     if done:
         drained = ("Drained", "no pod is left to evict")

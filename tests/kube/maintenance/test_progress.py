@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from kube.maintenance import objects as m
 from kube.maintenance.progress import Findings, progress, status_patch
+from kube.maintenance.shown import Looked, Shown
 from kube.paths import Object
 from kube.times import timestamp
 from tests.kube.samples import IN_MAINTENANCE, maintenance, node, pod
@@ -21,9 +23,14 @@ LATER = NOW + timedelta(minutes=1)
 DRAINED = Findings(drained=True)
 
 
+def shown(pods: Sequence[Object], where: Object | None = IN_MAINTENANCE) -> Shown:
+    """What is read of a node and its pods."""
+    return Shown.of(maintenance(), where, pods)
+
+
 def written(item: Object, *pods: Object, findings: Findings | None = None, now: datetime = NOW) -> Object:
     """The whole status after the patch; it must have been one."""
-    patch = status_patch(item, IN_MAINTENANCE, pods, [findings or Findings()], now)
+    patch = status_patch(item, shown(pods), [findings or Findings()], now)
     assert patch is not None
     merged = {**(item.get("status") or {}), **patch["status"]}
     return {key: value for key, value in merged.items() if value is not None}
@@ -82,7 +89,7 @@ def test_the_status_of_a_running_drain() -> None:
 
 def test_the_patch_holds_for_the_version_that_was_read() -> None:
     """X-6: somebody else's write in between makes it a conflict, not a loss."""
-    patch = status_patch(maintenance(), IN_MAINTENANCE, [], [DRAINED], NOW)
+    patch = status_patch(maintenance(), shown([]), [DRAINED], NOW)
 
     assert patch is not None
     assert patch["metadata"] == {"resourceVersion": "7"}
@@ -93,14 +100,14 @@ def test_nothing_is_written_when_only_the_time_changes(pods: list[Object]) -> No
     """NMO-12, X-2: the same state a minute later is no patch, so a status write does not cause the next one."""
     item = after(maintenance(), *pods, findings=DRAINED)
 
-    assert status_patch(item, IN_MAINTENANCE, pods, [DRAINED], LATER) is None
+    assert status_patch(item, shown(pods), [DRAINED], LATER) is None
 
 
 def test_only_what_changes_is_sent() -> None:
     """NMO-12: a pod that went changes progress and pending pods, not the counts."""
     item = after(maintenance(), pod("a"), pod("b"))
 
-    patch = status_patch(item, IN_MAINTENANCE, [pod("a")], [Findings()], LATER)
+    patch = status_patch(item, shown([pod("a")]), [Findings()], LATER)
 
     assert patch is not None
     assert set(patch["status"]) == {
@@ -152,7 +159,7 @@ def test_a_step_that_says_nothing_of_blocked_pods_leaves_their_error() -> None:
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     item = after(maintenance(), pod("a"), findings=Findings(error="a is blocked", blocked=[blocked]))
 
-    assert status_patch(item, IN_MAINTENANCE, [pod("a")], [Findings()], LATER) is None
+    assert status_patch(item, shown([pod("a")]), [Findings()], LATER) is None
     assert "lastError" not in written(item, pod("a"), findings=Findings(blocked=[]))
 
 
@@ -182,7 +189,7 @@ def test_events_that_are_written_together_follow_each_other() -> None:
     """X-6: each adds to what those before it have added: two renewals that failed in a row are two."""
     findings = [Findings("x", lease_errors=1), Findings("y", lease_errors=2)]
 
-    patch = status_patch(maintenance({}), IN_MAINTENANCE, [pod("a")], findings, NOW)
+    patch = status_patch(maintenance({}), shown([pod("a")]), findings, NOW)
 
     assert patch is not None
     assert m.lease_errors({"status": patch["status"]}) == 2
@@ -260,10 +267,23 @@ def test_conditions_move_with_their_status_only() -> None:
     assert condition_of(third, "Cordoned") == ("True", "Cordoned", STAMP)
 
 
+def test_what_a_step_has_seen_is_said_as_if_it_were_read() -> None:
+    """NMO-10, NMO-12: of the pods left that an event names the status says what it says of the pods themselves."""
+    stuck = pod("b", finalizers=("example.com/hold",))
+    stuck["metadata"]["deletionTimestamp"] = STAMP
+    left = [pod("a"), stuck]
+    told = Looked("1", is_closed=True, left=left).as_data()
+    seen = Shown(told["closed"], left=[{"metadata": item} for item in told["left"]])
+
+    assert status_patch(maintenance(), seen, [Findings()], LATER) == status_patch(
+        maintenance(), shown(left), [Findings()], LATER
+    )
+
+
 @pytest.mark.parametrize("where", [None, node(), node(cordoned=True)], ids=["gone", "free", "not tainted"])
 def test_a_node_that_is_not_ready_for_it_is_told(where: Object | None) -> None:
     """NMO-5: the condition Cordoned is True with cordon and taints only."""
-    patch = status_patch(maintenance(), where, [pod("a")], [Findings()], NOW)
+    patch = status_patch(maintenance(), shown([pod("a")], where), [Findings()], NOW)
 
     assert patch is not None
     found = m.condition(patch, "Cordoned")
@@ -311,7 +331,7 @@ def test_a_failed_renewal_that_is_not_the_next_one_is_old_news(before: int | Non
     """X-2: it comes late, after a renewal or further failures: neither the count nor the error moves."""
     item = maintenance({"phase": m.RUNNING, "errorOnLeaseCount": before})
 
-    assert status_patch(item, IN_MAINTENANCE, [pod()], [Findings("late", lease_errors=told)], NOW) is None
+    assert status_patch(item, shown([pod()]), [Findings("late", lease_errors=told)], NOW) is None
 
 
 def test_at_more_than_three_it_gives_up_for_good() -> None:
@@ -329,7 +349,7 @@ def test_at_more_than_three_it_gives_up_for_good() -> None:
         {**moved, "type": "Drained", "reason": "Failed", "message": f"{error}; {remedy}"},
     ]
     for findings in (Findings(), DRAINED, Findings(lease_errors=0), Findings("x", lease_errors=5)):
-        assert status_patch(given_up, IN_MAINTENANCE, [], [findings], NOW) is None
+        assert status_patch(given_up, shown([]), [findings], NOW) is None
 
 
 def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
@@ -337,8 +357,8 @@ def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
     ending = maintenance()
     ending["metadata"]["deletionTimestamp"] = STAMP
 
-    assert status_patch(maintenance(counts=""), IN_MAINTENANCE, [pod()], [Findings()], NOW) is None
-    assert status_patch(ending, IN_MAINTENANCE, [pod()], [Findings(error="x")], NOW) is None
+    assert status_patch(maintenance(counts=""), shown([pod()]), [Findings()], NOW) is None
+    assert status_patch(ending, shown([pod()]), [Findings(error="x")], NOW) is None
 
 
 def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None:
@@ -347,12 +367,12 @@ def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None
     ending["metadata"]["deletionTimestamp"] = STAMP
     findings = Findings(error="no right", restoring=True)
 
-    patch = status_patch(ending, IN_MAINTENANCE, [pod()], [findings], NOW)
+    patch = status_patch(ending, shown([pod()]), [findings], NOW)
 
     assert patch is not None
     assert {key: value for key, value in patch["status"].items() if key != "lastUpdate"} == {"lastError": "no right"}
     ending["status"] = patch["status"]
-    assert status_patch(ending, IN_MAINTENANCE, [pod()], [findings], LATER) is None
+    assert status_patch(ending, shown([pod()]), [findings], LATER) is None
 
 
 pending_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_size=10)
@@ -364,14 +384,14 @@ def test_the_status_over_any_sequence(sets: list[set[str]], drained: bool) -> No
     item, progress_before = maintenance(), 0
     for names in sets:
         pods = [pod(name) for name in sorted(names)]
-        patch = status_patch(item, IN_MAINTENANCE, pods, [Findings(drained=drained)], NOW)
+        patch = status_patch(item, shown(pods), [Findings(drained=drained)], NOW)
         item = {**item, "status": {**(item.get("status") or {}), **(patch["status"] if patch else {})}}
         status = item["status"]
         assert status["drainProgress"] >= progress_before
         assert (status["evictionPods"], status["totalpods"]) == (5, 9)
         assert status["pendingPods"] == sorted(names)
         assert (status["phase"] == "Succeeded") <= (not names and drained)
-        assert status_patch(item, IN_MAINTENANCE, pods, [Findings(drained=drained)], LATER) is None
+        assert status_patch(item, shown(pods), [Findings(drained=drained)], LATER) is None
         progress_before = status["drainProgress"]
 
 
