@@ -134,7 +134,7 @@ class PodSource:
 
     async def _pods(self, node: DrainingNode) -> None:
         path, fields = pods_on(node.name)
-        stream = follow(self._api, path, fields=fields, keep=trimmed_pod, witness=Counted("pods"))
+        stream = follow(self._api, path, fields=fields, streamed=True, keep=trimmed_pod, witness=Counted("pods"))
         async with aclosing(stream) as changes:
             async for change in changes:
                 version = change.object["metadata"]["resourceVersion"]
@@ -198,7 +198,7 @@ class PodSource:
             self._openings.clear()
 
     async def _follow_budgets(self) -> None:
-        stream = follow(self._api, BUDGETS, keep=trimmed_budget, witness=_Relisted(self._relisted))
+        stream = follow(self._api, BUDGETS, streamed=True, keep=trimmed_budget, witness=_Relisted(self._relisted))
         async with aclosing(stream) as changes:
             async for change in changes:
                 if change.kind == "SYNCED":

@@ -242,12 +242,14 @@ class Api:
     ) -> AsyncIterator[tuple[str, Object]]:
         """Changes after `version` as (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server ends the watch.
 
+        With version "" what is there in the newest state comes first, and a bookmark behind it that says so.
         Raises `NotFound` (410) when `version` is too old, `Unavailable` when the connection breaks.
         """
         query = {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
+            **({} if version else {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}),
             "timeoutSeconds": str(WATCH_SECONDS),
             "fieldSelector": fields,
             "labelSelector": labels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -23,6 +23,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between attempts to connect, doubling."""
 LONGEST_REFUSED = 30.0
 """The same where a server that answers and refuses is borne with: asking more often helps neither side."""
+INITIAL_END = "k8s.io/initial-events-end"
+"""Annotation of the bookmark behind what was there when a watch began (API concepts, "streaming lists")."""
 log = logging.getLogger(__name__)
 
 Kind = Literal["ADDED", "MODIFIED", "DELETED", "SYNCED"]
@@ -64,6 +66,7 @@ async def follow(
     fields: str = "",
     labels: str = "",
     initial: bool = True,
+    streamed: bool = False,
     keep: Callable[[Object], Object] = whole,
     witness: Witness | None = None,
 ) -> AsyncGenerator[Change, None]:
@@ -71,39 +74,100 @@ async def follow(
 
     First what is there, as ADDED (not with `initial=False`), then SYNCED, then changes without end: a broken watch is
     resumed where it broke; where the server has forgotten that version (410), the list is read anew and compared.
+    With `streamed` the watch itself brings what is there, where the server knows how to (KEP-3157): one request less.
     Of each object only what `keep` returns is stored and given: at least uid and version.
     Raises `NotFound` when the collection is not, or no longer, there, and what a list raises but `Unavailable`; with a
     `witness` `NotFound` alone: it is told of every other refusal, which is tried again.
     Close it (`contextlib.aclosing`), else its watch stays open.
     """
-    known, attempts = _Known(keep), _Attempts(path, witness)
-    listed = await _list(api, path, fields, labels, keep, attempts)
-    for change in known.compare(listed):
-        if initial:
-            yield change
-    version = listed.version
-    attempts.witness.listed()
-    yield Change("SYNCED", {"metadata": {"resourceVersion": version}})
+    following = _Following(api, path, {"fields": fields, "labels": labels}, keep, witness)
+    if not streamed:
+        async with aclosing(following.listed()) as changes:
+            async for change in changes:
+                if initial or change.kind == "SYNCED":
+                    yield change
     while True:
-        try:
-            watch = api.watch(path, version=version, fields=fields, labels=labels)
-            async with attempts.watching(), aclosing(cast("Watch", watch)) as changes:
-                async for kind, changed in changes:
-                    attempts.succeed()
-                    version = _version(changed)
-                    for change in known.take(kind, changed):
-                        yield change
-        except (NotFound, Rejected) as error:  # no such version, or none that the server understands
-            if not isinstance(error, NotFound):
-                attempts.fail(error)
-            listed = await _list(api, path, fields, labels, keep, attempts)
-            for change in known.compare(listed):
+        async with aclosing(following.watched()) as changes:
+            async for change in changes:
                 yield change
-            version = listed.version
-            attempts.witness.listed()
+        if following.is_lost:
+            async with aclosing(following.listed()) as changes:
+                async for change in changes:
+                    yield change
+        await following.attempts.pause()
+
+
+class _Following:
+    """One stream: what it has yielded, the version of that, "" before SYNCED, and whether a list has to tell more."""
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        selectors: Mapping[str, str],
+        keep: Callable[[Object], Object],
+        witness: Witness | None,
+    ) -> None:
+        self.attempts, self.is_lost = _Attempts(path, witness), False
+        self._api, self._path, self._selectors, self._keep = api, path, selectors, keep
+        self._known, self._version = _Known(keep), ""
+
+    async def listed(self) -> AsyncGenerator[Change, None]:
+        """What a fresh list has that was not yielded, or in another state; behind the first one SYNCED.
+
+        However long the server is away; with a witness, however long it refuses.
+        """
+        listed = await self._list()
+        for change in self._known.compare(listed):
+            yield change
+        first, self._version = not self._version, listed.version
+        self.attempts.witness.listed()
+        if first:
+            yield _synced(self._version)
+
+    async def watched(self) -> AsyncGenerator[Change, None]:
+        """The changes of one watch, until it ends; of a stream that has not yielded anything also what is there."""
+        self.is_lost = False
+        try:
+            watch = self._api.watch(self._path, version=self._version, **self._selectors)
+            async with self.attempts.watching(), aclosing(cast("Watch", watch)) as changes:
+                async for kind, changed in changes:
+                    self.attempts.succeed()
+                    first = not self._version and _ends_initial(kind, changed)
+                    if self._version or first:
+                        self._version = _version(changed)
+                    for change in self._known.take(kind, changed):
+                        yield change
+                    if first:
+                        self.attempts.witness.listed()
+                        yield _synced(self._version)
+        except (NotFound, Rejected) as error:  # no such version, or none that the server understands
+            if self._version and not isinstance(error, NotFound):
+                self.attempts.fail(error)
+            self.is_lost = True
         except ApiError as error:
-            attempts.fail(error)
-        await attempts.pause()
+            self.attempts.fail(error)
+        self.is_lost = self.is_lost or not self._version
+
+    async def _list(self) -> Listed:
+        while True:
+            try:
+                return await pages(self._api, self._path, keep=self._keep, **self._selectors)
+            except NotFound:
+                raise
+            except ApiError as error:
+                if not self.attempts.is_witnessed and not isinstance(error, Unavailable):
+                    raise
+                self.attempts.fail(error)
+            await self.attempts.pause()
+
+
+def _synced(version: str) -> Change:
+    return Change("SYNCED", {"metadata": {"resourceVersion": version}})
+
+
+def _ends_initial(kind: str, changed: Object) -> bool:
+    return kind == "BOOKMARK" and (changed["metadata"].get("annotations") or {}).get(INITIAL_END) == "true"
 
 
 async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
@@ -126,22 +190,6 @@ async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple
         await asyncio.gather(*coming, return_exceptions=True)
         for stream in streams:
             await stream.aclose()  # one that has a change at hand was not reached by any cancelling
-
-
-async def _list(
-    api: Api, path: str, fields: str, labels: str, keep: Callable[[Object], Object], attempts: _Attempts
-) -> Listed:
-    """The newest list, however long the server is away; with a witness, however long it refuses."""
-    while True:
-        try:
-            return await pages(api, path, fields=fields, labels=labels, keep=keep)
-        except NotFound:
-            raise
-        except ApiError as error:
-            if not attempts.is_witnessed and not isinstance(error, Unavailable):
-                raise
-            attempts.fail(error)
-        await attempts.pause()
 
 
 class _Attempts:

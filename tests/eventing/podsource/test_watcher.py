@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -242,12 +243,12 @@ def test_what_cannot_serve_its_pages_ends(bench: Bench) -> None:
 
 
 class Worn(Api):
-    """The real server, and a fault of ours where pods are listed."""
+    """The real server, and a fault of ours where pods are watched."""
 
-    async def list(self, path: str, **options: Any) -> Object:
+    def watch(self, path: str, **options: Any) -> AsyncIterator[tuple[str, Object]]:
         if path.endswith("/pods"):
             raise ZeroDivisionError
-        return await super().list(path, **options)
+        return super().watch(path, **options)
 
 
 def test_a_fault_in_one_of_its_tasks_is_raised(bench: Bench) -> None:

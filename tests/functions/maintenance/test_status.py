@@ -9,16 +9,18 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.data import data_of
+from functions.installs import CLAIMS
 from functions.maintenance import subject
 from kube.evictions import pod_path
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import CORDON, EVENTS
 from kube.maintenance.groups import GROUPS, Group
+from kube.nodes import node_path
 from kube.paths import PODS, Object
 from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, node_updated, said
-from tests.functions.meanwhile import lists_of
+from tests.functions.meanwhile import lists_of, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -329,6 +331,79 @@ def test_the_pods_are_no_older_than_the_state_that_the_event_speaks_of(
         functions.answer("status", told)
 
     assert [one.version for one in asked if one.path == PODS] == [seen or "0"]
+
+
+def test_what_a_step_has_just_seen_is_not_read_again(functions: Functions, work: Workload) -> None:
+    """Two requests for a status behind `begin` or `evict`; that no pod is left is looked at again, the node is not."""
+    CLAIMS.confirm(functions.clusters["status"])
+    node = work.node()
+    work.pods(node, "a", "b")
+    item, api = work.maintenance(node), functions.clusters["status"].api
+    steps: list[tuple[BaseCloudEvent, int]] = []
+    event: BaseCloudEvent = added(item)
+    for step in ("begin", "cordon", "taint", "evict", "evict"):
+        reply = functions.answer(step, event)
+        assert reply is not None
+        if step in ("begin", "evict"):
+            with requests_of(api) as asked:
+                functions.answer("status", reply)
+            steps.append((reply, sum(count for what, count in asked.items() if "/events" not in what)))
+        event = reply
+        if step == "evict":
+            work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+            event = said(events.PODS_GONE, item)
+
+    kinds = [events.MAINTENANCE_BEGUN, events.PODS_EVICTED, events.NODE_DRAINED]
+    assert [(reply.get_type(), asked) for reply, asked in steps] == list(zip(kinds, (2, 2, 3), strict=True))
+    after = work.again(item)
+    assert after["status"]["phase"] == "Succeeded"
+    assert conditions(after) == {"Cordoned": ("True", "Cordoned"), "Drained": ("True", "Drained")}
+
+
+@proves("X-2")
+def test_what_a_step_saw_before_another_status_was_written_is_not_believed(
+    functions: Functions, work: Workload
+) -> None:
+    """X-2, rule 1: it comes late, when a pod has gone and the node was opened; the status says what there is now."""
+    node = work.node()
+    work.pods(node, "a", "b", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    functions.answer("status", functions.begin(item))
+    late = functions.answer("evict", functions.prepare(item))
+    assert late is not None
+    functions.answer("status", late)
+    functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": "evict", "error": "one"}))
+    gone = f"/api/v1/namespaces/{work.namespace}/pods/a"
+    work.admin.patch(gone, {"metadata": {"finalizers": None}})
+    work.wait_for(gone, lambda found: found is None)
+    work.admin.patch(node_path(node), {"spec": {"unschedulable": False}})
+
+    functions.answer("status", late)
+
+    status = work.again(item)["status"]
+    assert status["pendingPods"] == ["b"]
+    assert conditions(work.again(item))["Cordoned"] == ("False", "NotCordoned")
+    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/b", {"metadata": {"finalizers": None}})
+
+
+def test_of_pods_that_have_gone_nobody_looks_at_the_node(functions: Functions, work: Workload) -> None:
+    """It is known to be closed, and guarded: three requests."""
+    CLAIMS.confirm(functions.clusters["status"])
+    node = work.node()
+    work.pods(node, "a", "b", finalizers=("example.com/hold",))
+    item = drain(functions, work, work.maintenance(node))
+    gone = f"/api/v1/namespaces/{work.namespace}/pods/a"
+    work.admin.patch(gone, {"metadata": {"finalizers": None}})
+    work.wait_for(gone, lambda found: found is None)
+
+    with requests_of(functions.clusters["status"].api) as asked:
+        functions.answer("status", said(events.PODS_GONE, item))
+
+    assert asked == {f"GET {m.path(item)}": 1, f"GET {PODS}": 1, f"PATCH {m.path(item)}/status": 1}
+    after = work.again(item)
+    assert after["status"]["pendingPods"] == ["b"]
+    assert conditions(after)["Cordoned"] == ("True", "Cordoned")
+    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/b", {"metadata": {"finalizers": None}})
 
 
 @proves("OSV-12")

@@ -116,6 +116,55 @@ def test_what_is_there_comes_first_then_every_change(cluster: LocalCluster, cabl
     follows(cluster, cable, test)
 
 
+@pytest.mark.parametrize("refused", [[], [422], [403, 503]], ids=["known", "not known", "refused and away"])
+def test_a_watch_brings_what_is_there_itself(
+    cluster: LocalCluster, cable: Cable, namespace: str, refused: list[int]
+) -> None:
+    """KEP-3157: no list is asked for, unless the server refuses such a watch; each object comes once, then SYNCED."""
+    config_map(cluster, namespace, "one")
+    config_map(cluster, namespace, "two")
+
+    async def test(api: Api) -> None:
+        assert isinstance(api, Strict)
+        api.watches[:] = refused[:1]
+        api.lists[:] = refused[1:]
+        path, only = paths(namespace)
+        async with aclosing(follow(api, path, streamed=True, witness=Refused(), **only)) as changes:
+            first = await upcoming(changes, 3)
+            asked = api.asked
+            config_map(cluster, namespace, "one", x="1")
+            remove(cluster, f"/api/v1/namespaces/{namespace}/configmaps/two")
+            later = await upcoming(changes, 2)
+
+        assert sorted(first[:2]) == [("ADDED", "one"), ("ADDED", "two")]
+        assert first[2] == ("SYNCED", "")
+        assert later == [("MODIFIED", "one"), ("DELETED", "two")]
+        assert asked == len(refused)
+
+    follows(cluster, cable, test, Strict)
+
+
+def test_a_stream_that_breaks_before_its_end_is_compared_with_a_list(
+    cluster: LocalCluster, cable: Cable, namespace: str
+) -> None:
+    """What went meanwhile comes as deleted, and what was yielded already does not come again."""
+    config_map(cluster, namespace, "one")
+    config_map(cluster, namespace, "two")
+
+    async def test(api: Api) -> None:
+        assert isinstance(api, Broken)
+        path, only = paths(namespace)
+        async with aclosing(follow(api, path, streamed=True, **only)) as changes:
+            first = await upcoming(changes, 1)
+            remove(cluster, f"/api/v1/namespaces/{namespace}/configmaps/one")
+            rest = await upcoming(changes, 3)
+
+        assert first == [("ADDED", "one")]
+        assert rest == [("DELETED", "one"), ("ADDED", "two"), ("SYNCED", "")]
+
+    follows(cluster, cable, test, Broken)
+
+
 def test_without_initial_only_changes_come(cluster: LocalCluster, cable: Cable, namespace: str) -> None:
     """What was there already is known, but not told."""
     config_map(cluster, namespace, "one")
@@ -274,13 +323,31 @@ class Refused(Witness):
         self.told.append(f"failed {error.status}")
 
 
+class Broken(Api):
+    """The real server, whose first watch breaks behind its first object."""
+
+    breaks = True
+
+    async def watch(self, path: str, **options: Any) -> AsyncIterator[tuple[str, Object]]:
+        watch: Any = super().watch(path, **options)
+        async with aclosing(watch) as changes:
+            async for change in changes:
+                yield change
+                if self.breaks:
+                    self.breaks = False
+                    raise error_of(503, {"message": "broken"})
+
+
 class Strict(Api):
     """The real server, which answers the next lists and watches with these errors instead."""
 
     lists: ClassVar[list[int]] = []
     watches: ClassVar[list[int]] = []
+    asked = 0
+    """How many lists it was asked for."""
 
     async def list(self, path: str, **options: Any) -> Object:
+        self.asked += 1
         if self.lists:
             raise error_of(self.lists.pop(0), {"message": "no"})
         return await super().list(path, **options)
