@@ -77,6 +77,12 @@ def journalled(url: str) -> set[str]:
     return {pod["name"] for batch in batches for pod in batch}
 
 
+def types(url: str, name: str) -> set[str]:
+    """Give the types of the events about maintenances of that name that the journal has."""
+    with psycopg.connect(url) as database:
+        return {kind for (kind,) in database.execute("SELECT type FROM events WHERE name = %s", (name,))}
+
+
 def _evictable(real: Real, node: str) -> list[Object]:
     pods = real.door.list("/api/v1/pods", fields=f"spec.nodeName={node}")["items"]
     kinds = {"DaemonSet", "Node"}
