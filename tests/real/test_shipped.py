@@ -75,11 +75,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipped]:
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=lambda group: group.api_version)
 def test_a_node_is_drained_and_given_back(installed: Shipped, group: Group) -> None:
     """Events through Knative's pods: a node of kwok's, with nothing of ours on it."""
-    maintenances.begin(installed, "cycle", "node-1", group)
-    maintenances.until_succeeded(installed, "cycle", group=group)
-    maintenances.end(installed, "cycle", "node-1", group)
+    name = group.api_version.split(".")[1]
+    maintenances.begin(installed, name, "node-1", group)
+    maintenances.until_succeeded(installed, name, group=group)
+    maintenances.end(installed, name, "node-1", group)
 
-    assert soon(lambda: events.NODE_RESTORED in selfdrain.types(installed.journal, "cycle"))
+    assert soon(lambda: events.NODE_RESTORED in selfdrain.types(installed.journal, name))
 
 
 def test_what_the_demo_shows_is_so(installed: Shipped, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,8 +107,8 @@ def test_a_demo_that_goes_otherwise_says_so(installed: Shipped) -> None:
 def test_the_node_of_the_product_is_drained_by_it(installed: Shipped) -> None:
     """Functions, broker, PodSource, journal and console leave by themselves, move, and end the drain; to and fro.
 
-    Beside those that serve a workload of their own; no pod is evicted twice. What was in the broker's memory, and in that
-    of a function that left as names could not be asked for, is not in the journal (docs/install.md).
+    Beside those that serve a workload of their own; no pod is evicted twice. What was in the broker's memory, and in
+    that of a function that left as names could not be asked for, is not in the journal (docs/install.md).
     """
     web = template("exec sleep 1000", terminationGracePeriodSeconds=1)
     installed.door.create(f"{APPS}/deployments", owner("web", {"replicas": 6}, web))
