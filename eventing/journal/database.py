@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, make_url, text
+from sqlalchemy import Connection, Engine, Table, create_engine, make_url
 from sqlalchemy import event as hooks
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, SQLAlchemyError
@@ -27,9 +27,7 @@ POSTGRESQL = {
     "tcp_user_timeout": 1000 * BUSY_SECONDS,  # a host that has vanished without a word would be tried for minutes
     "options": "-c jit=off",  # to compile a query takes longer than any of ours
 }
-TURNS: Mapping[str, tuple[str, ...]] = {
-    "postgresql": (f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'", "SELECT pg_advisory_xact_lock(7305804385369681514)"),
-}
+TURNS = {"postgresql": migrations.turn(7305804385369681514)}
 """What lets one process at a time write, until the end of its transaction; SQLite's file does by itself."""
 TAKEN = "take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]
@@ -94,7 +92,7 @@ class Database:
         """
         with self._errors(), self._lock, self._engine.begin() as connection:
             for statement in TURNS.get(self._engine.dialect.name, ()):
-                connection.execute(text(statement))
+                connection.exec_driver_sql(statement)
             yield connection
             if self._versioned and time.monotonic() >= self._check_due:
                 self._check_due = time.monotonic() + CHECK_SECONDS

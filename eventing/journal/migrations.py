@@ -15,9 +15,16 @@ from eventing.journal.schema import ATTEMPTS, METADATA
 
 VERSIONS = Table("journal_version", MetaData(), Column("version", Integer, nullable=False))
 """One row. A database of version 0 or 1 may be without this table."""
+
+
+def turn(key: int) -> tuple[str, ...]:
+    """What lets one process of a PostgreSQL at a time go on, until the end of its transaction; others wait for 5 s."""
+    return "SET LOCAL lock_timeout = '5s'", f"SELECT pg_advisory_xact_lock({key})"
+
+
 LOCKS = {
     "sqlite": ("BEGIN IMMEDIATE",),  # Python's driver begins no transaction before a CREATE or ALTER by itself
-    "postgresql": ("SET LOCAL lock_timeout = '5s'", "SELECT pg_advisory_xact_lock(7305804385369681513)"),
+    "postgresql": turn(7305804385369681513),
 }
 """What lets one process at a time migrate, until the end of its transaction."""
 

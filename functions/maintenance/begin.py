@@ -114,7 +114,7 @@ def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Clu
 def _looked(written: m.Maintenance, node: Node, left: list[Pod]) -> Looked:
     """What `status` need not read again as long as nobody writes what was written here."""
     closed = is_closed(node, m.group(written).drain_taint)
-    return Looked(str(written["metadata"]["resourceVersion"]), closed, left)
+    return Looked.at(written, is_closed=closed, left=left)
 
 
 def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:

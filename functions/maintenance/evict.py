@@ -10,7 +10,6 @@ With `spec.drain.disableEviction` it deletes pods, which the component `deleting
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
@@ -68,7 +67,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not pods.leaving:
         if phase(maintenance) == SUCCEEDED:
             return []  # a hint that came late: the status has it already
-        data = {"podsVersion": version, **_looked(maintenance).as_data()}
+        data = {"podsVersion": version, **Looked.at(maintenance, is_closed=True).as_data()}
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=data)]
     now = datetime.now(timezone.utc)
     due, resting = patience.parted(drain_flags.going(pods, options), maintenance, now)
@@ -85,13 +84,8 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     flags = ("more",) if more else ()
     gone = {pod["uid"] for pod in batch.gone}
     left = [pod for pod in pods.leaving if uid(pod) not in gone]
-    data = {**_data(batch, version), **_looked(maintenance, left).as_data()}
+    data = {**_data(batch, version), **Looked.at(maintenance, is_closed=True, left=left).as_data()}
     return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=data, flags=flags)]
-
-
-def _looked(maintenance: Maintenance, left: Sequence[Pod] = ()) -> Looked:
-    """What this look has seen of a node that is closed."""
-    return Looked(str(maintenance["metadata"]["resourceVersion"]), is_closed=True, left=left)
 
 
 async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Listed] | None:

@@ -62,6 +62,11 @@ class Looked:
     is_closed: bool
     left: Sequence[Pod] = ()
 
+    @classmethod
+    def at(cls, maintenance: Maintenance, *, is_closed: bool, left: Sequence[Pod] = ()) -> Looked:
+        """What was seen with a NodeMaintenance as this one."""
+        return cls(str(maintenance["metadata"]["resourceVersion"]), is_closed, left)
+
     def as_data(self) -> Object:
         """The form that travels."""
         left = [{name: pod["metadata"][name] for name in LEFT if pod["metadata"].get(name)} for pod in self.left]

@@ -16,11 +16,10 @@ from localcluster import build, product
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.demo.flow import Flow
-from localcluster.demo.telling import DemoError, drain_line, kubectl, say, show, tell, title
+from localcluster.demo.telling import DemoError, apply_maintenance, follow_drain, kubectl, say, show, tell, title
 from localcluster.product import Product
 
 HERE = Path(__file__).parent
-MAINTENANCES = "/apis/nodemaintenance.medik8s.io/v1beta1/nodemaintenances"
 NAME = "demo"
 SECONDS = 60.0
 """Longest silence of the drain that the demo takes for life."""
@@ -51,7 +50,7 @@ def _tell(cluster: LocalCluster, running: Product) -> None:
     node = _fill(cluster)
     with Flow(running.delivery_log, show=print) as flow:
         _maintain(cluster, node)
-        drained = _follow(cluster, flow)
+        drained = follow_drain(cluster, NAME, SECONDS, lambda _, line: flow.interleave(f"  {'':9} {line}"))
         show(cluster, "get", "nodemaintenance.nodemaintenance.medik8s.io", "-o", "wide")
         show(cluster, "get", "node", node)
         show(cluster, "get", "pods", "-n", "demo", "-o", "wide", "--field-selector", f"spec.nodeName={node}")
@@ -83,42 +82,11 @@ def _fill(cluster: LocalCluster) -> str:
 
 def _maintain(cluster: LocalCluster, node: str) -> None:
     title("Refused at the door: a node that is not there")
-    if "no node with name node-13 found" not in _apply(cluster, "node-13"):
+    if "no node with name node-13 found" not in apply_maintenance(cluster, NAME, "node-13"):
         raise DemoError("a maintenance of an unknown node was not refused")
     title(f"Maintain {node}, and hear first what that costs")
-    if "Warning: " not in _apply(cluster, node):
+    if "Warning: " not in apply_maintenance(cluster, NAME, node):
         raise DemoError("nothing was said of the pods that are lost")
-
-
-def _apply(cluster: LocalCluster, node: str) -> str:
-    """Create the maintenance of a node as a person would; returns what kubectl says beside its output."""
-    manifest = {
-        "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
-        "kind": "NodeMaintenance",
-        "metadata": {"name": NAME},
-        "spec": {"nodeName": node, "reason": "a new power supply"},
-    }
-    print(f"$ kubectl apply -f - <<< '{json.dumps(manifest)}'")
-    done = cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest), check=False)
-    print(done.stderr + done.stdout, end="")
-    return str(done.stderr)
-
-
-def _follow(cluster: LocalCluster, flow: Flow) -> float:
-    """Show the status as it changes, until Succeeded; returns the seconds that took."""
-    started = time.monotonic()
-    shown = ""
-    for change in cluster.watch(MAINTENANCES, fields=f"metadata.name={NAME}", seconds=SECONDS):
-        status = change.object.get("status") or {}
-        line = drain_line(status)
-        if line != shown:
-            flow.interleave(f"  {'':9} {line}")
-            shown = line
-        if status.get("phase") == "Succeeded":
-            return time.monotonic() - started
-        if status.get("phase") == "Failed":
-            raise DemoError(f"the maintenance failed: {status.get('lastError')}")
-    raise DemoError("the drain fell silent")
 
 
 def _check(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:

@@ -17,13 +17,11 @@ from kube.words import counted
 from localcluster import build
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
-from localcluster.demo.telling import DemoError, drain_line, kubectl, say, show, tell, title
+from localcluster.demo.telling import DemoError, apply_maintenance, follow_drain, kubectl, say, show, tell, title
 from localcluster.knative import shipped
-from localcluster.nodes import machine
-from localcluster.nodes import shipped as image
+from localcluster.nodes import machine, product_image
 from localcluster.nodes.nodes import RealNodes
 
-MAINTENANCES = "/apis/nodemaintenance.medik8s.io/v1beta1/nodemaintenances"
 NAME, NODE, OTHER = "demo", "real-1", "real-2"
 SECONDS = 150.0
 SLOW_TO_END = ("eventing-webhook", "imc-controller")
@@ -40,7 +38,7 @@ def main() -> int:
     for tools in (build.KUBERNETES, build.NODES, build.KNATIVE):
         build.servers(tools)
     say("our image, of the Dockerfile: built where it is not there yet, which takes a minute")
-    image.archive()
+    product_image.archive()
     started = time.monotonic()
     say("two real nodes: containerd, kubelet, kube-proxy and CoreDNS; on them Knative Eventing, as pods")
     with (
@@ -73,8 +71,8 @@ def drain(cluster: LocalCluster, nodes: RealNodes) -> None:
     for node, names in sorted(_names(before).items()):
         say(f"{node}: {', '.join(f'{name} x{count}' if count > 1 else name for name, count in sorted(names.items()))}")
     leaving = [pod for pod in before if pod["spec"]["nodeName"] == NODE]
-    _maintain(cluster)
-    drained = _follow(cluster)
+    apply_maintenance(cluster, NAME, NODE)
+    drained = follow_drain(cluster, NAME, SECONDS, lambda after, line: print(f"  +{after:5.1f} s {line}"))
     show(cluster, "get", "nodemaintenance.nodemaintenance.medik8s.io", "-o", "wide")
     check(cluster, nodes, leaving)
     left = f"{counted(len(leaving), 'pod')} of ours left {NODE} in {drained:.1f} s"
@@ -91,32 +89,11 @@ def _pods(cluster: LocalCluster) -> list[Object]:
 
 
 def _names(pods: list[Object]) -> dict[str, Counter[str]]:
+    """Node → how many pods of each account; a function and a source have one each."""
     found: dict[str, Counter[str]] = {}
     for pod in pods:
-        name = pod["metadata"]["name"].rsplit("-", 2)[0]
-        found.setdefault(pod["spec"]["nodeName"], Counter())[name.split("-source")[0][:24]] += 1
+        found.setdefault(pod["spec"]["nodeName"], Counter())[pod["spec"]["serviceAccountName"]] += 1
     return found
-
-
-def _maintain(cluster: LocalCluster) -> None:
-    spec = {"nodeName": NODE, "reason": "a new power supply"}
-    kind = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "kind": "NodeMaintenance"}
-    text = json.dumps({**kind, "metadata": {"name": NAME}, "spec": spec})
-    print(f"$ kubectl apply -f - <<< '{text}'")
-    kubectl(cluster, "apply", "-f", "-", input=text)
-
-
-def _follow(cluster: LocalCluster) -> float:
-    """Show the status as it changes, until Succeeded; returns the seconds that took."""
-    started, shown = time.monotonic(), ""
-    for change in cluster.watch(MAINTENANCES, fields=f"metadata.name={NAME}", seconds=SECONDS):
-        status = change.object.get("status") or {}
-        if (line := drain_line(status)) != shown:
-            print(f"  +{time.monotonic() - started:5.1f} s {line}")
-            shown = line
-        if status.get("phase") == "Succeeded":
-            return time.monotonic() - started
-    raise DemoError("the drain fell silent")
 
 
 def _until_open(cluster: LocalCluster) -> None:
@@ -129,7 +106,7 @@ def _until_open(cluster: LocalCluster) -> None:
 def check(cluster: LocalCluster, nodes: RealNodes, leaving: list[Object]) -> None:
     """Raise `DemoError` where one of these pods is still there, for the API server or for containerd."""
     there = {pod["metadata"]["uid"] for pod in _pods(cluster)}
-    node = next(node for node in nodes.nodes if node.name == NODE)
+    node = nodes.node(NODE)
     for pod in leaving:
         if pod["metadata"]["uid"] in there or node.running(pod["metadata"]["uid"]):
             raise DemoError(f"{pod['metadata']['name']} was left on {NODE}")

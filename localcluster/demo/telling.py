@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
+from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from kube.words import counted
 from localcluster import access
@@ -53,6 +56,35 @@ def maintenance(cluster: LocalCluster, *words: str, silent: bool = False) -> str
         print(f"$ kubectl maintenance {shlex.join(words)}")
         print(done.stderr + done.stdout)
     return done.stdout
+
+
+def apply_maintenance(cluster: LocalCluster, name: str, node: str) -> str:
+    """Create the maintenance of a node as a person would; gives what kubectl says beside its output."""
+    kind = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
+    spec = {"nodeName": node, "reason": "a new power supply"}
+    text = json.dumps({**kind, "metadata": {"name": name}, "spec": spec})
+    print(f"$ kubectl apply -f - <<< '{text}'")
+    done = cluster.kubectl("apply", "-f", "-", input=text, check=False)
+    print(done.stderr + done.stdout, end="")
+    return str(done.stderr)
+
+
+def follow_drain(cluster: LocalCluster, name: str, seconds: float, line: Callable[[float, str], None]) -> float:
+    """Show the status of a maintenance as it changes, until Succeeded; gives the seconds that took.
+
+    In: how long it may be silent, and what shows a line, with the seconds since the beginning. Raises `DemoError`.
+    """
+    started, shown = time.monotonic(), ""
+    for change in cluster.watch(MEDIK8S.path, fields=f"metadata.name={name}", seconds=seconds):
+        status = change.object.get("status") or {}
+        if (news := drain_line(status)) != shown:
+            line(time.monotonic() - started, news)
+            shown = news
+        if status.get("phase") == "Succeeded":
+            return time.monotonic() - started
+        if status.get("phase") == "Failed":
+            raise DemoError(f"the maintenance failed: {status.get('lastError')}")
+    raise DemoError("the drain fell silent")
 
 
 def drain_line(status: Object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +13,13 @@ import yaml
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
 from localcluster.knative import pods
-from localcluster.nodes import shipped
+from localcluster.knative.product import KINDS, PLAIN
+from localcluster.nodes import product_image
 from localcluster.nodes.nodes import RealNodes
 from localcluster.servers import ROOT
+from localcluster.wings.overlay import relative
 
-MANIFESTS = ROOT / "manifests"
-PLAIN = MANIFESTS / "overlays" / "plain"
-KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
+COMPONENTS = ROOT / "manifests" / "components"
 SECONDS = 180
 """A certificate that was made after its pod reaches that pod when its kubelet looks again, within some 90 s."""
 
@@ -31,10 +30,10 @@ def nodes(directory: Path, count: int = 2) -> Iterator[tuple[LocalCluster, RealN
 
     In: a folder that is not there yet.
     """
-    archives = [shipped.archive(), *pods.archives(directory / "images")]
+    archives = [product_image.archive(), *pods.archives(directory / "images")]
     with (
         LocalCluster(directory / "servers", nodes=1, flags=pods.FLAGS, real=count) as cluster,
-        ThreadPoolExecutor() as pool,
+        ThreadPoolExecutor(1) as pool,
     ):
         applied = pool.submit(pods.apply, cluster)  # while the nodes take in the images
         with RealNodes(cluster, count, archives) as real:
@@ -48,15 +47,11 @@ def nodes(directory: Path, count: int = 2) -> Iterator[tuple[LocalCluster, RealN
 def overlay(folder: Path, components: Sequence[str] = (), over: Path = PLAIN) -> Path:
     """Write what a user writes: an overlay of ours, the name of the image, and components; gives the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    name, _, tag = shipped.IMAGE.rpartition(":")
+    name, _, tag = product_image.IMAGE.rpartition(":")
     written = {
-        "resources": [_from(folder, over)],
+        "resources": [relative(folder, over)],
         "images": [{"name": "nodemaintenance", "newName": name, "newTag": tag}],
-        **(
-            {"components": [_from(folder, MANIFESTS / "components" / each) for each in components]}
-            if components
-            else {}
-        ),
+        **({"components": [relative(folder, COMPONENTS / each) for each in components]} if components else {}),
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(written))
     return folder
@@ -73,7 +68,3 @@ def await_ready(cluster: LocalCluster, *but: str) -> None:
     for name in names:
         if name.rpartition("/")[2] not in but:
             cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, limit)
-
-
-def _from(folder: Path, place: Path) -> str:
-    return os.path.relpath(place.resolve(), folder.resolve())

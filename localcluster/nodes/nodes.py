@@ -93,6 +93,10 @@ class RealNodes(Startable):
             self._network.release()
         leftovers.clear(self._cluster.directory)
 
+    def node(self, name: str) -> RealNode:
+        """Give the node of that name."""
+        return next(node for node in self.nodes if node.name == name)
+
     @property
     def machine(self) -> str:
         """Give the address of this machine, as pods reach it; "" before the nodes are started."""

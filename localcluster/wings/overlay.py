@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -24,7 +24,7 @@ def folder_of(shipped: Path, wings: Wings, fresh: Path) -> Path:
     written = {
         **content,
         "resources": [_resource(fresh, shipped / path) for path in content["resources"]],
-        "components": [_from(fresh, shipped / path) for path in components(content["components"], wings)],
+        "components": [relative(fresh, shipped / path) for path in components(content["components"], wings)],
     }
     (fresh / "kustomization.yaml").write_text(yaml.safe_dump(written))
     return fresh
@@ -52,10 +52,9 @@ def _is_of(part: str, path: str) -> bool:
 
 def _resource(folder: Path, path: Path) -> str:
     """Kustomize takes files from below a folder alone: one of the overlay's own is copied."""
-    return Path(shutil.copy(path, folder)).name if path.is_file() else _from(folder, path)
+    return Path(shutil.copy(path, folder)).name if path.is_file() else relative(folder, path)
 
 
-def _from(folder: Path, path: Path) -> str:
-    """Kustomize takes relative paths alone."""
-    up: Any = Path(*[".."] * (len(folder.resolve().parts) - 1))
-    return str(up / path.resolve().relative_to("/"))
+def relative(folder: Path, path: Path) -> str:
+    """Give a path as an overlay in that folder names it: kustomize takes relative ones alone."""
+    return os.path.relpath(path.resolve(), folder.resolve())

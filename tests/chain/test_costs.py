@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 
 import pytest
@@ -31,4 +32,4 @@ def test_a_drain_of_ten_pods_costs_so_many_requests_and_no_more(scene: Scene) ->
 
     totals = [found.total() for found in rounds]
     print(f"requests of a drain of {PODS} pods: {totals}; {rounds[0].most_common()}")
-    assert min(totals) <= REQUESTS
+    assert statistics.median(totals) <= REQUESTS

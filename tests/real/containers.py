@@ -14,6 +14,9 @@ from localcluster.nodes.nodes import RealNodes
 from localcluster.nodes.settings import PAUSE
 from tests.waiting import until, wait_for
 
+DEAF = "trap '' TERM; while true; do sleep 1; done"
+GRACE = 3
+"""Seconds that a deaf process is given."""
 IMAGE = PAUSE
 """busybox, FROM scratch."""
 PODS = "/api/v1/namespaces/default/pods"
@@ -39,7 +42,7 @@ class Real:
 
     def node(self, name: str) -> RealNode:
         """Give the node of that name."""
-        return next(node for node in self.nodes.nodes if node.name == name)
+        return self.nodes.node(name)
 
     def pod(self, name: str, node: str, script: str, **more: Any) -> dict[str, Any]:
         """Create a pod that runs a script on a node."""

@@ -15,15 +15,12 @@ from kube.paths import Object
 from kube.pods import is_ready
 from tests.proofs import proves
 from tests.real import maintenances
-from tests.real.containers import APPS, PODS, Real, owner, ready_and_whole, template
+from tests.real.containers import APPS, DEAF, GRACE, PODS, Real, owner, ready_and_whole, template
 from tests.waiting import until
 
 pytestmark = pytest.mark.real
 FROM, TO = "real-1", "real-2"
-GRACE = 3
-"""Seconds that the deaf process is given."""
 POLITE = "trap 'echo term >> /told/{name}; exit 0' TERM; while true; do sleep 0.1; done"
-DEAF = "trap '' TERM; while true; do sleep 1; done"
 
 
 @dataclass(frozen=True)

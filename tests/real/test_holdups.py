@@ -11,13 +11,11 @@ from kube.paths import Object
 from kube.pods import is_ready
 from tests.proofs import proves
 from tests.real import maintenances
-from tests.real.containers import APPS, PODS, Real, owner, preferring, ready_and_whole, template
+from tests.real.containers import APPS, DEAF, GRACE, PODS, Real, owner, preferring, ready_and_whole, template
 from tests.waiting import until
 
 pytestmark = pytest.mark.real
 NODE = "real-1"
-GRACE = 3
-DEAF = "trap '' TERM; while true; do sleep 1; done"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
