@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,30 @@ def test_podsource_is_asked_at_the_port_that_it_is_told(name: str) -> None:
     assert [each["containerPort"] for each in container["ports"]] == [8080]
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": 8080}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8080}
+
+
+def test_the_api_server_adds_no_number_to_the_template_of_podsource(knative: LocalCluster) -> None:
+    """Knative's ContainerSource would write its Deployment anew for each, and take the sink away that SinkBinding set.
+
+    Its comparison leaves out absent texts, lists and pointers, not numbers (`equality.Semantic.DeepDerivative`).
+    """
+    template = pod_specs(overlay("plain"))["podsource"]
+    spec = {"selector": {"matchLabels": template["metadata"]["labels"]}, "template": template}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "podsource"}, "spec": spec}
+    made = knative.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(deployment))
+
+    added = numbers(json.loads(made.stdout)["spec"]["template"]) - numbers(template)
+
+    assert added == {("spec", "terminationGracePeriodSeconds", 30)}, "a pointer, that one"
+
+
+def numbers(value: object, *path: str) -> set[tuple[str | int, ...]]:
+    """Give each number in there with the way to it."""
+    if isinstance(value, Mapping):
+        return {each for key, inner in value.items() for each in numbers(inner, *path, key)}
+    if isinstance(value, list):
+        return {each for place, inner in enumerate(value) for each in numbers(inner, *path, str(place))}
+    return {(*path, value)} if isinstance(value, int) and not isinstance(value, bool) else set()
 
 
 @pytest.mark.parametrize("name", WITH_FUNCTIONS)

@@ -34,6 +34,8 @@ Knative's webhook takes a minute to end."""
 GENERATIONS = 'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation}{"\\n"}{end}'
 BUDGET = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
 """As docs/install.md says: Knative's own keeps its webhook where it is, as long as there are fewer than five of it."""
+PODSOURCE, MADE_AND_BOUND = "podsource-deployment", 4
+"""Made by the ContainerSource, completed by its SinkBinding; one write of either may cross the other's."""
 BOUND = {"deployment.apps/guard", "deployment.apps/resync"}
 """A second `kubectl apply` names them: Knative has completed their environment. Nothing in them changes."""
 
@@ -145,3 +147,5 @@ def test_all_pods_are_ready_and_a_second_apply_changes_nothing(installed: Shippe
     sent = {line.split()[0] for line in again if not line.endswith(" unchanged")}
     assert {name for name in sent if not name.startswith("poddisruptionbudget")} <= BOUND
     assert cluster.kubectl(*generations).stdout == before
+    source = installed.door.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{PODSOURCE}")
+    assert source["metadata"]["generation"] <= MADE_AND_BOUND, "Knative's controllers do not write it in turn"
