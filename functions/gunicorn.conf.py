@@ -13,7 +13,8 @@ beyond some number all miss it. Who waits outside has not begun yet."""
 keepalive = 75
 """Seconds; longer than the brokers' idle time, so that no connection dies under a request."""
 timeout = 30
-graceful_timeout = 5
+graceful_timeout = 25
+"""Seconds for requests under way, and for what the process has yet to publish (functions/serving/attempts.py)."""
 accesslog = None
 logconfig_dict = logs.SETTINGS
 """Its own lines are JSON, too, as those of the functions are (KNM-5)."""

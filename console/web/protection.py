@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
-from flask import Flask, Response, abort, request, session
+from flask import Flask, Response, abort, current_app, g, request
 from werkzeug.exceptions import SecurityError
 from werkzeug.sansio.utils import host_is_trusted
 
@@ -29,6 +29,9 @@ HEADERS = {
 LARGEST_FORM = 256 * 1024
 """Bytes; the names of 500 nodes at their longest, with a reason."""
 COOKIE_OF_TLS = "__Host-console"
+COOKIE_OF_FORMS = "TOKEN_COOKIE_NAME"
+"""The setting that names the cookie of the forms' token. It is the browser's own, and no key of this process signs it: so a
+form that one replica wrote goes to another one, also after the first has left its node."""
 
 
 def protect(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str]) -> None:
@@ -38,12 +41,14 @@ def protect(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str])
     this address, as DNS can be made to, gets nothing. The endpoints `probes` tell no secrets and may be asked for by
     any name: a kubelet knows the pod's address alone. `tls`: browsers reach it by https only.
     """
+    name = COOKIE_OF_TLS if tls else "console"
     app.config.update(
         SECRET_KEY=secrets.token_bytes(32),
-        SESSION_COOKIE_NAME=COOKIE_OF_TLS if tls else "console",
+        SESSION_COOKIE_NAME=name,
         SESSION_COOKIE_SECURE=tls,
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Strict",
+        TOKEN_COOKIE_NAME=f"{name}-form",
         MAX_CONTENT_LENGTH=LARGEST_FORM,
         MAX_FORM_MEMORY_SIZE=LARGEST_FORM,
     )
@@ -55,8 +60,14 @@ def protect(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str])
 
 
 def token() -> str:
-    """The token that the forms of this browser carry."""
-    return str(session.setdefault(TOKEN, secrets.token_urlsafe(32)))
+    """The token that the forms of this browser carry, and its cookie with them."""
+    if TOKEN not in g:
+        setattr(g, TOKEN, _cookie() or secrets.token_urlsafe(32))
+    return str(getattr(g, TOKEN))
+
+
+def _cookie() -> str:
+    return request.cookies.get(current_app.config[COOKIE_OF_FORMS], "")
 
 
 def _refusing_others(hosts: list[str], probes: Collection[str]) -> Callable[[], None]:
@@ -76,13 +87,17 @@ def _refuse_forged() -> None:
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.host:
         abort(403, "the request came from another origin: nothing was changed")
-    known, given = session.get(TOKEN, ""), request.form.get(TOKEN, "")
+    known, given = _cookie(), request.form.get(TOKEN, "")
     if not known or not hmac.compare_digest(known.encode(), given.encode()):
         abort(403, "the form's token is missing or old: nothing was changed; load the page again")
 
 
 def _with_headers(response: Response) -> Response:
     response.headers.update(HEADERS)
+    if TOKEN in g and token() != _cookie():
+        secure = current_app.config["SESSION_COOKIE_SECURE"]
+        name = current_app.config[COOKIE_OF_FORMS]
+        response.set_cookie(name, token(), secure=secure, httponly=True, samesite="Strict")
     if request.endpoint != "static":
         response.headers["Cache-Control"] = "no-store"
     return response

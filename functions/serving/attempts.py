@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -44,7 +45,10 @@ SIZE = 500
 """Bytes of an attempt beside its texts and replies; a reply that was published and not answered takes about as much."""
 LONGEST_PAUSE = 10.0
 """Seconds between two tries while `record` is away, doubling up to this."""
-CLOSING_SECONDS = 2.0
+CLOSING = "CLOSING_SECONDS"
+"""The environment variable with the seconds that the last attempts of a process are tried for while it ends; below the
+`terminationGracePeriodSeconds` of its pod, 30 unless said otherwise."""
+CLOSING_SECONDS = 20.0
 TOO_LARGE = 413
 log = logging.getLogger("functions")
 
@@ -103,10 +107,14 @@ class Made:
 
 
 class Publisher:
-    """Publishes the attempts of this process to `url`; without one it drops them."""
+    """Publishes the attempts of this process to `url`; without one it drops them.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    In: also for how many seconds `close` may take.
+    """
+
+    def __init__(self, url: str, closing: float = CLOSING_SECONDS) -> None:
+        self._url, self._closing_seconds = url, closing
+        self._deadline = math.inf
         self._attempts: Waiting[Made] = Waiting(KEPT, KEPT_BYTES)
         self._letters: Waiting[HTTPMessage] = Waiting(LETTERS, LETTERS_BYTES)
         self._added, self._closing = threading.Event(), threading.Event()
@@ -115,8 +123,11 @@ class Publisher:
 
     @classmethod
     def of_environment(cls) -> Publisher:
-        """To the function `record` at `$RECORD`."""
-        return cls(os.environ.get("RECORD", ""))
+        """To the function `record` at `$RECORD`. Raises `ValueError` where `$CLOSING_SECONDS` is no number."""
+        words = os.environ.get(CLOSING) or str(CLOSING_SECONDS)
+        if not words.replace(".", "", 1).isdecimal():
+            raise ValueError(f"{CLOSING}={words} is no number of seconds; unset it for {CLOSING_SECONDS:.0f}")
+        return cls(os.environ.get("RECORD", ""), float(words))
 
     def add(self, attempt: OngoingAttempt) -> None:
         """Enqueue an attempt. Returns at once."""
@@ -141,11 +152,12 @@ class Publisher:
             self._start()
 
     def close(self) -> None:
-        """Publish what is left, if `record` accepts it at once."""
+        """Publish what is left, for so long: where a node is drained, `record` may be on its way to another one."""
+        self._deadline = time.monotonic() + self._closing_seconds
         self._closing.set()
         self._added.set()
         if self._thread is not None:
-            self._thread.join(CLOSING_SECONDS)
+            self._thread.join(self._closing_seconds)
 
     def _start(self) -> None:
         """The thread begins with the first attempt: a server may have forked before it."""
@@ -169,7 +181,7 @@ class Publisher:
         """Publish until both queues are empty or the process ends."""
         while self._attempts:
             if not self._publish(session, self._next_batch()):
-                break  # the process ends; the dead letters get their one try
+                break  # the process ends
         while letters := self._letters.take(1):
             if not self._post_until_answered(session, letters[0]):
                 return
@@ -194,9 +206,17 @@ class Publisher:
         backoff = pauses(SOON, LONGEST_PAUSE)
         while (status := _post(session, self._url, message.headers, message.body)) >= 500:
             log.warning("record does not accept attempts: %s; %d more wait", status, len(self._attempts))
-            if self._closing.wait(next(backoff)):
+            if not self._wait(next(backoff)):
                 return 0
         return status
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait, less where the process ends meanwhile; False when its time is up."""
+        if not self._closing.is_set():
+            self._closing.wait(seconds)
+        else:
+            time.sleep(SOON)
+        return time.monotonic() < self._deadline
 
 
 def _post(session: Session, url: str, headers: dict[str, str], body: bytes) -> int:

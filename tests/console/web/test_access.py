@@ -228,6 +228,18 @@ def test_a_kubelet_may_ask_for_health_by_the_pods_address(site: Site, tmp_path: 
         assert look(named, "/nodes", {"Host": "console.example"}).status_code == 200
 
 
+def test_a_form_of_one_replica_is_accepted_by_another(
+    site: Site, form: Form, scene: Scene, node: str, tmp_path: Path
+) -> None:
+    """Two pods answer by one name; while a node is drained, what one of them wrote comes to the other."""
+    with Console(scene.cluster, tmp_path) as second:
+        form.site = Site(scene, second)
+        assert form.post("/start", node, confirm="yes", at=node).status_code == 303
+        form.site = site
+        assert form.post("/stop", node, confirm="yes").status_code == 303
+    scene.gone(f"{MEDIK8S.path}/{node}")
+
+
 def test_an_address_that_is_taken_is_one_line(site: Site) -> None:
     """X-6: before any address is told, and with what to do instead."""
     taken = site.console.url.removeprefix("http://")

@@ -17,7 +17,7 @@ from eventing.deadletters import dead_letter_of
 from eventing.journal.entries import Attempt, attempts_in
 from eventing.wire import binary, received
 from functions.app import create_app
-from functions.serving.attempts import KEPT, KEPT_BYTES, TOGETHER, OngoingAttempt, Publisher
+from functions.serving.attempts import CLOSING, KEPT, KEPT_BYTES, SOON, TOGETHER, OngoingAttempt, Publisher
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, tick
 from tests.receiver import Answer, Received, Receiver
@@ -191,7 +191,7 @@ def test_what_is_too_large_together_is_told_apart(recorder: Receiver) -> None:
 def test_the_queue_is_bounded_and_the_oldest_are_lost(functions: Functions) -> None:
     """Memory is worth more than what nobody will ever read; how much is lost is in the metrics."""
     before = lost(functions)
-    feed = Publisher(NOBODY)
+    feed = Publisher(NOBODY, SOON)
 
     for _ in range(KEPT + 100 + 10):
         a_run(feed, tick())
@@ -216,7 +216,7 @@ def test_a_letter_that_no_request_can_carry_ends_nothing(recorder: Receiver) -> 
 def test_the_queue_is_bounded_in_bytes(functions: Functions) -> None:
     """X-6: what was answered counts, not only how often; the event itself, of up to 2 MiB, is not kept."""
     before = lost(functions)
-    feed = Publisher(NOBODY)
+    feed = Publisher(NOBODY, SOON)
     large = CloudEvent(tick().get_attributes(), {"text": "x" * 2_000_000})
 
     for _ in range(100):
@@ -235,7 +235,7 @@ def lost(functions: Functions) -> float:
 
 def test_telling_costs_a_step_next_to_nothing() -> None:
     """A step never waits: at the median under 50 µs, with nobody there to take it."""
-    feed, event = Publisher(NOBODY), tick()
+    feed, event = Publisher(NOBODY, SOON), tick()
     took = []
 
     for _ in range(1000):
@@ -256,3 +256,36 @@ def test_the_last_runs_are_told_when_the_process_ends(recorder: Receiver) -> Non
     feed.close()
 
     assert len(told(recorder)) == 1
+
+
+def test_the_last_runs_wait_for_a_recorder_that_comes_again(recorder: Receiver) -> None:
+    """A drain of the product's own node: `record` answers from another one in a moment, and not before."""
+    recorder.answers["/"] = lambda _: Answer(503 if len(recorder.requests) < 4 else 204)
+    feed, events_of = Publisher(recorder.url), [tick(), tick()]
+    for event in events_of:
+        a_run(feed, event)
+
+    feed.close()
+
+    assert {made.event for made in told(recorder)} == {event.get_id() for event in events_of}
+
+
+def test_an_end_has_its_time(recorder: Receiver) -> None:
+    """A process that nobody listens to ends all the same, before it is killed."""
+    recorder.answers["/"] = lambda _: Answer(503)
+    feed = Publisher(recorder.url, 1.2)
+    a_run(feed, tick())
+    began = time.monotonic()
+
+    feed.close()
+
+    assert 1 < time.monotonic() - began < 2
+    assert len(recorder.requests) > 1
+
+
+@pytest.mark.parametrize("words", ["soon", "-1", "1e9x"])
+def test_a_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    """X-6: with the name of the variable, and what to do."""
+    monkeypatch.setenv(CLOSING, words)
+    with pytest.raises(ValueError, match=f"CLOSING_SECONDS={words} is no number of seconds; unset it for 20"):
+        Publisher.of_environment()
