@@ -30,6 +30,12 @@ class Looking(Protocol):
     def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """One hint that is as new as all of these."""
 
+    def version(self, hint: BaseCloudEvent) -> str:
+        """The state that is all that the hint speaks of; "" where it says more, and is always looked at."""
+
+    def seen(self, replies: Replies) -> str:
+        """The state that a look with these replies has seen, as hints speak of it; "" where that is not known."""
+
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The answer to `event` after these looks, each with its replies.
 
@@ -58,6 +64,14 @@ class LookingAtState:
         """The one with the newest object; of hints that carry none, the last that came."""
         latest = newest(_object_version(hint) for hint in hints)
         return next((hint for hint in hints if latest and _object_version(hint) == latest), hints[-1])
+
+    def version(self, _hint: BaseCloudEvent) -> str:
+        """None: each hint is looked at."""
+        return ""
+
+    def seen(self, _replies: Replies) -> str:
+        """None: each hint is looked at."""
+        return ""
 
     def merged(self, _event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The last answer. It cannot say that there is more to see: then it is looked again."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kube.budgets import Blocked, identity
+from kube.budgets import Blocked, Plan, identity
 from kube.paths import Object
 from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod
 from kube.words import shortened
@@ -39,6 +39,19 @@ class Batch:
     blocked: list[Blocked] = field(default_factory=list)
     under_way: list[dict[str, str]] = field(default_factory=list)
     unsent: list[Pod] = field(default_factory=list)
+
+
+def set_apart(plan: Plan, name: str) -> tuple[Plan, Plan]:
+    """The plan without the pods of a name, and one of these alone, with nothing blocked."""
+    others = _only(plan, lambda pod: pod["metadata"]["name"] != name)
+    own = _only(plan, lambda pod: pod["metadata"]["name"] == name)
+    return others, replace(own, blocked=[])
+
+
+def _only(plan: Plan, wanted: Callable[[Pod], bool]) -> Plan:
+    queues = {budget: list(filter(wanted, pods)) for budget, pods in plan.queues.items()}
+    full = {budget: pods for budget, pods in queues.items() if pods}
+    return replace(plan, free=list(filter(wanted, plan.free)), queues=full)
 
 
 def pod_path(pod: Pod) -> str:

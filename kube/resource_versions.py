@@ -16,3 +16,8 @@ def newest(versions: Iterable[str]) -> str:
 def is_version(text: object) -> bool:
     """Whether it is a resource version: a decimal number of 63 bits that does not begin with zero."""
     return isinstance(text, str) and bool(VERSION.fullmatch(text))
+
+
+def is_as_new(version: str, other: str) -> bool:
+    """Whether the first of two versions of one collection is not older than the second; False where one is none."""
+    return is_version(version) and is_version(other) and newest((version, other)) == version

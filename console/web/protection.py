@@ -30,8 +30,8 @@ LARGEST_FORM = 256 * 1024
 """Bytes; the names of 500 nodes at their longest, with a reason."""
 COOKIE_OF_TLS = "__Host-console"
 COOKIE_OF_FORMS = "TOKEN_COOKIE_NAME"
-"""The setting that names the cookie of the forms' token. It is the browser's own, and no key of this process signs it: so a
-form that one replica wrote goes to another one, also after the first has left its node."""
+"""The setting that names the cookie of the forms' token. It is the browser's own, signed by no key of this process: so
+a form that one replica wrote goes to another one, also after the first has left its node."""
 
 
 def protect(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str]) -> None:

@@ -33,6 +33,14 @@ class LookingAtPods:
         latest = next(hint for hint in hints if version_of(hint, "podsVersion") == versions["podsVersion"])
         return signed(events.with_data(latest, versions))
 
+    def version(self, hint: BaseCloudEvent) -> str:
+        """The pods that a `pods.gone` speaks of; what opened a budget, or asks for more, is always looked at."""
+        return version_of(hint, "podsVersion") if hint.get_type() == events.PODS_GONE else ""
+
+    def seen(self, replies: Replies) -> str:
+        """The pods of the last answer."""
+        return str(data_of(replies[-1]).get("podsVersion") or "") if replies else ""
+
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The last look's answer, with the evictions of all; only `pods.evicted` can say that there is more to see.
 

@@ -10,6 +10,7 @@ With `spec.drain.disableEviction` it deletes pods, which the component `deleting
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
@@ -24,7 +25,7 @@ from functions.maintenance.subject import active, log_about, node_of, reference_
 from kube.budgets import AT_WORK, Blocked, budget_paths, identity, plan
 from kube.door.api import Api
 from kube.door.concurrent_requests import together
-from kube.door.eviction_batch import evict_batch, orphans
+from kube.door.eviction_batch import evict_batch, granted_late, orphans
 from kube.door.paging import Listed
 from kube.door.sync_client import Cluster
 from kube.evictions import Batch, summary
@@ -67,13 +68,16 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not pods.leaving:
         if phase(maintenance) == SUCCEEDED:
             return []  # a hint that came late: the status has it already
-        data = {"podsVersion": version, **Looked.at(maintenance, is_closed=True).as_data()}
+        late = cluster.run(granted_late(cluster.api, name))
+        told = {"evicted": late} if late else {}
+        data = {**told, "podsVersion": version, **Looked.at(maintenance, is_closed=True).as_data()}
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=data)]
     now = datetime.now(timezone.utc)
     due, resting = patience.parted(drain_flags.going(pods, options), maintenance, now)
     planned, is_tick = plan(due, budgets, options), event.get_type() == events.NODE_TAINTED
     requested = request(planned, due, lambda item: is_tick or not patience.was_blocked(item, maintenance))
-    batch = cluster.run(evict_batch(cluster.api, planned))
+    host = os.environ.get("HOSTNAME", "")  # of a pod, its name
+    batch = cluster.run(evict_batch(cluster.api, planned, node=name, host=host))
     batch.blocked = worded(batch.blocked, requested)
     more = _more(batch, maintenance)
     dated = patience.dated(batch.blocked, maintenance, now)

@@ -2,23 +2,38 @@
 
 The hint is answered at once; what it speaks of is seen by the look that follows. A look that crashes loses no hint: its
 own event is delivered again, and the look at that one is newer than all that was absorbed.
+
+A hint that comes behind the look which has seen all that it speaks of is answered, too, and nobody looks: a broker that
+keeps order brings those that came meanwhile one by one. Not so the event of that look itself: its answer may be lost.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
 from functions.failures import Retry
 from functions.hints import Looking, Replies, Subject
 from kube.door.deadline import has_time, seconds_left
+from kube.resource_versions import is_as_new
 
+KEPT = 1000
+"""Subjects whose last look is remembered."""
 LOOKS = 2
 """In one request; after these the answer says that there is more to see, where it can."""
 LOOK_SECONDS = 0.7
 """A look that has less time than this gets nothing done; the answer asks for one that has, where it can."""
+
+
+class Seen(NamedTuple):
+    """The event that a look began with, by source and id, and the state that it has seen."""
+
+    event: tuple[str, str]
+    version: str
 
 
 class Look:
@@ -37,9 +52,10 @@ class Looks:
         self._changed = threading.Condition()
         self._under_way: dict[Subject, Look] = {}
         self._places: set[str] = set()
+        self._seen: OrderedDict[Subject, Seen] = OrderedDict()
 
     def look(self, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        """The answer to a hint: none when a look absorbed it, else that of one look or several.
+        """The answer to a hint: none when a look absorbed it or has seen it, else that of one look or several.
 
         Raises `Retry` when the place is busy for too long, or the looks end without an answer.
         """
@@ -47,7 +63,9 @@ class Looks:
         if look is None:
             return []
         try:
-            return self._replies(look, event, once)
+            replies = self._replies(look, event, once)
+            self._remember(look.subject, Seen(_key(event), self._rule.seen(replies)))
+            return replies
         finally:
             self._end(look)
 
@@ -68,9 +86,11 @@ class Looks:
         return rule.merged(event, looks, more=False) or []
 
     def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:
-        """The caller's look, as soon as its place is free; None when another one's has absorbed the hint."""
+        """The caller's look, as soon as its place is free; None when another one has absorbed the hint, or seen it."""
         patience = seconds_left()
         with self._changed:
+            if self._has_seen(subject, hint):
+                return None
             if subject in self._under_way:
                 self._under_way[subject].hints.append(hint)
                 return None
@@ -80,6 +100,17 @@ class Looks:
                 raise Retry(f"another look at {subject.place} takes its time")
             self._places.add(subject.place)
             return look
+
+    def _has_seen(self, subject: Subject, hint: BaseCloudEvent) -> bool:
+        seen = self._seen.get(subject)
+        return seen is not None and seen.event != _key(hint) and is_as_new(seen.version, self._rule.version(hint))
+
+    def _remember(self, subject: Subject, seen: Seen) -> None:
+        with self._changed:
+            self._seen[subject] = seen
+            self._seen.move_to_end(subject)
+            if len(self._seen) > KEPT:
+                self._seen.popitem(last=False)
 
     def _absorbed(self, look: Look) -> list[BaseCloudEvent]:
         """The hints that came since; without one the look ends in the same breath, so that none is lost between."""
@@ -99,3 +130,7 @@ class Looks:
             del self._under_way[look.subject]
             self._places.discard(look.subject.place)
             self._changed.notify_all()
+
+
+def _key(event: BaseCloudEvent) -> tuple[str, str]:
+    return event.get_source(), event.get_id()

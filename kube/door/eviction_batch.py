@@ -7,6 +7,7 @@ already, and a pod that then stays keeps its slot for two minutes. It goes on, a
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from kube.door.api_errors import Unavailable
 from kube.door.concurrent_requests import together
 from kube.door.deadline import seconds_left
 from kube.door.inflight_evictions import Sending, Sent
-from kube.evictions import Batch
+from kube.evictions import Batch, set_apart
 from kube.pods import Pod, controller, is_daemon, uid
 
 BATCH_SECONDS = 1.0
@@ -33,21 +34,38 @@ BUDGET_REFUSES = "DisruptionBudget"
 """It will refuse those behind it, too."""
 
 
-async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS) -> Batch:
+async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, node: str = "", host: str = "") -> Batch:
     """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget.
+
+    In: the node, of which outcomes that came behind their batches are taken, too; the name of the pod that this process
+    runs in. That one goes alone, when nothing has been sent before it: who ends tells nobody what came of the others.
 
     Raises `Unavailable` when the look has no time for that any more: the API server is slow.
     """
     left, started = seconds_left() - MARGIN_SECONDS, time.monotonic()
     if left <= 0:
         raise Unavailable(0, "no time was left for evictions: the API server is slow")
-    until, last = started + min(seconds, left), started + left
-    batch = Batch(blocked=list(plan.blocked))
-    sending = Sending.of(api)
-    free = (_evict_queue(sending, [pod], plan, batch, (until, last)) for pod in plan.free)
-    behind = (_evict_queue(sending, pods, plan, batch, (until, last), budget) for budget, pods in plan.queues.items())
-    await together(*free, *behind)
+    times = started + min(seconds, left), started + left
+    batch, sending = Batch(blocked=list(plan.blocked)), Sending.of(api)
+    others, own = set_apart(plan, host)
+    await _evict_all(sending, others, batch, times)
+    batch.evicted.extend(sending.take_granted(node))
+    if batch.evicted or batch.gone:
+        batch.unsent.extend([*own.free, *itertools.chain(*own.queues.values())])
+    elif not sending.awaits(node):
+        await _evict_all(sending, own, batch, times)
     return batch
+
+
+async def granted_late(api: Api, node: str) -> list[dict[str, str]]:
+    """The pods `{namespace, name, uid}` whose eviction was granted behind its batch, which no batch follows."""
+    return Sending.of(api).take_granted(node)
+
+
+async def _evict_all(sending: Sending, plan: Plan, batch: Batch, times: tuple[float, float]) -> None:
+    free = (_evict_queue(sending, [pod], plan, batch, times) for pod in plan.free)
+    behind = (_evict_queue(sending, pods, plan, batch, times, budget) for budget, pods in plan.queues.items())
+    await together(*free, *behind)
 
 
 async def _evict_queue(
@@ -90,7 +108,7 @@ def _booked(pod: Pod, sent: Sent, sending: Sending, batch: Batch) -> Blocked | N
             return Blocked(identity(pod), "NoAnswer", NO_ANSWER)
         batch.under_way.append(identity(pod))
         return None
-    sending.forget(pod)
+    sending.forget(uid(pod))
     outcome = sent.task.result()
     if isinstance(outcome, Blocked):
         return outcome

@@ -40,11 +40,18 @@ LONGEST_REST = 10.0
 
 
 class Sent(NamedTuple):
-    """An eviction that was sent: `at` by `time.monotonic()`, and known until `expiry`."""
+    """An eviction that was sent: `at` by `time.monotonic()`, of a `pod` as in `pods.evicted`; known until `expiry`."""
 
     task: asyncio.Task[Outcome]
     at: float
     expiry: asyncio.TimerHandle
+    pod: dict[str, str]
+    node: str
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether it was answered, and the pod let go."""
+        return self.task.done() and self.task.result() == "evicted"
 
     def is_refused(self, *reasons: str) -> bool:
         """Whether it was answered, and refused for one of these reasons."""
@@ -89,7 +96,7 @@ class Sending:
         self._drop(uid(pod))
         expiry = asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._drop, uid(pod))
         task = asyncio.create_task(work, name=f"eviction of {uid(pod)}")
-        sent = self._sent[uid(pod)] = Sent(task, time.monotonic(), expiry)
+        sent = self._sent[uid(pod)] = Sent(task, time.monotonic(), expiry, identity(pod), node_of(pod))
         lane.put(sent.task)
         return sent
 
@@ -133,12 +140,23 @@ class Sending:
         """Whether its eviction was granted a moment ago, whatever an older list shows."""
         return uid(pod) in self._granted
 
-    def forget(self, pod: Pod) -> None:
-        """Its outcome was taken."""
-        sent = self._drop(uid(pod))
-        if sent and sent.task.done() and sent.task.result() == "evicted":
-            self._granted.add(uid(pod))
-            asyncio.get_running_loop().call_later(GRANTED_SECONDS, self._granted.discard, uid(pod))
+    def forget(self, of: str) -> None:
+        """The outcome of the pod with this uid was taken."""
+        sent = self._drop(of)
+        if sent and sent.is_granted:
+            self._granted.add(of)
+            asyncio.get_running_loop().call_later(GRANTED_SECONDS, self._granted.discard, of)
+
+    def take_granted(self, node: str) -> list[dict[str, str]]:
+        """Take the outcomes of evictions from a node that were granted behind their batches: no plan has those pods."""
+        granted = [sent.pod for sent in self._sent.values() if sent.node == node and sent.is_granted]
+        for pod in granted:
+            self.forget(pod["uid"])
+        return granted
+
+    def awaits(self, node: str) -> bool:
+        """Whether evictions from a node have no answer yet."""
+        return any(sent.node == node and not sent.task.done() for sent in self._sent.values())
 
     def _drop(self, of: str) -> Sent | None:
         """Its timer knows the uid alone and goes with it: thousands would keep their outcomes in memory."""

@@ -19,6 +19,7 @@ from functions.hints import Looking, Replies
 from functions.maintenance import guard, resync
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.subject import failed
+from functions.serving import looks
 from functions.serving.function import Function, invoke
 from functions.serving.looks import Looks
 from kube.door.sync_client import Cluster
@@ -44,8 +45,8 @@ class Gated:
     """A step whose every look waits for the test, which says what comes of it."""
 
     def __init__(self, looking: Looking | None = None) -> None:
-        looks = Looks(looking or LookingAtPods())
-        self.function = Function("evict", self._step, (), (), fail=failed, looks=looks)
+        rule = Looks(looking or LookingAtPods())
+        self.function = Function("evict", self._step, (), (), fail=failed, looks=rule)
         self.seen: list[BaseCloudEvent] = []
         self._began = threading.Semaphore(0)
         self._outcomes: list[Future[Callable[[BaseCloudEvent], Replies]]] = []
@@ -63,6 +64,10 @@ class Gated:
 
     def await_look(self) -> None:
         assert self._began.acquire(timeout=PATIENCE)
+
+    def wake(self, _answer: Future[Replies]) -> None:
+        """What is awaited is there: a look, or an answer without one."""
+        self._began.release()
 
     def to_second_look(self, outcome: Callable[[BaseCloudEvent], Replies]) -> Future[Replies]:
         """A hint is looked at, and during that look another one comes; returns the answer to the first."""
@@ -142,6 +147,66 @@ def test_a_hint_during_the_second_look_is_told_by_the_answer(gated: Gated) -> No
     gated.await_look()
     gated.end_look(evicted)
     assert not more(again.result(PATIENCE))
+
+
+def gone(number: int, version: str, of: Reference = FIRST) -> BaseCloudEvent:
+    return events.event(events.PODS_GONE, "test", of, "node-1", seed=str(number), data={"podsVersion": version})
+
+
+def is_looked_at(gated: Gated, event: BaseCloudEvent, outcome: Callable[[BaseCloudEvent], Replies] = evicted) -> bool:
+    """Whether a look follows; in: what comes of it."""
+    before, answer = len(gated.seen), gated.post(event)
+    answer.add_done_callback(gated.wake)
+    gated.await_look()  # or the answer
+    if len(gated.seen) == before:
+        assert answer.result(PATIENCE) == []
+        return False
+    gated.end_look(outcome)
+    gated.await_look()  # the answer
+    return True
+
+
+def test_a_hint_that_the_last_look_has_seen_makes_no_other(gated: Gated) -> None:
+    """A broker that keeps order brings it behind the look; what is newer, or about another object, is looked at."""
+    assert is_looked_at(gated, gone(1, "12"))
+
+    assert not is_looked_at(gated, gone(2, "9"))
+    assert not is_looked_at(gated, gone(3, "12"))
+    assert is_looked_at(gated, gone(4, "9", OTHER), lambda event: evicted(event, of=OTHER))
+    assert is_looked_at(gated, gone(5, "13"))
+    assert not is_looked_at(gated, gone(6, "13"))
+
+
+def test_an_event_that_comes_again_is_looked_at_again(gated: Gated) -> None:
+    """Its answer was lost, and with it what the look has seen."""
+    assert is_looked_at(gated, gone(1, "12"))
+    assert is_looked_at(gated, gone(1, "12"))
+
+
+def test_what_says_more_than_which_pods_there_are_is_always_looked_at(gated: Gated) -> None:
+    """A budget that opened is told again until somebody acts; so does a batch that asks for the next one."""
+    assert is_looked_at(gated, gone(1, "12"))
+
+    assert is_looked_at(gated, hint(2, podsVersion="9", budgetsVersion="9"))
+    assert is_looked_at(gated, hint(2, podsVersion="9", budgetsVersion="9"))
+    assert is_looked_at(gated, evicted(hint(3, podsVersion="9"))[0])
+
+
+@pytest.mark.parametrize("outcome", [Retry("busy"), Failed("forbidden"), None], ids=["retry", "failed", "nothing"])
+def test_a_look_that_has_seen_nothing_is_no_reason(gated: Gated, outcome: Exception | None) -> None:
+    """It failed, or the maintenance was not active."""
+    assert is_looked_at(gated, gone(1, "12"), raising(outcome) if outcome else lambda _: [])
+    assert is_looked_at(gated, gone(2, "9"))
+
+
+def test_the_memory_of_looks_is_bounded(monkeypatch: pytest.MonkeyPatch, gated: Gated) -> None:
+    """The oldest is forgotten, which costs a look."""
+    monkeypatch.setattr(looks, "KEPT", 1)
+    assert is_looked_at(gated, gone(1, "12"))
+    assert is_looked_at(gated, gone(2, "12", OTHER), lambda event: evicted(event, of=OTHER))
+
+    assert not is_looked_at(gated, gone(3, "12", OTHER))
+    assert is_looked_at(gated, gone(4, "12"))
 
 
 @pytest.mark.parametrize("error", [Retry("busy"), Failed("forbidden")], ids=["retry", "failed"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 
 from kube.budgets import Plan
 from kube.door import inflight_evictions
-from kube.door.eviction_batch import evict_batch, orphans
+from kube.door.eviction_batch import evict_batch, granted_late, orphans
 from kube.door.eviction_pace import CROWD
 from kube.door.inflight_evictions import Sending
 from kube.door.sync_client import Cluster
 from kube.evictions import Batch
 from kube.paths import Object
+from kube.pods import Pod
 from localcluster.cluster import LocalCluster
 from tests.kube import samples
 from tests.workload import Audit, Workload
@@ -154,6 +156,68 @@ def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(
     assert (last.evicted, last.unsent) == ([], [])
     assert {item["name"] for item in last.under_way} == {"bare", "a", "b"}
     assert [entry["responseStatus"]["code"] for entry in audit.evictions()].count(201) == 3
+
+
+def test_what_was_granted_behind_its_batch_is_told_by_the_next_one(work: Workload, admin: Cluster) -> None:
+    """Design rule 10: the pod is on its way by then, and in no plan; each eviction is told once, at its own node."""
+    (pod,) = work.pods("node-1", "slow")
+
+    async def batches() -> list[Batch]:
+        await _answered(Sending.of(admin.api), pod)
+        nodes = ("node-2", "node-1", "node-1")
+        return [await evict_batch(admin.api, Plan(), node=node) for node in nodes]
+
+    assert [[item["name"] for item in batch.evicted] for batch in admin.run(batches())] == [[], ["slow"], []]
+
+
+def test_what_was_granted_behind_the_last_batch_is_taken_without_one(work: Workload, admin: Cluster) -> None:
+    """A node that is drained meanwhile."""
+    (pod,) = work.pods("node-1", "slow")
+
+    async def taken() -> list[dict[str, str]]:
+        await _answered(Sending.of(admin.api), pod)
+        return await granted_late(admin.api, "node-1")
+
+    assert [item["name"] for item in admin.run(taken())] == ["slow"]
+
+
+async def _answered(sending: Sending, pod: Mapping[str, Any]) -> None:
+    sent = await sending.send(pod, time.monotonic() + 1)
+    assert sent is not None
+    await sent.task
+
+
+@pytest.mark.parametrize("budgeted", [False, True])
+def test_the_pod_of_the_process_goes_alone_and_last(work: Workload, admin: Cluster, budgeted: bool) -> None:
+    """A process that ends tells nobody what came of the evictions that it had sent."""
+    labels = {"app": "evict"}
+    (own,) = work.pods("node-1", "own", labels=labels)
+    others = work.pods("node-1", "a", "b")
+    budget, name = work.budget("evict", labels, 0, counted=1), f"{work.namespace}/evict"
+    free: list[Pod] = [] if budgeted else [own]
+    queues: dict[str, list[Pod]] = {name: [own]} if budgeted else {}
+    asked = Plan(free=[*free, *others], queues=queues, budgets={name: budget})
+    told: list[str] = []
+    while len(told) < 2:  # a slow server answers to a later batch
+        done = admin.run(evict_batch(admin.api, asked, node="node-1", host="own"))
+        told += [item["name"] for item in done.evicted]
+        assert bool(done.evicted) is (done.unsent == [own])
+    left = Plan(free=free, queues=queues, budgets={name: budget})
+    last = admin.run(evict_batch(admin.api, left, node="node-1", host="own"))
+
+    assert sorted(told) == ["a", "b"]
+    assert [item["name"] for item in [*last.evicted, *last.under_way]] == ["own"]
+
+
+def test_the_pod_of_the_process_waits_for_answers(work: Workload, admin: Cluster) -> None:
+    """And asks for no look at once: that would see the same."""
+    own, other = work.pods("node-1", "own", "other")
+
+    async def beside_one_under_way() -> Batch:
+        await Sending.of(admin.api).send(other, time.monotonic() + 1)
+        return await evict_batch(admin.api, Plan(free=[own]), node="node-1", host="own")
+
+    assert admin.run(beside_one_under_way()) == Batch()
 
 
 class Weak(dict[str, Any]):
