@@ -91,7 +91,7 @@ MEANINGS = {
     LAUNCHERS_CHANGED: "launcher pods of virtual machines on a node under maintenance wait for something else, or for "
     "nothing",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true, "
-    "maintenanceVersion, closed",
+    "maintenanceVersion, closed, and evicted as in pods.evicted, of those that were answered behind their batch",
     MAINTENANCE_FAILED: "a step could not be done; data: step, error",
     MAINTENANCE_ENDED: "a NodeMaintenance is deleted, or gone, and its node is not restored yet (seen by resync; by "
     "cordon or taint after their write)",
