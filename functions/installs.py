@@ -18,12 +18,12 @@ from prometheus_client import Gauge
 
 from functions.announcing import refusal
 from functions.failures import Retry
-from kube import installs
+from kube import install_claim
 from kube.door.access_reviews import whoami
 from kube.door.api import absent_ok
 from kube.door.api_errors import Conflict, Denied, NotFound
 from kube.door.sync_client import Cluster
-from kube.installs import Account
+from kube.install_claim import Account
 from kube.paths import LEASE_NAMESPACE, LEASES, Object
 
 CONFIRMED_SECONDS = 60.0
@@ -46,7 +46,7 @@ class Claims:
     def own(self, cluster: Cluster) -> Account | None:
         """The account of this install; None where a person is asking."""
         if cluster not in self._accounts:
-            self._accounts[cluster] = installs.account_of(cluster.run(whoami(cluster.api)))
+            self._accounts[cluster] = install_claim.account_of(cluster.run(whoami(cluster.api)))
         return self._accounts[cluster]
 
     def is_confirmed(self, cluster: Cluster) -> bool:
@@ -83,8 +83,8 @@ def acts(cluster: Cluster, *, takes: bool = False) -> bool:
     own = CLAIMS.own(cluster)
     if own is None:
         return True
-    claim = cluster.run(absent_ok(cluster.api.get(installs.CLAIM_PATH)))
-    other = installs.holder(claim) if claim else None
+    claim = cluster.run(absent_ok(cluster.api.get(install_claim.CLAIM_PATH)))
+    other = install_claim.holder(claim) if claim else None
     if other is not None and other.namespace != own.namespace:
         _say(own, other)
         return False
@@ -98,7 +98,7 @@ def acts(cluster: Cluster, *, takes: bool = False) -> bool:
 def _take(own: Account, cluster: Cluster) -> None:
     """Create the claim, whose name only one can have."""
     try:
-        cluster.create(LEASES, installs.claim_of(own, datetime.now(timezone.utc)))
+        cluster.create(LEASES, install_claim.claim_of(own, datetime.now(timezone.utc)))
     except Conflict:
         raise Retry("another install was just taking the claim") from None
     except NotFound:
@@ -113,8 +113,8 @@ def claims(cluster: Cluster) -> bool:
     own = CLAIMS.own(cluster)
     if own is None or CLAIMS.is_confirmed(cluster):
         return True
-    claim = cluster.run(absent_ok(cluster.api.get(installs.CLAIM_PATH)))
-    other = installs.holder(claim) if claim else None
+    claim = cluster.run(absent_ok(cluster.api.get(install_claim.CLAIM_PATH)))
+    other = install_claim.holder(claim) if claim else None
     if claim is None:
         _take(own, cluster)
     elif other != own:
@@ -138,7 +138,7 @@ def _is_there(other: Account, cluster: Cluster) -> bool:
 def _take_over(claim: Object, own: Account, cluster: Cluster) -> None:
     """Write our account into the claim, if nobody wrote it meanwhile."""
     try:
-        cluster.patch(installs.CLAIM_PATH, installs.takeover_patch(claim, own, datetime.now(timezone.utc)))
+        cluster.patch(install_claim.CLAIM_PATH, install_claim.takeover_patch(claim, own, datetime.now(timezone.utc)))
     except (Conflict, NotFound):
         raise Retry("another install was just taking the claim") from None
 
@@ -149,7 +149,7 @@ def _before(other: Account | None) -> str:
 
 def _say(own: Account, other: Account) -> None:
     if CLAIMS.is_to_be_said("log"):
-        log.warning(installs.passive_message(own, other))
+        log.warning(install_claim.passive_message(own, other))
 
 
 def _announce(own: Account, other: Account, cluster: Cluster) -> None:
@@ -157,6 +157,6 @@ def _announce(own: Account, other: Account, cluster: Cluster) -> None:
     _say(own, other)
     if not CLAIMS.is_to_be_said("Event"):
         return
-    event: Object = installs.passive_event(own, other, datetime.now(timezone.utc))
+    event: Object = install_claim.passive_event(own, other, datetime.now(timezone.utc))
     if error := cluster.run(refusal(cluster.api, event)):
-        log.warning("the Event %s could not be written: %s", installs.PASSIVE, error.message)
+        log.warning("the Event %s could not be written: %s", install_claim.PASSIVE, error.message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,8 +11,6 @@ from kube.paths import Object
 from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod
 from kube.words import shortened
 
-NAMED = 5
-"""Blocked pods that a line names."""
 LONGEST_MESSAGE = 1024
 """Characters of the server's words that are kept: a webhook may send megabytes, and a status holds hundreds of pods."""
 ADMISSION = "admission webhook"
@@ -133,13 +131,3 @@ def _budget_named(message: str) -> str:
     """The budget in "The disruption budget NAME needs 3 healthy pods and has 3 currently", "" when none is named."""
     words = message.split()
     return words[3] if message.startswith("The disruption budget ") and len(words) > 3 else ""
-
-
-def summary(blocked: Iterable[Blocked]) -> str:
-    """One line for `status.lastError`: why pods are blocked, those of one reason together, the first five by name."""
-    named = sorted((f"{item.pod['namespace']}/{item.pod['name']}", item.message) for item in blocked)
-    together: dict[str, list[str]] = {}
-    for name, message in named[:NAMED]:
-        together.setdefault(message, []).append(name)
-    more = [f"and {len(named) - NAMED} more"] if len(named) > NAMED else []
-    return "; ".join([*(f"{', '.join(names)}: {message}" for message, names in together.items()), *more])

@@ -13,7 +13,7 @@ from kube.door.api import JSON_PATCH, Api
 from kube.door.api_errors import Rejected
 from kube.door.eviction_batch import evict_batch, orphans
 from kube.door.list_watch import Change, follow, merged
-from kube.evictions import summary
+from kube.maintenance.blocked_pods import summary
 from kube.nodes import cordon_patch, node_path
 from kube.paths import pods_on
 from kube.pods import DrainOptions, Pod, Sorted, key, sort, uid

@@ -28,9 +28,10 @@ from kube.door.concurrent_requests import together
 from kube.door.eviction_batch import evict_batch, granted_late, orphans
 from kube.door.paging import Listed
 from kube.door.sync_client import Cluster
-from kube.evictions import Batch, summary
+from kube.evictions import Batch
 from kube.launcher_requests import request, worded
 from kube.maintenance import drain_flags, patience
+from kube.maintenance.blocked_pods import summary
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.lookup import pods_on_node
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase

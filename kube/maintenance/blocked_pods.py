@@ -6,11 +6,14 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from kube.budgets import Blocked
 from kube.paths import Object
 from kube.pods import Pod, is_terminating, key, name_of
 from kube.times import moment_or_none, timestamp
 from kube.words import shortened
 
+NAMED = 5
+"""Blocked pods that a line names."""
 LONGEST_MESSAGE = 1024
 """Characters of what is said about one pod."""
 
@@ -35,6 +38,16 @@ def still_blocked(
 def why_blocked(item: Mapping[str, Any]) -> tuple[Any, ...]:
     """What makes a blocked pod the same as before: it, and the reason for which it waits."""
     return tuple(item.get(field) for field in ("namespace", "name", "reason", "budget"))
+
+
+def summary(blocked: Iterable[Blocked]) -> str:
+    """One line for `status.lastError`: why pods are blocked, those of one reason together, the first five by name."""
+    named = sorted((f"{item.pod['namespace']}/{item.pod['name']}", item.message) for item in blocked)
+    together: dict[str, list[str]] = {}
+    for name, message in named[:NAMED]:
+        together.setdefault(message, []).append(name)
+    more = [f"and {len(named) - NAMED} more"] if len(named) > NAMED else []
+    return "; ".join([*(f"{', '.join(names)}: {message}" for message, names in together.items()), *more])
 
 
 def _stuck(pod: Pod, now: datetime) -> Object | None:

@@ -20,7 +20,7 @@ from eventing.journal.store import Journal
 from eventing.replay.again import post
 from eventing.replay.changes import POD, objects_in
 from functions.app import FUNCTIONS
-from kube.installs import CLAIM
+from kube.install_claim import CLAIM
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.demo.flow import Flow

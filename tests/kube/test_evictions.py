@@ -12,7 +12,6 @@ from kube.evictions import (
     grace_of,
     refusal_of,
     refusal_of_deletion,
-    summary,
 )
 from kube.paths import Object
 from kube.pods import DrainOptions
@@ -110,20 +109,6 @@ def test_the_budget_is_the_one_that_the_server_names(sentence: str, budget: str)
     cause = {"reason": "DisruptionBudget", "message": sentence}
 
     assert refusal_of(pod(), *refused(429, "Cannot evict", cause)).budget == budget
-
-
-def test_a_summary_of_five_is_whole() -> None:
-    """NMO-13: no word of others where there are none."""
-    assert "more" not in summary([refusal_of(pod(name), *refused(429, "no", BUDGET)) for name in "edcba"])
-
-
-def test_the_summary_names_five() -> None:
-    """NMO-13: lastError is one line, however many pods are blocked; those of one reason share its words."""
-    blocked = [refusal_of(pod(name), *refused(429, "no", BUDGET)) for name in "gfedca"]
-    other = refusal_of(pod("b"), *refused(429, "slow down"))
-
-    assert summary([*blocked, other]) == f"ns/a, ns/c, ns/d, ns/e: {SENTENCE}; ns/b: {other.message}; and 2 more"
-    assert summary([]) == ""
 
 
 def test_a_pod_that_waits_is_evicted_by_its_uid_alone() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kube import installs
-from kube.installs import Account
+from kube import install_claim
+from kube.install_claim import Account
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 HERE, THERE = Account("node-maintenance", "resync"), Account("kubevirt-hyperconverged", "functions")
@@ -25,32 +25,32 @@ HERE, THERE = Account("node-maintenance", "resync"), Account("kubevirt-hyperconv
     ],
 )
 def test_an_account_belongs_to_an_install_and_a_person_to_none(user: str, account: Account | None) -> None:
-    assert installs.account_of(user) == account
+    assert install_claim.account_of(user) == account
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None}, {"holderIdentity": ""}, {"holderIdentity": "x"}])
 def test_a_claim_without_an_account_is_nobodys(spec: dict[str, Any] | None) -> None:
-    assert installs.holder({"metadata": {}, "spec": spec}) is None
+    assert install_claim.holder({"metadata": {}, "spec": spec}) is None
 
 
 def test_who_takes_the_claim_is_its_holder() -> None:
     """Over another's only in the version that was read."""
-    claim = installs.claim_of(THERE, NOW)
+    claim = install_claim.claim_of(THERE, NOW)
     read = {**claim, "metadata": {**claim["metadata"], "resourceVersion": "7"}}
 
-    patch = installs.takeover_patch(read, HERE, NOW)
+    patch = install_claim.takeover_patch(read, HERE, NOW)
 
-    assert installs.holder(claim) == THERE
-    assert installs.holder(patch) == HERE
+    assert install_claim.holder(claim) == THERE
+    assert install_claim.holder(patch) == HERE
     assert patch["metadata"] == {"resourceVersion": "7"}
 
 
 def test_a_second_install_names_both_and_what_helps() -> None:
     """In one Event, the same each time."""
-    event = installs.passive_event(THERE, HERE, NOW)
+    event = install_claim.passive_event(THERE, HERE, NOW)
 
-    assert event["message"] == installs.passive_message(THERE, HERE)
+    assert event["message"] == install_claim.passive_message(THERE, HERE)
     assert "kubevirt-hyperconverged does not act, since the one in namespace node-maintenance does" in event["message"]
-    assert event["involvedObject"]["name"] == installs.CLAIM
-    assert event["metadata"]["name"] == installs.passive_event(THERE, HERE, NOW)["metadata"]["name"]
-    assert event["metadata"]["name"] != installs.passive_event(HERE, THERE, NOW)["metadata"]["name"]
+    assert event["involvedObject"]["name"] == install_claim.CLAIM
+    assert event["metadata"]["name"] == install_claim.passive_event(THERE, HERE, NOW)["metadata"]["name"]
+    assert event["metadata"]["name"] != install_claim.passive_event(HERE, THERE, NOW)["metadata"]["name"]

@@ -57,13 +57,17 @@ def test_behind_a_proxy_it_may_do_what_it_does_for_others_and_no_more(tmp_path: 
 
 
 def test_the_consoles_pod_is_confined_and_reads_its_journal_from_a_secret(tmp_path: Path) -> None:
-    """As every pod of ours; one replica, since its forms carry a token that another would not know."""
+    """As every pod of ours; two, each on a node of its own where there are two, so that a drain leaves one to ask."""
     objects = install(tmp_path, "console")
     (deployment,) = of_kind(objects, "Deployment")
     (pod,) = pod_specs(objects).values()
     (container,) = pod["spec"]["containers"]
+    (spread,) = pod["spec"]["topologySpreadConstraints"]
+    (budget,) = of_kind(objects, "PodDisruptionBudget")
 
-    assert deployment["spec"]["replicas"] == 1
+    assert deployment["spec"]["replicas"] == 2
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    assert budget["spec"]["maxUnavailable"] == 1
     assert pod["metadata"]["labels"] == OURS
     assert pod["spec"]["serviceAccountName"] == "console"
     assert container["image"] == "nodemaintenance"

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from eventing.replay.again import post
-from kube import installs
+from kube import install_claim
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import LEASE_NAMESPACE, LEASES, events_path
 from localcluster.cluster import LocalCluster
@@ -51,8 +51,8 @@ def asked(install: Running) -> None:
 
 def holder(cluster: LocalCluster) -> str:
     """The namespace that has the claim, "" for none."""
-    claims = cluster.door().list(LEASES, fields=f"metadata.name={installs.CLAIM}")["items"]
-    return next((account.namespace for item in claims if (account := installs.holder(item))), "")
+    claims = cluster.door().list(LEASES, fields=f"metadata.name={install_claim.CLAIM}")["items"]
+    return next((account.namespace for item in claims if (account := install_claim.holder(item))), "")
 
 
 def wrote(seen: Audit, namespace: str) -> set[str]:
@@ -81,7 +81,7 @@ def test_of_two_installs_one_acts_until_it_is_gone(shared: LocalCluster, tmp_pat
         seen = audit(shared)
         asked(second)
         maintain(shared, "drained-by-first")
-        where, about = events_path(LEASE_NAMESPACE), f"involvedObject.name={installs.CLAIM}"
+        where, about = events_path(LEASE_NAMESPACE), f"involvedObject.name={install_claim.CLAIM}"
         await_ready("the Event", lambda: shared.door().list(where, fields=about)["items"], [], SECONDS)
         (said,) = shared.door().list(where, fields=about)["items"]
         metrics = {run: requests.get(f"{run.functions_url}/metrics", timeout=SECONDS).text for run in (first, second)}
@@ -92,7 +92,7 @@ def test_of_two_installs_one_acts_until_it_is_gone(shared: LocalCluster, tmp_pat
         assert "nodemaintenance_install_passive 0.0" in metrics[first]
         assert "nodemaintenance_install_passive 1.0" in metrics[second]
         assert said["message"] in log
-        assert (said["reason"], f"one in namespace {FIRST} does" in said["message"]) == (installs.PASSIVE, True)
+        assert (said["reason"], f"one in namespace {FIRST} does" in said["message"]) == (install_claim.PASSIVE, True)
 
         first.stop()
         shared.kubectl("delete", "serviceaccount", "--all", "-n", FIRST)

@@ -8,12 +8,12 @@ import pytest
 
 from eventing import events
 from functions import installs as acting
-from kube import installs
+from kube import install_claim
 from kube.cpu.models import features_of
 from kube.cpu.node_patch import FEATURE, MARK, MODEL, SKIP
 from kube.cpu.problems import ILLEGAL_NAME, MALFORMED_INPUT, SEVERAL, SKIP_UNREAD, UNKNOWN_MODEL, UNKNOWN_NODE
 from kube.door.api_errors import Rejected
-from kube.installs import Account
+from kube.install_claim import Account
 from kube.paths import LEASES, NAMESPACE
 from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
@@ -298,12 +298,12 @@ def test_while_another_install_has_the_claim_nothing_is_labelled(
     node, theirs = work.node(), Account("kubevirt-hyperconverged", "functions")
     labelling.offer({node: HASWELL})
     monkeypatch.setattr(acting, "CLAIMS", acting.Claims())  # what this process knew of the claim before
-    work.admin.create(LEASES, installs.claim_of(theirs, datetime.now(timezone.utc)))
+    work.admin.create(LEASES, install_claim.claim_of(theirs, datetime.now(timezone.utc)))
 
     labelling.changed()
     assert audit.writes_by() == []
 
-    work.delete(installs.CLAIM_PATH)
+    work.delete(install_claim.CLAIM_PATH)
     labelling.changed()
     assert patched(audit) == [node]
 

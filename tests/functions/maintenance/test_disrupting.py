@@ -14,7 +14,7 @@ import pytest
 from eventing import events
 from functions.data import data_of
 from functions.serving import handler
-from kube import installs
+from kube import install_claim
 from kube.door.api import absent_ok
 from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
@@ -254,9 +254,9 @@ def test_one_that_is_killed_between_two_writes_holds_nobody_up_for_long(
 
 def claimed(admin: Cluster) -> None:
     """Have the install's claim taken: a process that knows nothing of it would, by a write before all others."""
-    if admin.run(absent_ok(admin.api.get(installs.CLAIM_PATH))) is None:
-        ours = installs.Account(access.NAMESPACE, "begin")
-        admin.create(LEASES, installs.claim_of(ours, datetime.now(timezone.utc)))
+    if admin.run(absent_ok(admin.api.get(install_claim.CLAIM_PATH))) is None:
+        ours = install_claim.Account(access.NAMESPACE, "begin")
+        admin.create(LEASES, install_claim.claim_of(ours, datetime.now(timezone.utc)))
 
 
 def expired(admin: Cluster) -> None:

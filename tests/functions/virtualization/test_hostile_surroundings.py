@@ -6,7 +6,7 @@ import pytest
 
 from functions import installs as acting
 from functions.data import data_of
-from kube import installs
+from kube import install_claim
 from kube.maintenance.groups import KUBEVIRT
 from kube.virtualization.launcher_budgets import LABEL, budgets_in
 from kube.virtualization.lookup import ONE_BY_ONE
@@ -135,7 +135,7 @@ def test_while_another_install_has_the_claim_nothing_is_migrated_or_protected(
     try:
         for step in QUOTAS:
             functions.answer(step, tick())
-        assert installs.holder(machines.admin.get(installs.CLAIM_PATH)) == THEIRS
+        assert install_claim.holder(machines.admin.get(install_claim.CLAIM_PATH)) == THEIRS
         assert (machines.migrations(), machines.admin.list(budgets_in(machines.work.namespace))["items"]) == ({}, [])
     finally:
         drop(machines.admin)
