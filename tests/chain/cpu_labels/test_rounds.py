@@ -28,7 +28,6 @@ def labelled(stage: Stage) -> Stage:
     return stage
 
 
-@pytest.mark.alone
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38")
 def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Stage) -> None:
     """One patch for each that has it, none for another, soon; no event takes a function long; then there is rest."""

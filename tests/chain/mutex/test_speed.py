@@ -95,7 +95,6 @@ class Requests:
         return sorted(each for each in asked if each[0] != "watch")
 
 
-@pytest.mark.alone
 @proves("X-3")
 def test_without_a_run_there_is_no_request_between_ticks(stage: Stage) -> None:
     """Nodes and Jobs change, and nobody asks anything; a pool's change costs three lists, whatever the cluster is."""

@@ -48,7 +48,6 @@ def test_a_migration_costs_so_many_events_and_requests_and_no_more(stage: Stage)
     assert told.total() <= EVENTS * MACHINES
 
 
-@pytest.mark.alone
 @proves("X-3")
 def test_without_a_machine_a_tick_asks_three_lists_and_nothing_between_is_heard(stage: Stage) -> None:
     """Of either function the instances, and our budgets; no other pod's life is an event of theirs."""
