@@ -117,7 +117,7 @@ def servers(tools: Toolset = KUBERNETES) -> Path:
     folder = target(tools)
     if not folder.is_dir():
         cache().mkdir(parents=True, exist_ok=True)
-        with _alone():
+        with alone("the servers"):
             _provide(folder, tools)
     return folder
 
@@ -146,14 +146,14 @@ def _environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """Let one builder in at a time; the lock ends with its process."""
-    with (cache() / "build.lock").open("w") as lock:
+def alone(what: str, lock: str = "build.lock") -> Iterator[None]:
+    """Let one builder of this in at a time; the lock, a file of the cache, ends with its process."""
+    with (cache() / lock).open("w") as file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("another process is building the servers; waiting for it", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            print(f"another process is building {what}; waiting for it", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -44,10 +44,10 @@ def nodes(directory: Path, count: int = 2) -> Iterator[tuple[LocalCluster, RealN
             yield cluster, real
 
 
-def overlay(folder: Path, components: Sequence[str] = (), over: Path = PLAIN) -> Path:
+def overlay(folder: Path, components: Sequence[str] = (), over: Path = PLAIN, image: str = product_image.IMAGE) -> Path:
     """Write what a user writes: an overlay of ours, the name of the image, and components; gives the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    name, _, tag = product_image.IMAGE.rpartition(":")
+    name, _, tag = image.rpartition(":")
     written = {
         "resources": [relative(folder, over)],
         "images": [{"name": "nodemaintenance", "newName": name, "newTag": tag}],

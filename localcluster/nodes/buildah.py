@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from localcluster.build import cache
+from localcluster.build import alone, cache
 from localcluster.servers import ROOT
 from localcluster.trouble import LocalClusterError
 
@@ -56,17 +56,23 @@ class Buildah:
         """A Debian with Python, which is fetched once."""
         name, archive = f"localhost/python:{RELEASE}", cache() / f"base-{RELEASE}.tar"
         if not archive.exists():
-            system = self.folder / "debian"
-            run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(system), MIRROR], {})
-            part = archive.with_suffix(".part")
-            run(["tar", "--create", "--file", str(part), "--directory", str(system), "."], {})
-            part.rename(archive)
-            shutil.rmtree(system)
+            with alone("the base image", "base.lock"):
+                self._fetch(archive)
         container = self.run("from", "scratch").strip()
         self.run("add", container, archive, "/")
         self.run("config", "--env", f"PATH={PATH}", container)
         self.run("commit", "--rm", container, name)
         return name
+
+    def _fetch(self, archive: Path) -> None:
+        """Make the archive of a Debian, unless another builder just did."""
+        if archive.exists():
+            return
+        system, part = self.folder / "debian", archive.with_suffix(".part")
+        run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(system), MIRROR], {})
+        run(["tar", "--create", "--file", str(part), "--directory", str(system), "."], {})
+        part.rename(archive)
+        shutil.rmtree(system)
 
 
 def run(command: list[str], environment: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,7 +34,10 @@ PLACE = "a machine where root may make namespaces and control groups: a virtual 
 
 
 def check() -> None:
-    """Raise `LocalClusterError`, one line, where real nodes cannot run here; packages are looked at elsewhere."""
+    """Raise `LocalClusterError`, one line, where real nodes cannot run here; packages are looked at elsewhere.
+
+    What a missing package's program would try is left out: look again when it is installed.
+    """
     if lacks := list(_lacks()):
         raise LocalClusterError(f"REAL needs {', '.join(lacks)}, not to be had here: leave it out, or take {PLACE}")
 
@@ -50,7 +54,12 @@ def _lacks() -> Iterator[str]:
     if _fails("true"):
         yield "namespaces (`unshare`)"
         return
-    yield from (what for what, trial in TRIALS.items() if _fails(trial))
+    yield from (what for what, trial in TRIALS.items() if _is_there(trial) and _fails(trial))
+
+
+def _is_there(trial: str) -> bool:
+    """Tell whether a trial's program is installed: one that is not yet, on a fresh machine, says nothing of it."""
+    return shutil.which(trial.split()[0]) is not None
 
 
 def _controllers() -> set[str]:

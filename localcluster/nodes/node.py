@@ -102,6 +102,10 @@ class RealNode:
         """Have containerd know the images of an archive."""
         self.room.run(*self._ctr("images", "import", "--snapshotter", self.settings.snapshotter, archive))
 
+    def tag(self, image: str, name: str) -> None:
+        """Have containerd know an image that it has by another name, too."""
+        self.room.run(*self._ctr("images", "tag", image, name))
+
     def running(self, pod: str = "") -> set[str]:
         """Give the ids of the containers with a process, of the pod with this UID or of all, as containerd knows them.
 

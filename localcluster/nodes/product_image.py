@@ -21,9 +21,11 @@ def archive() -> Path:
     """Give the archive of it, like one of `docker save`; a minute's work where there is none of these sources yet."""
     found = build.cache() / f"image-{digest(ROOT)}.tar"
     if not found.exists():
-        for older in build.cache().glob("image-*.tar"):
-            older.unlink(missing_ok=True)
-        _build(found)
+        with build.alone("the image", "image.lock"):
+            if not found.exists():
+                for older in build.cache().glob("image-*.tar"):
+                    older.unlink(missing_ok=True)
+                _build(found)
     return found
 
 

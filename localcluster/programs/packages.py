@@ -65,7 +65,7 @@ PROGRAMS = (
     Program("chromedriver", "chromium-driver", BROWSED, ubuntu="chromium-chromedriver"),
     Program("initdb", "postgresql", frozenset({"test", "e2e", "e2e-real"}), ("/usr/lib/postgresql/*/bin/{}",)),
     Program("promtool", "prometheus", frozenset({"test"})),
-    Program("nginx", "nginx-light", frozenset({"e2e", "knative"}), SBIN),
+    Program("nginx", "nginx-light", frozenset({"e2e", "e2e-real", "knative"}), SBIN),
     Program("buildah", "buildah", SHIPPED),
     Program("debootstrap", "debootstrap", SHIPPED, SBIN),
     Program("containerd", "containerd", REAL, SBIN),
@@ -187,6 +187,8 @@ def main() -> None:
         if real:
             machine.check()  # a package more would not help
         provide(purposes, may_install=os.geteuid() == 0)
+        if real:
+            machine.check()  # now with what could not be tried before
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None
 

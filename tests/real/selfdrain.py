@@ -6,13 +6,14 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 
 from eventing import events
+from kube.maintenance import objects as m
 from kube.paths import Object
 from localcluster.access import NAMESPACE
 from localcluster.processes import Server
@@ -49,14 +50,16 @@ class Round:
     silent: float
 
 
-def drain(real: Real, name: str, node: str, limit: float) -> Round:
-    """Drain a node and give it back."""
+def drain(real: Real, name: str, node: str, limit: float, meanwhile: Callable[[], None] = lambda: None) -> Round:
+    """Drain a node and give it back; `meanwhile` is called as soon as the drain is under way."""
     leaving = _evictable(real, node)
     asked = _asking(real, "console", node)
     seen = audit(real.cluster)
     began, wall = time.monotonic(), time.time()
     try:
         maintenances.begin(real, name, node)
+        maintenances.until_maintenance(real, name, under_way, limit)
+        meanwhile()
         maintenances.until_succeeded(real, name, limit)
         seconds = time.monotonic() - began
         still = maintenances.running(real, node, *leaving)
@@ -65,6 +68,11 @@ def drain(real: Real, name: str, node: str, limit: float) -> Round:
         asked.kill()
     maintenances.end(real, name, node)
     return Round(seconds, _evicted(seen), still, _longest_silence(asked.log, wall))
+
+
+def under_way(maintenance: Object) -> bool:
+    """Tell whether its first evictions were sent."""
+    return bool(maintenance.get("status", {}).get("pendingPods")) or m.phase(maintenance) == "Succeeded"
 
 
 def journalled(url: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kube.maintenance.groups import MEDIK8S
 from localcluster import build
 from localcluster.nodes import cgroups, machine
 from localcluster.up import folder
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.real
 OLD_MACHINE = ["unshare", "--mount", "sh", "-c", 'umount -a -t cgroup,cgroup2; exec "$@"', "sh"]
 AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 AT_ONCE = 1.0
+MAINTENANCE = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "real"}}
 
 
 @pytest.fixture
@@ -74,9 +77,9 @@ def said(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def with_a_pod(directory: Path) -> None:
+def with_a_pod(directory: Path, delivery: str = "local") -> None:
     """Start a cluster with a real node, and a pod with a volume on it."""
-    up = run(directory, "up", "--nodes", "1", "--real", "1")
+    up = run(directory, "up", "--nodes", "1", "--real", "1", "--delivery", delivery)
     assert up.returncode == 0, up.stdout + up.stderr
     kubectl(directory, "run", "one", "--image=localhost/busybox:local", "--", "sleep", "1000")
     kubectl(directory, "wait", "pod/one", "--for=condition=Ready", "--timeout=60s")
@@ -109,6 +112,22 @@ def test_nor_when_all_was_killed(directory: Path) -> None:
     assert soon(lambda: seen(directory) == before), seen(directory)
 
 
+def test_knative_as_processes_drains_a_real_node(directory: Path) -> None:
+    """`make up REAL=1 DELIVERY=knative`: its pods are kwok's to play, ours run; all of it goes with `make down`."""
+    before = seen(directory)
+    with_a_pod(directory, "knative")
+    file = directory / "maintenance.json"
+    file.write_text(json.dumps({**MAINTENANCE, "spec": {"nodeName": "real-1"}}))
+    kubectl(directory, "create", "-f", str(file))
+    kubectl(directory, "wait", "nm/real", "--for=condition=Drained", "--timeout=90s")
+    pods = kubectl(directory, "get", "pods", "-n", "default", "-o", "name")
+    down = run(directory, "down")
+
+    assert pods == ""
+    assert down.returncode == 0
+    assert soon(lambda: seen(directory) == before), seen(directory)
+
+
 def kill(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
@@ -132,3 +151,12 @@ def test_a_machine_that_cannot_says_so_at_once(where: list[str], lacks: str) -> 
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: REAL needs {lacks}"), done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_fresh_machine_is_not_told_that_it_cannot() -> None:
+    """What a package's program would try is no fault of the kernel as long as that package is missing."""
+    words = [sys.executable, "-m", "localcluster.nodes.machine"]
+    bare = {**os.environ, "PATH": "/usr/bin:/bin"}  # iptables is not among these
+    done = subprocess.run(words, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")

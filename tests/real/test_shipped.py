@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from localcluster.access import NAMESPACE
 from localcluster.demo import real as demo
 from localcluster.demo.telling import DemoError
 from localcluster.knative import shipped
-from localcluster.nodes import machine
+from localcluster.nodes import machine, product_image
 from tests.localcluster.commands import soon
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves
@@ -31,6 +32,10 @@ ROUNDS = 2
 LIMIT, CONSOLE_AGAIN = 200, 60
 """Seconds, of a machine whose two cores start forty pods beside another test; docs/install.md has what is usual:
 Knative's webhook takes a minute to end."""
+UPGRADED = f"{product_image.NAME}:v0.0.1"
+"""The same image by another tag."""
+AGAIN = 60.0
+"""Seconds within which Knative's webhook answers from the other node."""
 GENERATIONS = 'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation}{"\\n"}{end}'
 BUDGET = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
 """As docs/install.md says: Knative's own keeps its webhook where it is, as long as there are fewer than five of it."""
@@ -149,3 +154,32 @@ def test_all_pods_are_ready_and_a_second_apply_changes_nothing(installed: Shippe
     assert cluster.kubectl(*generations).stdout == before
     source = installed.door.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{PODSOURCE}")
     assert source["metadata"]["generation"] <= MADE_AND_BOUND, "Knative's controllers do not write it in turn"
+
+
+@pytest.mark.timeout(600)
+def test_an_upgrade_of_the_image_under_a_running_drain(installed: Shipped) -> None:
+    """Another tag is applied while the product's node is drained: the drain ends, and each pod is of that image."""
+    for node in installed.nodes.nodes:
+        node.tag(product_image.IMAGE, UPGRADED)
+
+    seen = selfdrain.drain(installed, "upgraded", "real-1", LIMIT, lambda: upgrade(installed))
+    shipped.await_ready(installed.cluster)
+
+    print(f"real-1 in {seen.seconds:.1f} s, {len(seen.evicted)} evictions; console silent {seen.silent:.1f} s")
+    assert seen.still == set()
+    assert 0 < len(seen.evicted) == len(set(seen.evicted))
+    assert seen.seconds < LIMIT
+    assert soon(lambda: our_images(installed) == {UPGRADED})
+
+
+def upgrade(installed: Shipped) -> None:
+    """Apply the other tag; anew as long as Knative's own webhook is on its way to another node."""
+    overlay = shipped.overlay(Path(installed.overlay), COMPONENTS, image=UPGRADED)
+    assert soon(lambda: installed.cluster.kubectl("apply", "-k", overlay, check=False).returncode == 0, AGAIN)
+
+
+def our_images(installed: Shipped) -> set[str]:
+    """Give the names of our image that there are pods of."""
+    pods = installed.door.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+    found = {container["image"] for pod in pods for container in pod["spec"]["containers"]}
+    return {image for image in found if image.startswith(product_image.NAME)}
