@@ -76,12 +76,12 @@ LABELS_DUE = "dev.nodemaintenance.labels.due"
 MEANINGS = {
     MAINTENANCE_FOUND: "a NodeMaintenance waits to begin (seen by resync, or its turn came when another one ended)",
     MAINTENANCE_BEGUN: "finalizer, lease and pod snapshot are in place; data: totalpods, evictionPods, "
-    "and as in pods.evicted maintenanceVersion, closed, left",
+    "and as in pods.evicted podsVersion, maintenanceVersion, closed, left",
     NODE_DRIFTED: "a node under maintenance is not cordoned, not tainted or not labelled; data: message, again when it "
     "is done again for `evict`",
     NODE_CORDONED: "the node takes no new pods; data: again as before",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now; data: again as before",
-    PODS_EVICTED: "a batch was evicted; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
+    PODS_EVICTED: "pods were evicted, or are blocked; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
     "reason, budget, healthy, needed, allowsNone, message}], error, podsVersion, maintenanceVersion: the state of the "
     "NodeMaintenance that the step read, closed: so was the node then, left: the pods that were to leave; "
     "flagged `more` when others may go at once",

@@ -8,6 +8,7 @@ It deletes none: a cluster with OwnerReferencesPermissionEnforcement wants that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import datetime, timezone
 
@@ -21,6 +22,7 @@ from functions.maintenance.subject import failed, log_about, read_maintenance
 from kube.door.api import Api, absent_ok
 from kube.door.api_errors import Conflict, NotFound
 from kube.door.eviction_batch import orphans
+from kube.door.paging import Listed
 from kube.door.sync_client import Cluster
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
@@ -60,7 +62,7 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     try:
         with disrupting(node, maintenance, cluster) if counts is None else nullcontext():
             acquire_lease(lease, maintenance, name, cluster)
-            counts, left = (counts, []) if counts else _count(maintenance, node, pods, cluster)
+            counts, left = (counts, []) if counts else _count(maintenance, node, pods.items, cluster)
             patch = m.begin_patch(maintenance, node, counts)
             written = cluster.patch(m.path(maintenance), patch) if patch else maintenance
     except HeldByOther as error:
@@ -68,7 +70,7 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not patch and m.phase(maintenance) == m.SUCCEEDED and not m.lease_errors(maintenance):
         return []
     reference = events.Reference.of(maintenance)
-    data = {**counts, **(_looked(written, node, left).as_data() if left else {})}
+    data = {**counts, **({**_looked(written, node, left).as_data(), "podsVersion": pods.version} if left else {})}
     return [events.event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=data)]
 
 
@@ -81,7 +83,7 @@ def _without_lease(event: BaseCloudEvent, maintenance: m.Maintenance, reason: st
     return failed("begin", event, error, leaseErrors=count)
 
 
-def _read(name: str, cluster: Cluster, *, is_new: bool) -> tuple[Node | None, Object | None, list[Pod]]:
+def _read(name: str, cluster: Cluster, *, is_new: bool) -> tuple[Node | None, Object | None, Listed]:
     """The node and, side by side, its pods for a new maintenance, its lease for one that has begun.
 
     In a quiet cluster a list waits up to 0.1 s. A new maintenance finds no lease, as a rule: creating one tells.
@@ -89,16 +91,16 @@ def _read(name: str, cluster: Cluster, *, is_new: bool) -> tuple[Node | None, Ob
     reading = absent_ok(cluster.api.get(node_path(name)))
     if is_new:
         node, pods = cluster.together(reading, pods_on_node(cluster.api, name))
-        return node, None, pods.items
+        return node, None, pods
     node, lease = cluster.together(reading, _lease(cluster.api, name))
-    return node, lease, []
+    return node, lease, Listed([], "")
 
 
 async def _lease(api: Api, node: str) -> Object | None:
     return await absent_ok(api.get(leases.lease_path(node)))
 
 
-def _count(maintenance: m.Maintenance, node: Node, pods: list[Pod], cluster: Cluster) -> tuple[Object, list[Pod]]:
+def _count(maintenance: m.Maintenance, node: Node, pods: Sequence[Pod], cluster: Cluster) -> tuple[Object, list[Pod]]:
     """How many pods are on the node and are to leave by `spec.drain` (DRN-1a), and these."""
     reason = (maintenance.get("spec") or {}).get("reason") or ""
     name = node["metadata"]["name"]

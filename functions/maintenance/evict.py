@@ -1,4 +1,4 @@
-"""Evict one batch: what may go goes, what is blocked is named, nothing is waited for (NMO-5 to NMO-9, design rule 3).
+"""Evict what may go within a second; what is blocked is named, nothing is waited for (NMO-5 to NMO-9, design rule 3).
 
 In: `node.tainted`, `budget.opened`, `pods.gone` and `pods.evicted` flagged `more`. Out: `pods.evicted`, `node.drained`,
 `node.drifted`.
@@ -22,10 +22,9 @@ from functions.installs import acts
 from functions.maintenance.batches import LookingAtPods
 from functions.maintenance.fleet import EVICTIONS
 from functions.maintenance.subject import active, log_about, node_of, reference_of
-from kube.budgets import AT_WORK, Blocked, budget_paths, identity, plan
+from kube.budgets import AT_WORK, Blocked, identity, plan
 from kube.door.api import Api
-from kube.door.concurrent_requests import together
-from kube.door.eviction_batch import evict_batch, granted_late, orphans
+from kube.door.eviction_batch import budgets_over, evict_batches, granted_late, orphans
 from kube.door.paging import Listed
 from kube.door.sync_client import Cluster
 from kube.evictions import Batch
@@ -38,7 +37,7 @@ from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
 from kube.maintenance.shown import Looked
 from kube.nodes import Node, is_closed
 from kube.paths import Object
-from kube.pods import DrainOptions, Pod, Sorted, is_terminating, uid
+from kube.pods import DrainOptions, Sorted, is_terminating, uid
 from kube.words import counted
 
 CONSUMES = events.FLAGS["more"]
@@ -78,7 +77,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     planned, is_tick = plan(due, budgets, options), event.get_type() == events.NODE_TAINTED
     requested = request(planned, due, lambda item: is_tick or not patience.was_blocked(item, maintenance))
     host = os.environ.get("HOSTNAME", "")  # of a pod, its name
-    batch = cluster.run(evict_batch(cluster.api, planned, node=name, host=host))
+    batch = cluster.run(evict_batches(cluster.api, planned, due, node=name, host=host))
     batch.blocked = worded(batch.blocked, requested)
     more = _more(batch, maintenance)
     dated = patience.dated(batch.blocked, maintenance, now)
@@ -119,14 +118,8 @@ async def _waiting(
     claimed = event.get_type() == events.PODS_GONE and bool(version_of(event, "podsVersion"))
     found, version = await told_apart(api, node, listed, options, claimed=claimed)
     waiting = [pod for pod in drain_flags.going(found, options) if not is_terminating(pod)]
-    budgets = await _budgets(api, waiting, version_of(event, "budgetsVersion") or "0")
+    budgets = await budgets_over(api, waiting, version_of(event, "budgetsVersion") or "0")
     return found, budgets, version
-
-
-async def _budgets(api: Api, pods: list[Pod], version: str) -> list[Object]:
-    """The budgets of the namespaces that these pods are in, no older than `version`."""
-    lists = await together(*(api.list(path, version=version) for path in budget_paths(pods)))
-    return [budget for listed in lists for budget in listed["items"]]
 
 
 async def told_apart(

@@ -24,6 +24,7 @@ from functions.maintenance import fleet
 from functions.maintenance.announcing import announce_on_node, announce_progress
 from functions.maintenance.reported_pods import blocked_of, looked_of
 from functions.maintenance.subject import log_about, read_maintenance, reference_of
+from functions.own_writes import OwnWrites, Write
 from functions.shared_writes import Gathering
 from kube.door.api import absent_ok
 from kube.door.api_errors import Conflict, NotFound
@@ -56,6 +57,7 @@ class Told(NamedTuple):
 
 
 GATHERING = Gathering[Told]()
+OWN_WRITES = OwnWrites()
 
 
 def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -82,20 +84,28 @@ def _write(gathered: Sequence[Told], cluster: Cluster) -> None:
     event = gathered[0].event
     for _ in range(ATTEMPTS):
         maintenance = read_maintenance(event, cluster)
-        patch = maintenance and _patch(maintenance, gathered, cluster)
-        if maintenance is None or not patch:
+        if maintenance is None:
+            return
+        patch, pods = _patch(maintenance, gathered, cluster)
+        if not patch:
             return
         try:
-            cluster.patch(f"{m.path(maintenance)}/status", patch)
+            written = cluster.patch(f"{m.path(maintenance)}/status", patch)
         except Conflict:
             continue
         except NotFound:
             return
         if not marks.is_replay(event):
             fleet.written(maintenance, patch["status"], datetime.now(timezone.utc))
+            OWN_WRITES.add(reference_of(event).uid, _as_write(maintenance, written, pods))
         _announce(maintenance, patch["status"], cluster)
         return
     raise Retry("others keep writing the status")
+
+
+def _as_write(before: m.Maintenance, after: m.Maintenance, pods: str) -> Write:
+    read, written = (item["metadata"]["resourceVersion"] for item in (before, after))
+    return Write(read, written, pods)
 
 
 def findings_of(event: BaseCloudEvent) -> Findings:
@@ -120,43 +130,50 @@ def _lease_errors(event: BaseCloudEvent) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def _patch(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> Object | None:
-    """The status patch. What would take a success back is looked at twice: a cached list may still show gone pods."""
+def _patch(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> tuple[Object | None, str]:
+    """The status patch, and the version of the pods that it tells of, "" where that says nothing of the node.
+
+    What would take a success back is looked at twice: a cached list may still show gone pods.
+    """
     findings, now = [told.findings for told in gathered], datetime.now(timezone.utc)
-    shown = _shown(maintenance, gathered, cluster)
+    shown, pods = _shown(maintenance, gathered, cluster)
     patch = status_patch(maintenance, shown, findings, now)
     if patch and m.phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
         fresh = cluster.run(pods_on_node(cluster.api, m.node_name(maintenance))).items
-        patch = status_patch(maintenance, replace(shown, pods=fresh), findings, now)
-    return patch
+        return status_patch(maintenance, replace(shown, pods=fresh), findings, now), ""
+    return patch, pods
 
 
-def _shown(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> Shown:
+def _shown(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> tuple[Shown, str]:
     """The node and its pods, of which only that is read which no step has seen with the maintenance as it is now.
 
-    Of pods that have gone nobody says anything about the node: known to be closed it is guarded, and not read. That no
-    pod is left is a claim, and looked at again.
+    With the version of the pods, "" where the node was read beside them: it may be newer. Of pods that have gone nobody
+    says anything about the node: known to be closed it is guarded, and not read. That no pod is left is a claim, and
+    looked at again.
     """
     looked = _still_true(maintenance, gathered)
     if looked and looked.left:
-        return Shown(looked.is_closed, left=looked.left)
+        return Shown(looked.is_closed, left=looked.left), gathered[0].version
     name, version = m.node_name(maintenance), newest(told.version for told in gathered) or "0"
     pods = pods_on_node(cluster.api, name, version)
     if looked.is_closed if looked else _only_gone(gathered) and _is_cordoned(maintenance):
-        return Shown(is_closed=True, pods=cluster.run(pods).items)
+        listed = cluster.run(pods)
+        return Shown(is_closed=True, pods=listed.items), listed.version
     node, found = cluster.together(absent_ok(cluster.api.get(node_path(name))), pods)
-    return Shown.of(maintenance, node, found.items)
+    return Shown.of(maintenance, node, found.items), ""
 
 
 def _still_true(maintenance: m.Maintenance, gathered: Sequence[Told]) -> Looked | None:
     """What the step of a single event has seen, if nobody has written the maintenance since it was read for that.
 
-    A success is taken back by what is read now alone, and a replay tells of long ago.
+    Nobody but this process, that is, of what was seen earlier. A success is taken back by what is read now alone, and a
+    replay tells of long ago.
     """
     looked = gathered[0].looked if len(gathered) == 1 else None
-    if looked is None or looked.version != maintenance["metadata"]["resourceVersion"]:
+    if looked is None or m.phase(maintenance) == m.SUCCEEDED or marks.is_replay(gathered[0].event):
         return None
-    return None if m.phase(maintenance) == m.SUCCEEDED or marks.is_replay(gathered[0].event) else looked
+    read, uid = maintenance["metadata"]["resourceVersion"], maintenance["metadata"]["uid"]
+    return looked if OWN_WRITES.lie_between(uid, looked.version, read, gathered[0].version) else None
 
 
 def _only_gone(gathered: Sequence[Told]) -> bool:

@@ -1,4 +1,8 @@
-"""Sends evictions: one batch, free pods and budgets side by side, never waiting for pods to go (NMO-6).
+"""Sends evictions: a batch, free pods and budgets side by side, never waiting for pods to go (NMO-6).
+
+Others follow within its time as long as the budgets that held pods back open: ten evictions under one budget take as
+long as the pods of the first ones need to be ready elsewhere. A look that ended with them would leave the next ones to
+a hint: another reading of maintenance, node and pods, and another status.
 
 An eviction that was sent is not given up when the batch ends: the server may have counted it against its budget
 already, and a pod that then stays keeps its slot for two minutes. It goes on, and the next batch takes its outcome.
@@ -10,15 +14,16 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from kube.budgets import Blocked, Plan, identity, refused_by
+from kube.budgets import Blocked, Plan, budget_paths, identity, plan, refused_by
 from kube.door.api import Api, absent_ok
-from kube.door.api_errors import Unavailable
+from kube.door.api_errors import ApiError, Unavailable
 from kube.door.concurrent_requests import together
-from kube.door.deadline import seconds_left
+from kube.door.deadline import seconds_left, within
 from kube.door.inflight_evictions import Sending, Sent
 from kube.evictions import Batch, set_apart
+from kube.paths import Object
 from kube.pods import Pod, controller, is_daemon, uid
 
 BATCH_SECONDS = 1.0
@@ -32,6 +37,9 @@ SLOW_SECONDS = 5.0
 NO_ANSWER = "no answer to its eviction yet: an admission webhook may be slow"
 BUDGET_REFUSES = "DisruptionBudget"
 """It will refuse those behind it, too."""
+OPENED_SECONDS = 0.25
+"""A batch that took less is the last one: of a budget of one, a pod has no time to be ready elsewhere, and the budgets
+would be read once more for each pod. PodSource tells of an opening no earlier either."""
 
 
 async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, node: str = "", host: str = "") -> Batch:
@@ -55,6 +63,33 @@ async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, n
     elif not sending.awaits(node):
         await _evict_all(sending, own, batch, times)
     return batch
+
+
+async def evict_batches(api: Api, first: Plan, pods: Sequence[Pod], *, node: str = "", host: str = "") -> Batch:
+    """Evict what the plan lets go; then, within the time of one batch, what budgets let go that open meanwhile.
+
+    In: the pods that the plan is for; node and host as in `evict_batch`. The pod that this process runs in goes with
+    the first batch or with none. Raises `Unavailable` as `evict_batch` does for the first one; what the others are
+    refused is left to the next hint.
+    """
+    read, until = time.monotonic(), time.monotonic() + BATCH_SECONDS
+    done = last = await evict_batch(api, first, node=node, host=host)
+    going = first
+    while held := _held(going, last, host):
+        now = time.monotonic()
+        if now - read < OPENED_SECONDS or now >= until:
+            break
+        waiting, read = [pod for pod in pods if uid(pod) in held], now
+        try:
+            with within(min(until - now, seconds_left())):
+                going = plan(waiting, await budgets_over(api, waiting), first.options)
+            if not (going.queues or going.free):
+                break
+            last = await evict_batch(api, going, until - time.monotonic(), node=node)
+        except ApiError:
+            break
+        done = _joined(done, held, last)
+    return done
 
 
 async def granted_late(api: Api, node: str) -> list[dict[str, str]]:
@@ -123,6 +158,12 @@ def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Bloc
         yield refused_by(budget, pod) if budget else Blocked(identity(pod), refusal.reason, refusal.message)
 
 
+async def budgets_over(api: Api, pods: Iterable[Pod], version: str = "0") -> list[Object]:
+    """The budgets of the namespaces that these pods are in, no older than `version`."""
+    lists = await together(*(api.list(path, version=version) for path in budget_paths(pods)))
+    return [budget for listed in lists for budget in listed["items"]]
+
+
 async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
     """Uids of DaemonSet pods whose DaemonSet is gone: nobody looks after them any more (NMO-7)."""
     daemons = [pod for pod in pods if is_daemon(pod)]
@@ -137,3 +178,34 @@ async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
 async def _exists(api: Api, namespace: str, name: str) -> bool:
     found = await absent_ok(api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"))
     return found is not None
+
+
+def _held(going: Plan, last: Batch, host: str) -> set[str]:
+    """Uids of the pods held back by a budget that let others go; none where anything is left to the next look.
+
+    Not those of a budget of which the server thinks otherwise than the plan does (rule 9).
+    """
+    if last.unsent or not last.evicted:
+        return set()
+    planned = {item.pod["uid"]: _budget(item) for item in going.blocked}
+    refused = {_budget(item) for item in last.blocked if item.pod["uid"] not in planned}
+    opened = going.queues.keys() - refused
+    return {
+        item.pod["uid"] for item in going.blocked if planned[item.pod["uid"]] in opened and item.pod["name"] != host
+    }
+
+
+def _budget(item: Blocked) -> str:
+    """`namespace/name` of the budget that holds a pod back, "" where it is something else."""
+    return f"{item.pod['namespace']}/{item.budget}" if item.reason == BUDGET_REFUSES else ""
+
+
+def _joined(done: Batch, held: set[str], last: Batch) -> Batch:
+    """All batches as one: of the pods that were held back the last one says what became of them."""
+    return Batch(
+        done.evicted + last.evicted,
+        done.gone + last.gone,
+        [item for item in done.blocked if item.pod["uid"] not in held] + last.blocked,
+        done.under_way + last.under_way,
+        done.unsent + last.unsent,
+    )

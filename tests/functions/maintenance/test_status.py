@@ -386,6 +386,32 @@ def test_what_a_step_saw_before_another_status_was_written_is_not_believed(
     work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/b", {"metadata": {"finalizers": None}})
 
 
+@pytest.mark.parametrize("foreign", [False, True], ids=["our own write", "another's write"])
+def test_what_a_step_saw_before_our_own_write_is_not_read_again(
+    functions: Functions, work: Workload, foreign: bool
+) -> None:
+    """`evict` looks while `status` writes what it saw before: two requests. Not so where anybody else wrote (X-2)."""
+    CLAIMS.confirm(functions.clusters["status"])
+    node, api = work.node(), functions.clusters["status"].api
+    work.pods(node, "a", "b", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    begun = functions.begin(item)
+    late = functions.answer("evict", functions.prepare(item))
+    assert late is not None
+    functions.answer("status", begun)
+    if foreign:
+        work.admin.patch(m.path(item), {"metadata": {"annotations": {"somebody": "else"}}})
+
+    with requests_of(api) as asked:
+        functions.answer("status", late)
+
+    assert sum(count for what, count in asked.items() if "/events" not in what) == (4 if foreign else 2)
+    assert work.again(item)["status"]["pendingPods"] == ["a", "b"]
+    assert conditions(work.again(item))["Cordoned"] == ("True", "Cordoned")
+    for name in ("a", "b"):
+        work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/{name}", {"metadata": {"finalizers": None}})
+
+
 def test_of_pods_that_have_gone_nobody_looks_at_the_node(functions: Functions, work: Workload) -> None:
     """It is known to be closed, and guarded: three requests."""
     CLAIMS.confirm(functions.clusters["status"])

@@ -6,14 +6,15 @@ import asyncio
 import gc
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from kube.budgets import Plan
-from kube.door import inflight_evictions
-from kube.door.eviction_batch import evict_batch, granted_late, orphans
+from kube.budgets import Plan, plan
+from kube.door import eviction_batch, inflight_evictions
+from kube.door.api_errors import Unavailable
+from kube.door.eviction_batch import evict_batch, evict_batches, granted_late, orphans
 from kube.door.eviction_pace import CROWD
 from kube.door.inflight_evictions import Sending
 from kube.door.sync_client import Cluster
@@ -21,6 +22,7 @@ from kube.evictions import Batch
 from kube.paths import Object
 from kube.pods import Pod
 from localcluster.cluster import LocalCluster
+from tests.functions.meanwhile import requests_of
 from tests.kube import samples
 from tests.workload import Audit, Workload
 
@@ -218,6 +220,107 @@ def test_the_pod_of_the_process_waits_for_answers(work: Workload, admin: Cluster
         return await evict_batch(admin.api, Plan(free=[own]), node="node-1", host="own")
 
     assert admin.run(beside_one_under_way()) == Batch()
+
+
+def budget_that_opens(work: Workload, counted: int, allows: int) -> Object:
+    """A budget that lets all its pods go, as it was when it let only so many."""
+    budget = work.budget("some", {"app": "db"}, 0, counted=counted)
+    return {**budget, "status": {**budget["status"], "disruptionsAllowed": allows}}
+
+
+def batches(admin: Cluster, pods: Sequence[Pod], budget: Object, host: str = "") -> tuple[Batch, int]:
+    """What came of the batches, and how often budgets were read for them."""
+    with requests_of(admin.api) as asked:
+        done = admin.run(evict_batches(admin.api, plan(pods, [budget]), pods, host=host))
+    return done, sum(count for what, count in asked.items() if "poddisruptionbudgets" in what)
+
+
+def names(pods: Iterable[Mapping[str, str]]) -> list[str]:
+    return sorted(pod["name"] for pod in pods)
+
+
+def test_what_opens_while_a_batch_is_sent_goes_in_the_same_look(
+    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten evictions take as long as pods need elsewhere: one list of budgets in place of another look and status."""
+    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
+    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
+
+    done, read = batches(admin, pods, budget_that_opens(work, 3, allows=1))
+
+    assert names([*done.evicted, *done.under_way]) == ["a", "b", "c"]
+    assert (done.blocked, done.unsent, read) == ([], [], 1)
+
+
+def test_behind_a_short_batch_no_budget_is_read_again(
+    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget of one has not opened by then; it would cost a request for each pod."""
+    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 60.0)
+    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
+
+    done, read = batches(admin, pods, budget_that_opens(work, 3, allows=1))
+
+    assert (len(done.evicted) + len(done.under_way), len(done.blocked), read) == (1, 2, 0)
+
+
+def test_a_budget_that_stays_closed_ends_the_look(
+    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 3: the next one is a hint's; who waits is blocked, once, with the counts that were read last."""
+    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
+    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
+    budget = work.budget("some", {"app": "db"}, 2, counted=3)
+
+    done, read = batches(admin, pods, budget)
+
+    assert (len(done.evicted) + len(done.under_way), read) == (1, 1)
+    assert len({item.pod["name"] for item in done.blocked}) == len(done.blocked) == 2
+    assert {item.reason for item in done.blocked} == {"DisruptionBudget"}
+
+
+def test_a_server_that_counts_otherwise_is_not_asked_again(
+    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 9: the plan lets a pod go, and the server refuses it: no further batch in this look."""
+    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
+    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
+    budget = work.budget("some", {"app": "db"}, 3, counted=3)
+    stale = {**budget, "status": {**budget["status"], "disruptionsAllowed": 1}}
+
+    done, read = batches(admin, pods, stale)
+
+    assert (done.evicted, len(done.blocked), read) == ([], 3, 0)
+
+
+def test_the_pod_of_the_process_is_in_no_later_batch(
+    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcomes of the first one would be told by nobody."""
+    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
+    pods: list[Pod] = [*work.pods("node-1", "a", "own", labels={"app": "db"})]
+
+    done, _ = batches(admin, pods, budget_that_opens(work, 2, allows=1), host="own")
+
+    assert names([*done.evicted, *done.under_way]) == ["a"]
+    assert names(item.pod for item in done.blocked) == ["own"]
+
+
+def test_budgets_that_cannot_be_read_lose_no_outcome(
+    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was evicted is told all the same; the others are left to the next hint."""
+
+    async def refused(*_: object) -> list[Object]:
+        raise Unavailable(503, "the server is busy")
+
+    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
+    monkeypatch.setattr(eviction_batch, "budgets_over", refused)
+    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
+
+    done, _ = batches(admin, pods, budget_that_opens(work, 3, allows=1))
+
+    assert (len(done.evicted) + len(done.under_way), len(done.blocked)) == (1, 2)
 
 
 class Weak(dict[str, Any]):
