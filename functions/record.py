@@ -34,7 +34,7 @@ EMITS = ()
 REDELIVERED = Counter("nodemaintenance_events_redelivered_total", "Events that came once more to record")
 DEAD = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 OPENING = threading.Lock()
-"""Two journals in one process would number events side by side."""
+"""One journal a process: two on one file would number events side by side."""
 
 
 def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:

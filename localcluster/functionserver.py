@@ -12,8 +12,6 @@ from localcluster.servers import DIRECT, LOOPBACK, ROOT
 
 SERVE = ("gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()")
 """What the image runs when a container names no command (see the Dockerfile), in the folder of the sources."""
-CLOSING = {"CLOSING_SECONDS": "2"}
-"""On one machine `record` ends with all others; nobody waits for it to come again."""
 FOREIGN = {"DATABASE_URL": "", "GUNICORN_CMD_ARGS": ""}
 """What a shell may have for programs of its own: a journal in somebody's database, a server on another address."""
 
@@ -57,4 +55,4 @@ def function_server(
 ) -> Server:
     """Give the process that serves one function, or all if none is named; in: also the folder of the sources."""
     own = {"KUBECONFIG": str(kubeconfig), "FUNCTION": function, **listening(port)}
-    return Server(name, command(), log, {**DIRECT, **FOREIGN, **CLOSING, **wiring.environment(), **own}, sources)
+    return Server(name, command(), log, {**DIRECT, **FOREIGN, **wiring.environment(), **own}, sources)

@@ -22,7 +22,6 @@ from tests.sharing import GroupScheduling, Machine, group_of
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # real servers share these cores: a slow draw says nothing of the test
-os.environ["CLOSING_SECONDS"] = "2"  # nobody waits at the end of a run for what nobody records
 os.environ.pop("DATABASE_URL", None)  # somebody's journal is none of ours
 ROOT = Path(__file__).parents[1]
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -29,6 +29,8 @@ POSTGRESQL = {
 }
 TURNS = {"postgresql": migrations.turn(7305804385369681514)}
 """What lets one process at a time write, until the end of its transaction; SQLite's file does by itself."""
+PRUNING = 7305804385369681515
+"""The lock of PostgreSQL that one process at a time has while it prunes."""
 TAKEN = "take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]
 INSERTS: Mapping[str, Insert] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -99,6 +101,20 @@ class Database:
                 migrations.require_current(
                     connection
                 )  # a newer release may have migrated it since: nothing is kept then
+
+    @contextmanager
+    def pruning(self) -> Iterator[bool]:
+        """Whether nobody else prunes: two that measured the same excess would delete it twice."""
+        if self._engine.dialect.name != "postgresql":
+            yield True  # one process has the file
+            return
+        with self.reading() as connection:
+            mine = bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({PRUNING})").scalar())
+            try:
+                yield mine
+            finally:
+                if mine:
+                    connection.exec_driver_sql(f"SELECT pg_advisory_unlock({PRUNING})")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -67,7 +67,7 @@ def require_current(connection: Connection) -> None:
 def upgrade(connection: Connection) -> None:
     """Make the tables, or migrate those of an older version, in the transaction that this begins.
 
-    In: a connection on which nothing was executed yet. Raises `WrongVersion` for a newer one.
+    In: a connection on which no table was touched yet. Raises `WrongVersion` for a newer one.
     """
     for statement in LOCKS[connection.dialect.name]:
         connection.exec_driver_sql(statement)

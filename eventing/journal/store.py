@@ -1,6 +1,7 @@
 """The journal: records every event once, whole, in the order of arrival, with the attempts of each function on it.
 
-In SQLite, one file, or PostgreSQL. Written by the function `record`, one process; read by replay and the console.
+In SQLite, one file, or PostgreSQL. Written by the function `record`, to a PostgreSQL by several processes in turn; read
+by replay and the console.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ SLICE = 1000
 class Journal:
     """One journal: a path, `sqlite:///path` or `postgresql://user@host/database`.
 
-    Safe to share between threads. Several processes may read; for numbers in the order of arrival, one writes.
+    Safe to share between threads. Several processes may read, and of a PostgreSQL write, too: numbers are in the
+    order of arrival.
     Every method raises `JournalError` when the database does not do it, and `BadEvent` for what it could never hold.
     With `create` off, one that is not there is not made.
     """
@@ -115,8 +117,13 @@ class Journal:
         """Delete what arrived longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
 
         What others emit makes room first, down to half of that: a flood of it must not push out what we did.
-        Returns how many events that were. Goes by small transactions: whoever writes meanwhile does not wait.
+        Returns how many events that were, 0 where another process prunes. Goes by small transactions: whoever writes
+        meanwhile does not wait.
         """
+        with self._database.pruning() as mine:
+            return self._prune(age, size) if mine else 0
+
+    def _prune(self, age: timedelta | None, size: int | None) -> int:
         count = 0
         if age is not None:
             count += self._delete_all(ANYBODY, before=time.time() - age.total_seconds())

@@ -45,10 +45,10 @@ SIZE = 500
 """Bytes of an attempt beside its texts and replies; a reply that was published and not answered takes about as much."""
 LONGEST_PAUSE = 10.0
 """Seconds between two tries while `record` is away, doubling up to this."""
-CLOSING = "CLOSING_SECONDS"
-"""The environment variable with the seconds that the last attempts of a process are tried for while it ends; below the
-`terminationGracePeriodSeconds` of its pod, 30 unless said otherwise."""
-CLOSING_SECONDS = 20.0
+CLOSING_SECONDS, CLOSING_BESIDE = 20.0, 2.0
+"""For so long the last attempts of a process are tried while it ends: less than the 30 s that the pod of a Deployment
+has for that, and more than Knative Serving leaves it. Where `record` is on this machine, it ends with all others."""
+BESIDE = ("http://127.0.0.1:", "http://localhost:")
 TOO_LARGE = 413
 log = logging.getLogger("functions")
 
@@ -109,11 +109,12 @@ class Made:
 class Publisher:
     """Publishes the attempts of this process to `url`; without one it drops them.
 
-    In: also for how many seconds `close` may take.
+    In: also for how many seconds `close` may take; unset, as long as is of use.
     """
 
-    def __init__(self, url: str, closing: float = CLOSING_SECONDS) -> None:
-        self._url, self._closing_seconds = url, closing
+    def __init__(self, url: str, closing: float | None = None) -> None:
+        usual = CLOSING_BESIDE if url.startswith(BESIDE) else CLOSING_SECONDS
+        self._url, self._closing_seconds = url, usual if closing is None else closing
         self._deadline = math.inf
         self._attempts: Waiting[Made] = Waiting(KEPT, KEPT_BYTES)
         self._letters: Waiting[HTTPMessage] = Waiting(LETTERS, LETTERS_BYTES)
@@ -123,11 +124,8 @@ class Publisher:
 
     @classmethod
     def of_environment(cls) -> Publisher:
-        """To the function `record` at `$RECORD`. Raises `ValueError` where `$CLOSING_SECONDS` is no number."""
-        words = os.environ.get(CLOSING) or str(CLOSING_SECONDS)
-        if not words.replace(".", "", 1).isdecimal():
-            raise ValueError(f"{CLOSING}={words} is no number of seconds; unset it for {CLOSING_SECONDS:.0f}")
-        return cls(os.environ.get("RECORD", ""), float(words))
+        """To the function `record` at `$RECORD`."""
+        return cls(os.environ.get("RECORD", ""))
 
     def add(self, attempt: OngoingAttempt) -> None:
         """Enqueue an attempt. Returns at once."""
@@ -176,6 +174,7 @@ class Publisher:
                 self._closing.wait(SOON)
                 self._added.clear()
                 self._publish_all(session)
+            self._publish_all(session)  # what came while the last of the others was on its way
 
     def _publish_all(self, session: Session) -> None:
         """Publish until both queues are empty or the process ends."""

@@ -4,7 +4,8 @@ The hint is answered at once; what it speaks of is seen by the look that follows
 own event is delivered again, and the look at that one is newer than all that was absorbed.
 
 A hint that comes behind the look which has seen all that it speaks of is answered, too, and nobody looks: a broker that
-keeps order brings those that came meanwhile one by one. Not so the event of that look itself: its answer may be lost.
+keeps order brings those that came meanwhile one by one. Not so the event of a look itself: its answer may be lost, and
+while that look is under way, it is delivered once more later.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from functions.failures import Retry
-from functions.hints import Looking, Replies, Subject
+from functions.hints import Looking, Replies, State, Subject
 from kube.door.deadline import has_time, seconds_left
-from kube.resource_versions import is_as_new
 
 KEPT = 1000
 """Subjects whose last look is remembered."""
@@ -33,14 +33,15 @@ class Seen(NamedTuple):
     """The event that a look began with, by source and id, and the state that it has seen."""
 
     event: tuple[str, str]
-    version: str
+    state: State
 
 
 class Look:
     """A look that is under way, or waits for its place, and the hints that it has absorbed."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, event: BaseCloudEvent) -> None:
         self.subject = subject
+        self.key = _key(event)
         self.hints: list[BaseCloudEvent] = []
 
 
@@ -64,7 +65,7 @@ class Looks:
             return []
         try:
             replies = self._replies(look, event, once)
-            self._remember(look.subject, Seen(_key(event), self._rule.seen(replies)))
+            self._remember(look.subject, Seen(_key(event), self._rule.state(replies)))
             return replies
         finally:
             self._end(look)
@@ -86,15 +87,21 @@ class Looks:
         return rule.merged(event, looks, more=False) or []
 
     def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:
-        """The caller's look, as soon as its place is free; None when another one has absorbed the hint, or seen it."""
+        """The caller's look, as soon as its place is free; None when another one has absorbed the hint, or seen it.
+
+        Raises `Retry` when the place is busy for too long, and for an event whose own look is under way: whoever
+        delivers it again will not have that look's answer, which may hold the next step.
+        """
         patience = seconds_left()
         with self._changed:
             if self._has_seen(subject, hint):
                 return None
-            if subject in self._under_way:
-                self._under_way[subject].hints.append(hint)
+            if (other := self._under_way.get(subject)) is not None:
+                if other.key == _key(hint):
+                    raise Retry("its own look is under way")
+                other.hints.append(hint)
                 return None
-            look = self._under_way[subject] = Look(subject)
+            look = self._under_way[subject] = Look(subject, hint)
             if not self._changed.wait_for(lambda: subject.place not in self._places, patience):
                 del self._under_way[subject]
                 raise Retry(f"another look at {subject.place} takes its time")
@@ -103,7 +110,7 @@ class Looks:
 
     def _has_seen(self, subject: Subject, hint: BaseCloudEvent) -> bool:
         seen = self._seen.get(subject)
-        return seen is not None and seen.event != _key(hint) and is_as_new(seen.version, self._rule.version(hint))
+        return seen is not None and seen.event != _key(hint) and self._rule.has_seen(seen.state, hint)
 
     def _remember(self, subject: Subject, seen: Seen) -> None:
         with self._changed:

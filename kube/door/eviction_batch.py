@@ -22,9 +22,10 @@ from kube.door.api_errors import ApiError, Unavailable
 from kube.door.concurrent_requests import together
 from kube.door.deadline import seconds_left, within
 from kube.door.inflight_evictions import Sending, Sent
+from kube.door.paging import Listed
 from kube.evictions import Batch, set_apart
-from kube.paths import Object
 from kube.pods import Pod, controller, is_daemon, uid
+from kube.resource_versions import oldest
 
 BATCH_SECONDS = 1.0
 """A batch starts no eviction later than this; what is left goes with the next batch."""
@@ -46,7 +47,8 @@ async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, n
     """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget.
 
     In: the node, of which outcomes that came behind their batches are taken, too; the name of the pod that this process
-    runs in. That one goes alone, when nothing has been sent before it: who ends tells nobody what came of the others.
+    runs in. That one goes alone, when what was sent before it, from whatever node, is answered and told: who ends tells
+    nobody what came of the others.
 
     Raises `Unavailable` when the look has no time for that any more: the API server is slow.
     """
@@ -60,8 +62,10 @@ async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, n
     batch.evicted.extend(sending.take_granted(node))
     if batch.evicted or batch.gone:
         batch.unsent.extend([*own.free, *itertools.chain(*own.queues.values())])
-    elif not sending.awaits(node):
+    elif not sending.awaits():
         await _evict_all(sending, own, batch, times)
+    elif not sending.awaits(node):
+        batch.unsent.extend([*own.free, *itertools.chain(*own.queues.values())])
     return batch
 
 
@@ -82,7 +86,7 @@ async def evict_batches(api: Api, first: Plan, pods: Sequence[Pod], *, node: str
         waiting, read = [pod for pod in pods if uid(pod) in held], now
         try:
             with within(min(until - now, seconds_left())):
-                going = plan(waiting, await budgets_over(api, waiting), first.options)
+                going = plan(waiting, (await budgets_over(api, waiting)).items, first.options)
             if not (going.queues or going.free):
                 break
             last = await evict_batch(api, going, until - time.monotonic(), node=node)
@@ -158,10 +162,11 @@ def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Bloc
         yield refused_by(budget, pod) if budget else Blocked(identity(pod), refusal.reason, refusal.message)
 
 
-async def budgets_over(api: Api, pods: Iterable[Pod], version: str = "0") -> list[Object]:
-    """The budgets of the namespaces that these pods are in, no older than `version`."""
+async def budgets_over(api: Api, pods: Iterable[Pod], version: str = "0") -> Listed:
+    """The budgets of the namespaces that these pods are in, no older than `version`; and how old at most."""
     lists = await together(*(api.list(path, version=version) for path in budget_paths(pods)))
-    return [budget for listed in lists for budget in listed["items"]]
+    items = [budget for listed in lists for budget in listed["items"]]
+    return Listed(items, oldest(str(listed["metadata"]["resourceVersion"]) for listed in lists))
 
 
 async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:

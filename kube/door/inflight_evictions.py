@@ -30,6 +30,8 @@ KEPT_SECONDS = 60.0
 """An outcome that no batch has asked for in this time is forgotten: the next look sees the pod as it is."""
 GRANTED_SECONDS = 2.0
 """A list from the API server's cache may be so old that it shows a pod as it was before its eviction was granted."""
+LATELY_SECONDS = 5.0
+"""For so long the pod that this process runs in waits for what becomes of evictions from other nodes."""
 ATTEMPTS = 3
 """How often a pod that keeps changing is tried before it is left to the next batch."""
 OUTDATED = ("DisruptionBudget", "MultipleBudgets", "Busy", "Changing")
@@ -154,9 +156,13 @@ class Sending:
             self.forget(pod["uid"])
         return granted
 
-    def awaits(self, node: str) -> bool:
-        """Whether evictions from a node have no answer yet."""
-        return any(sent.node == node and not sent.task.done() for sent in self._sent.values())
+    def awaits(self, node: str = "") -> bool:
+        """Whether evictions from a node, or lately from any, have no answer yet, or one that nobody has taken."""
+        if node:
+            return any(sent.node == node and not sent.task.done() for sent in self._sent.values())
+        now = time.monotonic()
+        untold = (sent for sent in self._sent.values() if not sent.task.done() or sent.is_granted)
+        return any(now - sent.at < LATELY_SECONDS for sent in untold)
 
     def _drop(self, of: str) -> Sent | None:
         """Its timer knows the uid alone and goes with it: thousands would keep their outcomes in memory."""

@@ -325,3 +325,14 @@ def test_two_processes_write_in_turn(postgresql: PostgreSQL) -> None:
             taken = connection.execute(next_number).scalar_one()
         assert later.result(10)
         assert [entry.seq > taken for entry in second.select()] == [True]
+
+
+def test_of_two_processes_that_prune_one_does(postgresql: PostgreSQL) -> None:
+    """Both have measured the same excess, and would delete it twice."""
+    url = postgresql.database()
+    with closing(Journal(url)) as first, closing(Journal(url)) as second:
+        first.write_all([(numbered(number), datetime.now(timezone.utc)) for number in range(10)])
+        with first._database.pruning() as mine:
+            assert (mine, second.prune(size=1)) == (True, 0)
+        assert len(second.select()) == 10
+        assert second.prune(size=1) == 10

@@ -252,10 +252,12 @@ def test_passes_side_by_side_evict_every_pod_once(functions: Functions, work: Wo
     """X-2: several events of one node at once: of all evictions that were granted no two are for the same pod."""
     node = work.node()
     pods = work.pods(node, *(f"pod-{number}" for number in range(10)), finalizers=("example.com/hold",))
-    tainted = functions.prepare(work.maintenance(node))
+    maintenance = work.maintenance(node)
+    tainted, reference = functions.prepare(maintenance), events.Reference.of(maintenance)
+    opened = (events.event(events.BUDGET_OPENED, "podsource", reference, node, seed=str(number)) for number in range(3))
 
     with ThreadPoolExecutor() as passes:
-        replies = list(passes.map(lambda _: functions.answer("evict", tainted), range(4)))
+        replies = list(passes.map(lambda event: functions.answer("evict", event), [tainted, *opened]))
 
     granted = [entry for entry in audit.evictions() if entry["responseStatus"]["code"] < 300]
     uids = Counter(entry["requestObject"]["deleteOptions"]["preconditions"]["uid"] for entry in granted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,10 +18,10 @@ from eventing.deadletters import dead_letter_of
 from eventing.journal.entries import Attempt, attempts_in
 from eventing.wire import binary, received
 from functions.app import create_app
-from functions.serving.attempts import CLOSING, KEPT, KEPT_BYTES, SOON, TOGETHER, OngoingAttempt, Publisher
+from functions.serving.attempts import KEPT, KEPT_BYTES, SOON, TOGETHER, OngoingAttempt, Publisher
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, tick
-from tests.receiver import Answer, Received, Receiver
+from tests.receiver import PATIENCE, Answer, Received, Receiver
 from tests.workload import Workload
 
 NOBODY = "http://127.0.0.1:9"
@@ -283,9 +284,34 @@ def test_an_end_has_its_time(recorder: Receiver) -> None:
     assert len(recorder.requests) > 1
 
 
-@pytest.mark.parametrize("words", ["soon", "-1", "1e9x"])
-def test_a_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    """X-6: with the name of the variable, and what to do."""
-    monkeypatch.setenv(CLOSING, words)
-    with pytest.raises(ValueError, match=f"CLOSING_SECONDS={words} is no number of seconds; unset it for 20"):
-        Publisher.of_environment()
+def test_nobody_waits_long_for_a_recorder_that_ends_as_well() -> None:
+    """On the same machine, often in the same process, it does not come again."""
+    feed = Publisher(NOBODY)
+    a_run(feed, tick())
+    began = time.monotonic()
+
+    feed.close()
+
+    assert time.monotonic() - began < 3
+
+
+def test_what_comes_while_the_last_letter_is_on_its_way_is_told(recorder: Receiver) -> None:
+    """The process ends amid that letter, for which `record` was away."""
+    feed = Publisher(recorder.url)
+    closer = threading.Thread(target=feed.close)
+
+    def answer(_: object) -> Answer:
+        if len(recorder.requests) == 1:
+            a_run(feed, tick())
+            closer.start()
+            return Answer(503)
+        return Answer(204)
+
+    recorder.answers["/"] = answer
+    feed.add_dead_letter(tick())
+    recorder.wait(lambda: closer.ident is not None)
+    closer.join(PATIENCE)
+
+    kinds = [request.headers["ce-type"] for request in recorder.requests]
+    assert kinds[:2] == [tick().get_type()] * 2
+    assert events.ATTEMPTS_MADE in kinds

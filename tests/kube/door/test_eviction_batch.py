@@ -17,6 +17,7 @@ from kube.door.api_errors import Unavailable
 from kube.door.eviction_batch import evict_batch, evict_batches, granted_late, orphans
 from kube.door.eviction_pace import CROWD
 from kube.door.inflight_evictions import Sending
+from kube.door.paging import Listed
 from kube.door.sync_client import Cluster
 from kube.evictions import Batch
 from kube.paths import Object
@@ -222,6 +223,17 @@ def test_the_pod_of_the_process_waits_for_answers(work: Workload, admin: Cluster
     assert admin.run(beside_one_under_way()) == Batch()
 
 
+def test_the_pod_of_the_process_waits_for_answers_from_other_nodes(work: Workload, admin: Cluster) -> None:
+    """No hint of those is about this node: what is unsent is asked for."""
+    (own,), (other,) = work.pods("node-3", "own"), work.pods("node-2", "other")
+
+    async def beside_one_under_way() -> Batch:
+        await Sending.of(admin.api).send(other, time.monotonic() + 1)
+        return await evict_batch(admin.api, Plan(free=[own]), node="node-3", host="own")
+
+    assert admin.run(beside_one_under_way()) == Batch(unsent=[own])
+
+
 def budget_that_opens(work: Workload, counted: int, allows: int) -> Object:
     """A budget that lets all its pods go, as it was when it let only so many."""
     budget = work.budget("some", {"app": "db"}, 0, counted=counted)
@@ -311,7 +323,7 @@ def test_budgets_that_cannot_be_read_lose_no_outcome(
 ) -> None:
     """Who was evicted is told all the same; the others are left to the next hint."""
 
-    async def refused(*_: object) -> list[Object]:
+    async def refused(*_: object) -> Listed:
         raise Unavailable(503, "the server is busy")
 
     monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
