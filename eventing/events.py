@@ -81,13 +81,15 @@ MEANINGS = {
     "is done again for `evict`",
     NODE_CORDONED: "the node takes no new pods; data: again as before",
     NODE_TAINTED: "the node carries the maintenance taints; pods may be evicted now; data: again as before",
-    PODS_EVICTED: "pods were evicted, or are blocked; data: evicted [{namespace, name, uid}], blocked [{namespace, name, uid, "
-    "reason, budget, healthy, needed, allowsNone, message}], error, podsVersion, maintenanceVersion: the state of the "
-    "NodeMaintenance that the step read, closed: so was the node then, left: the pods that were to leave; "
+    PODS_EVICTED: "pods were evicted, or are blocked; data: evicted [{namespace, name, uid}], blocked [{namespace, "
+    "name, uid, reason, budget, healthy, needed, allowsNone, message}], error, podsVersion, budgetsVersion, "
+    "maintenanceVersion: the state of the NodeMaintenance that the step read, closed: so was the node then, left: the "
+    "pods that were to leave; "
     "flagged `more` when others may go at once",
     PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone; "
     "flagged `more` when it was the last one or others wait to be evicted, else `progress`",
-    BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion",
+    BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion, "
+    "podsVersion; without that one when nobody has acted on it, and it is told again",
     LAUNCHERS_CHANGED: "launcher pods of virtual machines on a node under maintenance wait for something else, or for "
     "nothing",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from cloudevents.core.base import BaseCloudEvent
@@ -12,6 +12,8 @@ from kube.resource_versions import newest
 
 Replies = list[BaseCloudEvent]
 """What one look answers."""
+State = Mapping[str, str]
+"""The versions of what a look has seen, by the names that they have in data."""
 
 
 class Subject(NamedTuple):
@@ -30,11 +32,11 @@ class Looking(Protocol):
     def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """One hint that is as new as all of these."""
 
-    def version(self, hint: BaseCloudEvent) -> str:
-        """The state that is all that the hint speaks of; "" where it says more, and is always looked at."""
+    def state(self, replies: Replies) -> State:
+        """The state that a look with these replies has seen, as hints speak of it."""
 
-    def seen(self, replies: Replies) -> str:
-        """The state that a look with these replies has seen, as hints speak of it; "" where that is not known."""
+    def has_seen(self, state: State, hint: BaseCloudEvent) -> bool:
+        """Whether a look that saw this state has seen all that the hint speaks of; else it is looked at."""
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The answer to `event` after these looks, each with its replies.
@@ -65,13 +67,13 @@ class LookingAtState:
         latest = newest(_object_version(hint) for hint in hints)
         return next((hint for hint in hints if latest and _object_version(hint) == latest), hints[-1])
 
-    def version(self, _hint: BaseCloudEvent) -> str:
+    def state(self, _replies: Replies) -> State:
         """None: each hint is looked at."""
-        return ""
+        return {}
 
-    def seen(self, _replies: Replies) -> str:
-        """None: each hint is looked at."""
-        return ""
+    def has_seen(self, _state: State, _hint: BaseCloudEvent) -> bool:
+        """Each hint is looked at."""
+        return False
 
     def merged(self, _event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The last answer. It cannot say that there is more to see: then it is looked again."""

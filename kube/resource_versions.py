@@ -13,6 +13,13 @@ def newest(versions: Iterable[str]) -> str:
     return max(filter(is_version, versions), key=lambda version: (len(version), version), default="")
 
 
+def oldest(versions: Iterable[str]) -> str:
+    """The lowest of the versions; "" when there is none, or one of them is none."""
+    known = list(versions)
+    whole = all(map(is_version, known))
+    return min(known, key=lambda version: (len(version), version), default="") if whole else ""
+
+
 def is_version(text: object) -> bool:
     """Whether it is a resource version: a decimal number of 63 bits that does not begin with zero."""
     return isinstance(text, str) and bool(VERSION.fullmatch(text))

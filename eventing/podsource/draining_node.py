@@ -19,12 +19,13 @@ from kube.selectors import matches
 
 
 class DrainingNode:
-    """Its maintenances and its pods. `synced`: all pods that were there have come."""
+    """Its maintenances and its pods. `synced`: all pods that were there have come; `version` is their newest state."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.maintenances: dict[str, Object] = {}
         self.synced = False
+        self.version = ""
         self.task: asyncio.Task[None] | None = None
         self._pods: dict[str, Pod] = {}
         self._waiting: dict[str, list[Pod]] | None = None

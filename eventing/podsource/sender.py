@@ -41,7 +41,7 @@ class Hint:
     @property
     def seed(self) -> str:
         """The version of what was seen: the same state makes an event of the same id, unless it is told again."""
-        version = str(self.data.get("podsVersion") or self.data.get("budgetsVersion") or "")
+        version = "|".join(str(self.data[name]) for name in ("podsVersion", "budgetsVersion") if self.data.get(name))
         return f"{version}|{self.again}" if self.again else version
 
 

@@ -137,7 +137,7 @@ class PodSource:
         stream = follow(self._api, path, fields=fields, streamed=True, keep=trimmed_pod, witness=Counted("pods"))
         async with aclosing(stream) as changes:
             async for change in changes:
-                version = change.object["metadata"]["resourceVersion"]
+                node.version = version = str(change.object["metadata"]["resourceVersion"])
                 if change.kind == "SYNCED":
                     self._sync(node, version)
                 elif change.kind == "DELETED":
@@ -225,9 +225,14 @@ class PodSource:
                 await asyncio.wait_for(self._wake.wait(), None if math.isinf(rest) else rest)
 
     def _emit_opened(self, told: Told) -> None:
-        """Emit `budget.opened` to a node with a pod that this budget admits."""
-        data = {"budget": told.budget, "budgetsVersion": str(self._openings.version)}
-        for reference in self._nodes[told.node].references():
+        """Emit `budget.opened` to a node with a pod that this budget admits.
+
+        It speaks of the pods, too: who has seen both since need not look. Told again it does not, and is looked at.
+        """
+        node, data = self._nodes[told.node], {"budget": told.budget, "budgetsVersion": str(self._openings.version)}
+        if not told.again:
+            data["podsVersion"] = node.version
+        for reference in node.references():
             kind = events.BUDGET_OPENED
             self._sender.enqueue(kind, reference, told.node, data, urgent=True, again=told.again)
 

@@ -9,13 +9,15 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.signatures import signed
 from functions.data import data_of, version_of
-from functions.hints import Replies, Subject
+from functions.hints import Replies, State, Subject
 from functions.maintenance.subject import node_of, reference_of
 from kube.paths import Object
-from kube.resource_versions import newest
+from kube.resource_versions import is_as_new, newest
 
 VERSIONS = ("podsVersion", "budgetsVersion")
 """The states that a hint speaks of: no look at it may see older ones."""
+SPOKEN_OF = {events.PODS_GONE: VERSIONS[:1], events.BUDGET_OPENED: VERSIONS}
+"""Hints that speak of nothing but states: a look that has seen these has done what they call for."""
 
 
 class LookingAtPods:
@@ -33,13 +35,18 @@ class LookingAtPods:
         latest = next(hint for hint in hints if version_of(hint, "podsVersion") == versions["podsVersion"])
         return signed(events.with_data(latest, versions))
 
-    def version(self, hint: BaseCloudEvent) -> str:
-        """The pods that a `pods.gone` speaks of; what opened a budget, or asks for more, is always looked at."""
-        return version_of(hint, "podsVersion") if hint.get_type() == events.PODS_GONE else ""
+    def state(self, replies: Replies) -> State:
+        """The pods and budgets of the last answer."""
+        data = data_of(replies[-1]) if replies else {}
+        return {name: str(data.get(name) or "") for name in VERSIONS}
 
-    def seen(self, replies: Replies) -> str:
-        """The pods of the last answer."""
-        return str(data_of(replies[-1]).get("podsVersion") or "") if replies else ""
+    def has_seen(self, state: State, hint: BaseCloudEvent) -> bool:
+        """Whether pods that went, or a budget that opened, were so by then; what asks for more is always looked at.
+
+        So is an opening that PodSource tells again, which names no pods: nobody has acted on it.
+        """
+        names = SPOKEN_OF.get(hint.get_type(), ())
+        return bool(names) and all(is_as_new(state.get(name, ""), version_of(hint, name)) for name in names)
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The last look's answer, with the evictions of all; only `pods.evicted` can say that there is more to see.

@@ -73,7 +73,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=data)]
     now = datetime.now(timezone.utc)
     due, resting = patience.parted(drain_flags.going(pods, options), maintenance, now)
-    planned, is_tick = plan(due, budgets, options), event.get_type() == events.NODE_TAINTED
+    planned, is_tick = plan(due, budgets.items, options), event.get_type() == events.NODE_TAINTED
     requested = request(planned, due, lambda item: is_tick or not patience.was_blocked(item, maintenance))
     host = os.environ.get("HOSTNAME", "")  # of a pod, its name
     batch = cluster.run(evict_batches(cluster.api, planned, due, node=name, host=host))
@@ -87,7 +87,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     flags = ("more",) if more else ()
     gone = {pod["uid"] for pod in batch.gone}
     left = [pod for pod in pods.leaving if uid(pod) not in gone]
-    data = {**_data(batch, version), **Looked.at(maintenance, is_closed=True, left=left).as_data()}
+    data = {**_data(batch, version, budgets.version), **Looked.at(maintenance, is_closed=True, left=left).as_data()}
     return [events.event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=data, flags=flags)]
 
 
@@ -109,8 +109,8 @@ async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Lis
 
 async def _waiting(
     api: Api, node: str, event: BaseCloudEvent, listed: Listed, options: DrainOptions
-) -> tuple[Sorted, list[Object], str]:
-    """The pods of the node told apart, the budgets, and the version of the list that shows the pods.
+) -> tuple[Sorted, Listed, str]:
+    """The pods of the node told apart, the budgets over them, and the version of the list that shows the pods.
 
     The budgets are no older than the state that the event speaks of.
     """
@@ -154,12 +154,13 @@ def _more(batch: Batch, maintenance: Maintenance) -> bool:
     return bool(new or batch.unsent)
 
 
-def _data(batch: Batch, version: str) -> Object:
+def _data(batch: Batch, version: str, budgets: str) -> Object:
     return {
         "evicted": batch.evicted,
         "blocked": [item.as_data() for item in batch.blocked],
         "error": summary(item for item in batch.blocked if item.reason not in AT_WORK),
         "podsVersion": version,
+        **({"budgetsVersion": budgets} if budgets else {}),
     }
 
 

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from functions.failures import Retry
-from functions.hints import Looking, Replies, Subject
+from functions.hints import Looking, Replies, State, Subject
 from kube.door.deadline import has_time, seconds_left
-from kube.resource_versions import is_as_new
 
 KEPT = 1000
 """Subjects whose last look is remembered."""
@@ -33,7 +32,7 @@ class Seen(NamedTuple):
     """The event that a look began with, by source and id, and the state that it has seen."""
 
     event: tuple[str, str]
-    version: str
+    state: State
 
 
 class Look:
@@ -64,7 +63,7 @@ class Looks:
             return []
         try:
             replies = self._replies(look, event, once)
-            self._remember(look.subject, Seen(_key(event), self._rule.seen(replies)))
+            self._remember(look.subject, Seen(_key(event), self._rule.state(replies)))
             return replies
         finally:
             self._end(look)
@@ -103,7 +102,7 @@ class Looks:
 
     def _has_seen(self, subject: Subject, hint: BaseCloudEvent) -> bool:
         seen = self._seen.get(subject)
-        return seen is not None and seen.event != _key(hint) and is_as_new(seen.version, self._rule.version(hint))
+        return seen is not None and seen.event != _key(hint) and self._rule.has_seen(seen.state, hint)
 
     def _remember(self, subject: Subject, seen: Seen) -> None:
         with self._changed:

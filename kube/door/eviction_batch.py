@@ -22,9 +22,10 @@ from kube.door.api_errors import ApiError, Unavailable
 from kube.door.concurrent_requests import together
 from kube.door.deadline import seconds_left, within
 from kube.door.inflight_evictions import Sending, Sent
+from kube.door.paging import Listed
 from kube.evictions import Batch, set_apart
-from kube.paths import Object
 from kube.pods import Pod, controller, is_daemon, uid
+from kube.resource_versions import oldest
 
 BATCH_SECONDS = 1.0
 """A batch starts no eviction later than this; what is left goes with the next batch."""
@@ -82,7 +83,7 @@ async def evict_batches(api: Api, first: Plan, pods: Sequence[Pod], *, node: str
         waiting, read = [pod for pod in pods if uid(pod) in held], now
         try:
             with within(min(until - now, seconds_left())):
-                going = plan(waiting, await budgets_over(api, waiting), first.options)
+                going = plan(waiting, (await budgets_over(api, waiting)).items, first.options)
             if not (going.queues or going.free):
                 break
             last = await evict_batch(api, going, until - time.monotonic(), node=node)
@@ -158,10 +159,11 @@ def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Bloc
         yield refused_by(budget, pod) if budget else Blocked(identity(pod), refusal.reason, refusal.message)
 
 
-async def budgets_over(api: Api, pods: Iterable[Pod], version: str = "0") -> list[Object]:
-    """The budgets of the namespaces that these pods are in, no older than `version`."""
+async def budgets_over(api: Api, pods: Iterable[Pod], version: str = "0") -> Listed:
+    """The budgets of the namespaces that these pods are in, no older than `version`; and how old at most."""
     lists = await together(*(api.list(path, version=version) for path in budget_paths(pods)))
-    return [budget for listed in lists for budget in listed["items"]]
+    items = [budget for listed in lists for budget in listed["items"]]
+    return Listed(items, oldest(str(listed["metadata"]["resourceVersion"]) for listed in lists))
 
 
 async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:

@@ -1,10 +1,10 @@
-"""Which of several resource versions is the newest."""
+"""Which of several resource versions is the newest, and which the oldest."""
 
 from __future__ import annotations
 
 import pytest
 
-from kube.resource_versions import is_version, newest
+from kube.resource_versions import is_version, newest, oldest
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,14 @@ from kube.resource_versions import is_version, newest
 def test_the_newest(versions: list[str], found: str) -> None:
     """Whatever an event brings, it raises nothing."""
     assert newest(versions) == found
+
+
+@pytest.mark.parametrize(
+    ("versions", "found"), [(["12", "9", "11"], "9"), (["7"], "7"), ([], ""), (["7", ""], ""), (["7", "x"], "")]
+)
+def test_the_oldest(versions: list[str], found: str) -> None:
+    """Of lists of which one is of nobody knows when, nobody knows how old they are."""
+    assert oldest(versions) == found
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, "", "0", "01", "1\n"])

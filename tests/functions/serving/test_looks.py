@@ -184,12 +184,38 @@ def test_an_event_that_comes_again_is_looked_at_again(gated: Gated) -> None:
 
 
 def test_what_says_more_than_which_pods_there_are_is_always_looked_at(gated: Gated) -> None:
-    """A budget that opened is told again until somebody acts; so does a batch that asks for the next one."""
+    """Of the budgets the look has seen nothing; a batch that asks for the next one is no state."""
     assert is_looked_at(gated, gone(1, "12"))
 
     assert is_looked_at(gated, hint(2, podsVersion="9", budgetsVersion="9"))
     assert is_looked_at(gated, hint(2, podsVersion="9", budgetsVersion="9"))
     assert is_looked_at(gated, evicted(hint(3, podsVersion="9"))[0])
+
+
+def with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
+    """A look that has seen the budgets in that version."""
+    return lambda event: [events.with_data(reply, {"budgetsVersion": version}) for reply in evicted(event, "a")]
+
+
+def opened(number: int, pods: str, budgets: str) -> BaseCloudEvent:
+    return hint(number, **({"podsVersion": pods} if pods else {}), budgetsVersion=budgets)
+
+
+def test_an_opening_that_the_last_look_has_seen_makes_no_other(gated: Gated) -> None:
+    """It is often of the same moment as a `pods.gone`; newer in pods or budgets, it is looked at (rule 8)."""
+    assert is_looked_at(gated, gone(1, "12"), with_budgets("30"))
+
+    assert not is_looked_at(gated, opened(2, "12", "30"))
+    assert not is_looked_at(gated, opened(3, "9", "28"))
+    assert is_looked_at(gated, opened(4, "12", "31"), with_budgets("31"))
+    assert is_looked_at(gated, opened(5, "13", "31"), with_budgets("31"))
+
+
+def test_an_opening_that_is_told_again_is_looked_at(gated: Gated) -> None:
+    """Rule 8: nobody has acted on it, whatever was seen; it names no pods."""
+    assert is_looked_at(gated, gone(1, "12"), with_budgets("30"))
+
+    assert is_looked_at(gated, opened(2, "", "30"), with_budgets("30"))
 
 
 @pytest.mark.parametrize("outcome", [Retry("busy"), Failed("forbidden"), None], ids=["retry", "failed", "nothing"])

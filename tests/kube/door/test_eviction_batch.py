@@ -17,6 +17,7 @@ from kube.door.api_errors import Unavailable
 from kube.door.eviction_batch import evict_batch, evict_batches, granted_late, orphans
 from kube.door.eviction_pace import CROWD
 from kube.door.inflight_evictions import Sending
+from kube.door.paging import Listed
 from kube.door.sync_client import Cluster
 from kube.evictions import Batch
 from kube.paths import Object
@@ -311,7 +312,7 @@ def test_budgets_that_cannot_be_read_lose_no_outcome(
 ) -> None:
     """Who was evicted is told all the same; the others are left to the next hint."""
 
-    async def refused(*_: object) -> list[Object]:
+    async def refused(*_: object) -> Listed:
         raise Unavailable(503, "the server is busy")
 
     monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
