@@ -1,9 +1,12 @@
 """Gunicorn's settings: one process with a warm connection pool, many threads that wait for the API server."""
 
 import os
+import sys
 
 from eventing import logs
 
+FAILED_TO_BOOT = 3
+"""The status of a worker with which gunicorn ends, too: `Arbiter.WORKER_BOOT_ERROR`."""
 bind = os.environ.get("BIND", "0.0.0.0:8080")
 workers = 1
 worker_class = "gthread"
@@ -22,8 +25,15 @@ control_socket_disable = True
 """Its file would lie in a home directory that a pod's user does not have."""
 
 
-def on_starting(_server: object) -> None:
-    """End at once where FUNCTION names none: a worker that ends is started again for ever."""
+def post_fork(_server: object, _worker: object) -> None:
+    """End at once where FUNCTION names none: a worker that ends is started again for ever, but for this status.
+
+    Asked in the worker: the parent has no use for what is imported for it, and would keep a copy of its own.
+    """
     from functions.app import chosen
 
-    chosen()
+    try:
+        chosen()
+    except SystemExit as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(FAILED_TO_BOOT) from None

@@ -212,8 +212,9 @@ def with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
 
 
 def opened(number: int, pods: str, budgets: str) -> BaseCloudEvent:
-    versions = {"podsVersion": pods} if pods else {}
-    return hint(number, FIRST, **versions, budgetsVersion=budgets)
+    if not pods:
+        return hint(number, budgetsVersion=budgets)
+    return hint(number, podsVersion=pods, budgetsVersion=budgets)
 
 
 def test_an_opening_that_the_last_look_has_seen_makes_no_other(gated: Gated) -> None:
