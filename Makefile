@@ -7,7 +7,7 @@ WINGS ?= maintenance,admission,certificates
 ACTORS ?= off
 REAL ?= 0
 ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 OVERLAY ?= knative
 NODE ?=
 IMAGE ?=
@@ -30,7 +30,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-# With more workers than cores functions miss their deadlines; tests/sharing.py says who runs what.
+# One more than the two cores that most machines of a CI have: with two workers these rest for a third of the time, with
+# many functions miss their deadlines. tests/sharing.py says who runs what.
 SHARED = -n $(WORKERS) --no-loadscope-reorder
 # Every rule and every step, and of these neither the faults nor the crowds; nor who proves what, for which all are collected.
 CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
@@ -65,7 +66,7 @@ demo-real: $(STAMP) ## drain the node on which the product runs, as pods of two 
 	@$(BIN)/python -m localcluster.demo.real $(ARGS)
 
 # The build comes first by itself, since pytest would hide its progress.
-test: $(STAMP) ## run the tests, WORKERS=2 side by side (0: one by one); ARGS="-k cordon" goes to pytest
+test: $(STAMP) ## run the tests, WORKERS=3 side by side (0: one by one); ARGS="-k cordon" goes to pytest
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m pytest $(SHARED) $(ARGS)
 

@@ -1,7 +1,7 @@
 """Shares the tests among workers: a group of folders is one worker's, and some tests want the machine for themselves.
 
 A group keeps together what uses the same cluster, so that no worker starts one for a single test. Much of a run is
-waiting, but a function has 1.6 s for its answer: more workers than cores make it miss that.
+waiting, so there is a worker more than cores; but a function has 1.6 s for its answer, and with many it misses that.
 """
 
 from __future__ import annotations
