@@ -16,7 +16,7 @@ from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED
 from kube.paths import Object
-from localcluster import build
+from localcluster.programs import build
 
 _numbers = itertools.count(1)
 KUBECTL = ("--force", "--ignore-daemonsets", "--delete-emptydir-data")

@@ -105,7 +105,8 @@ def status(directory: Path) -> None:
 @real_option
 def build_command(delivery: str, real: int) -> None:
     """Build the servers, and say where those of Kubernetes are."""
-    from localcluster import build, deliveries
+    from localcluster import deliveries
+    from localcluster.programs import build
 
     deliveries.named(delivery).build(real=bool(real))
     print(build.target())

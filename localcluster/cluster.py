@@ -17,9 +17,10 @@ from kube.door.api_errors import ApiError
 from kube.door.list_watch import Change, follow
 from kube.door.sync_client import Cluster
 from kube.maintenance.quorum import CONTROL_PLANE
-from localcluster import access, build
+from localcluster import access
 from localcluster.nodes import identities
 from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
+from localcluster.programs import build
 from localcluster.readiness import answers
 from localcluster.servers import LOOPBACK, CommandLines
 from localcluster.trouble import LocalClusterError

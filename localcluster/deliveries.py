@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from localcluster import build
-from localcluster.build import Toolset
 from localcluster.processes import Server
+from localcluster.programs import build
+from localcluster.programs.build import Toolset
 from localcluster.trouble import LocalClusterError
 from localcluster.wings.choice import DEFAULT, Wings
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from localcluster import build
+from localcluster.programs import build
 from localcluster.servers import ROOT
 from localcluster.trouble import LocalClusterError
 

@@ -12,12 +12,13 @@ from collections import Counter
 from pathlib import Path
 
 from kube.words import counted
-from localcluster import build, product
+from localcluster import product
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.demo.flow import Flow
 from localcluster.demo.telling import DemoError, apply_maintenance, follow_drain, kubectl, say, show, tell, title
 from localcluster.product import Product
+from localcluster.programs import build
 
 HERE = Path(__file__).parent
 NAME = "demo"

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from kube.paths import Object
 from kube.words import counted
-from localcluster import build
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
 from localcluster.demo.telling import DemoError, apply_maintenance, follow_drain, kubectl, say, show, tell, title
 from localcluster.knative import shipped
 from localcluster.nodes import machine, product_image
 from localcluster.nodes.nodes import RealNodes
+from localcluster.programs import build
 
 NAME, NODE, OTHER = "demo", "real-1", "real-2"
 SECONDS = 150.0

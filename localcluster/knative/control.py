@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install
 from localcluster.knative.install import Part
 from localcluster.knative.kubelet import Kubelet
 from localcluster.processes import Server, Startable, await_ready, free_port, kill_all
+from localcluster.programs import build
 from localcluster.servers import DIRECT
 
 # Bursts are not held up by the client; and small heaps that are collected less often leave more of a small machine.

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from localcluster import build
 from localcluster.cluster import LocalCluster
+from localcluster.programs import build
 from localcluster.trouble import LocalClusterError
 
 HERE = Path(__file__).parent

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.knative.control import SETTINGS, ControlPlane
 from localcluster.knative.install import EVENTING
 from localcluster.knative.kubelet import Kubelet
 from localcluster.knative.proxy import Proxy
 from localcluster.processes import Server, await_ready, free_port
+from localcluster.programs import build
 from localcluster.readiness import answers
 from localcluster.servers import LOOPBACK
 from localcluster.trouble import LocalClusterError

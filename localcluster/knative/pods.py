@@ -8,11 +8,11 @@ from pathlib import Path
 
 import yaml
 
-from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install
 from localcluster.knative.install import EVENTING, Manifest
 from localcluster.nodes import images
+from localcluster.programs import build
 
 FLAGS = ("--enable-aggregator-routing=true",)
 """The API server calls webhooks at the addresses of their pods: it is not where kube-proxy is."""

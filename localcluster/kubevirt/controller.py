@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from kube.door.api import JSON_PATCH, absent_ok
-from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt import crds
 from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.programs import build
 from localcluster.readiness import answers
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
 

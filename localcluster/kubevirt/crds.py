@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
+from localcluster.programs import build
 from localcluster.trouble import LocalClusterError
 
 MODULE = "kubevirt.io/kubevirt"

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from localcluster.build import alone, cache
+from localcluster.programs.build import alone, cache
 from localcluster.servers import ROOT
 from localcluster.trouble import LocalClusterError
 

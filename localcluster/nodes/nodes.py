@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from localcluster import access, build
+from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.nodes import addresses, cgroups, identities, images, leftovers, rooms
 from localcluster.nodes.node import RealNode, snapshotter
 from localcluster.nodes.settings import PAUSE, Settings
 from localcluster.nodes.switch import switch
 from localcluster.processes import Server, Startable, await_ready
-from localcluster.programs import packages
+from localcluster.programs import build, packages
 from localcluster.trouble import LocalClusterError
 
 DNS = Path(__file__).with_name("dns.yaml")

@@ -6,8 +6,8 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from localcluster import build
 from localcluster.nodes.buildah import Buildah
+from localcluster.programs import build
 from localcluster.servers import ROOT
 
 NAME, VERSION = "localhost/nodemaintenance", "0.0.0"

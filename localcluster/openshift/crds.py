@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
+from localcluster.programs import build
 
 MODULE = "github.com/openshift/api"
 FILES = (

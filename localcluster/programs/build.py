@@ -1,4 +1,4 @@
-"""Builds the servers from the Go module files beside this file, once, into a cache outside the work tree."""
+"""Builds the servers from the Go module files of `localcluster`, once, into a cache outside the work tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from pathlib import Path
 from localcluster.programs import assets, toolchain
 from localcluster.trouble import LocalClusterError
 
-HERE = Path(__file__).parent
+MODULES = Path(__file__).parents[1]
+"""The folder with a folder for each module."""
 KUBERNETES_VERSION = "v1.36.3"
 # Without these the server reports a version that nobody can parse, and clients refuse it.
 LDFLAGS = " ".join(
@@ -36,7 +37,7 @@ class Toolset:
     """What is built together and needed together.
 
     Attributes:
-        modules: folders beside this file with a go.mod whose tool lines name the programs.
+        modules: folders of `MODULES` with a go.mod whose tool lines name the programs.
         programs: the files that must be there after the build.
         packages: the Go packages to build, each in the module whose tool lines name it; all that they name if empty.
     """
@@ -99,7 +100,7 @@ def _own(tools: Toolset) -> Path:
     digest = hashlib.sha256("\0".join((*FLAGS, sys.platform, platform.machine(), *tools.packages)).encode())
     for module in tools.modules:
         for name in ("go.mod", "go.sum"):
-            digest.update((HERE / module / name).read_bytes())
+            digest.update((MODULES / module / name).read_bytes())
     return cache() / f"bin-{digest.hexdigest()[:12]}"
 
 
@@ -135,7 +136,9 @@ def _provide(folder: Path, tools: Toolset) -> None:
 def module_folder(module: str, path: str) -> Path:
     """Give the folder of a Go module's files, as they were fetched to build the programs of our module `module`."""
     command = [str(toolchain.go(cache())), "mod", "download", "-json", path]
-    done = subprocess.run(command, cwd=HERE / module, env=_environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=MODULES / module, env=_environment(), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise LocalClusterError(f"the files of {path} are not to be had: {done.stderr.strip() or done.stdout.strip()}")
     return Path(json.loads(done.stdout)["Dir"])
@@ -165,7 +168,7 @@ def _build(folder: Path, tools: Toolset) -> None:
     fresh = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     started = time.monotonic()
     for module in tools.modules:
-        _install(go, HERE / module, fresh, _packages(module, tools))
+        _install(go, MODULES / module, fresh, _packages(module, tools))
     for name, better in RENAMED.items():
         if better in tools.programs:
             (fresh / name).rename(fresh / better)
@@ -178,7 +181,7 @@ def _build(folder: Path, tools: Toolset) -> None:
 
 def _packages(module: str, tools: Toolset) -> tuple[str, ...]:
     """Give what is built of one module; `tool` is Go's word for all that its tool lines name."""
-    words = (HERE / module / "go.mod").read_text().split()
+    words = (MODULES / module / "go.mod").read_text().split()
     return tuple(package for package in tools.packages if package in words) or ("tool",)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from eventing.local.manifests import Document
-from localcluster import build
 from localcluster.cluster import LocalCluster
+from localcluster.programs import build
 
 MODULE = "knative.dev/eventing"
 ADDRESSED = ("config/core/resources/broker.yaml", "config/core/resources/trigger.yaml")

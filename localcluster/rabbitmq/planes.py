@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from eventing.local.triggers import Trigger
-from localcluster import build
 from localcluster.processes import Server, await_ready, listens, start_saying
+from localcluster.programs import build
 from localcluster.rabbitmq import environment, topology
 from localcluster.rabbitmq.server import RabbitServer
 from localcluster.servers import DIRECT, LOOPBACK

@@ -10,10 +10,10 @@ import yaml
 
 from eventing.local import manifests, triggers
 from eventing.local.manifests import Document
-from localcluster import build
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
 from localcluster.processes import free_port
+from localcluster.programs import build
 from localcluster.rabbitmq import knative_objects
 from localcluster.rabbitmq.adapters import Sources
 from localcluster.rabbitmq.planes import Planes

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localcluster import build, deliveries
+from localcluster import deliveries
+from localcluster.programs import build
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.wish import Wish

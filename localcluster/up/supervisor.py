@@ -13,10 +13,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localcluster import access, build, deliveries, processes
+from localcluster import access, deliveries, processes
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.product import flow
+from localcluster.programs import build
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.keeper import Keeper, Record

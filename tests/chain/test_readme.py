@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from localcluster import build
+from localcluster.programs import build
 from tests.chain.scene import Scene
 
 ROOT = Path(__file__).parents[2]

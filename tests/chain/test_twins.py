@@ -12,7 +12,7 @@ import pytest
 from kube.maintenance.groups import GROUPS
 from kube.paths import Object
 from kube.pods import is_ready
-from localcluster import build
+from localcluster.programs import build
 from tests.chain.scene import Scene
 from tests.proofs import proves
 from tests.workload import pod_on

@@ -16,8 +16,8 @@ from kube.door.api import absent_ok
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import NODES, node_path
 from kube.pods import is_ready
-from localcluster import build
 from localcluster.cluster import LocalCluster
+from localcluster.programs import build
 from tests.console.commands.workloads import KEEP_OUT, clear
 from tests.waiting import wait_for
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from localcluster import build
+from localcluster.programs import build
 from localcluster.up import folder
 from localcluster.up.keeper import Record
 

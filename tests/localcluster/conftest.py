@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build
+from localcluster.programs import build
 from tests.localcluster.commands import kubectl, run
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build
 from localcluster.cluster import LocalCluster
-from localcluster.programs import assets
+from localcluster.programs import assets, build
 from localcluster.trouble import LocalClusterError
 from tests.localcluster.test_build import FakeGo
 

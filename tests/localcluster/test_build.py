@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build
-from localcluster.programs import assets, toolchain
+from localcluster.programs import assets, build, toolchain
 from localcluster.trouble import LocalClusterError
 
 ROOT = Path(__file__).parents[2]

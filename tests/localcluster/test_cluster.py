@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from localcluster import access, build
+from localcluster import access
 from localcluster.cluster import LocalCluster
+from localcluster.programs import build
 from localcluster.trouble import LocalClusterError
 from tests.machine import is_below
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from localcluster import build
 from localcluster.processes import await_ready
+from localcluster.programs import build
 from localcluster.up import folder
 from tests.localcluster.commands import ROOT, kubectl, record_of
 from tests.proofs import proves

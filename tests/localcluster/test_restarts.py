@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from eventing.replay.again import post
-from localcluster import build
 from localcluster.processes import await_ready
+from localcluster.programs import build
 from localcluster.readiness import is_ready
 from localcluster.up import folder
 from localcluster.up.status import condition

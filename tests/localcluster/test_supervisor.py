@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localcluster import build
 from localcluster.processes import await_ready
+from localcluster.programs import build
 from localcluster.up import folder
 from tests.localcluster.commands import ROOT, command, kubectl, living, record_of, run, soon
 from tests.proofs import proves

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build, deploy
+from localcluster import deploy
 from localcluster.processes import free_port
+from localcluster.programs import build
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from tests.localcluster.commands import ROOT, kubectl

@@ -12,8 +12,8 @@ import pytest
 from kube.maintenance.groups import MEDIK8S
 from kube.mutex.objects import NAMESPACE
 from kube.mutex.versions import VERSION_LABEL, WORKER
-from localcluster import build
 from localcluster.functions import SERVED, served
+from localcluster.programs import build
 from localcluster.up import folder
 from localcluster.up.wish import Wish, read
 from localcluster.wings import choice, overlay

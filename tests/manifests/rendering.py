@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from localcluster import build
+from localcluster.programs import build
 from tests.sources import steps_of
 
 Manifest = dict[str, Any]

@@ -15,8 +15,8 @@ from functions.certificates.survey import renewed
 from kube.certificates import holders, issuing
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.injection import INJECT
-from localcluster import build
 from localcluster.cluster import LocalCluster
+from localcluster.programs import build
 from tests.manifests.rendering import MANIFESTS, of_kind, overlay
 from tests.proofs import proves
 

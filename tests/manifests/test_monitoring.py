@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from localcluster import build
 from localcluster.cluster import LocalCluster
-from localcluster.programs import toolchain
+from localcluster.programs import build, toolchain
 from localcluster.programs.packages import find
 from tests.chain.test_observability import PAGE, documented
 from tests.manifests.rendering import INSTALLS, MANIFESTS, SPARING, Manifest, of_kind, rendered, sent

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from localcluster import build
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.nodes import machine
 from localcluster.nodes.buildah import Buildah
 from localcluster.nodes.nodes import RealNodes
 from localcluster.product import Product
+from localcluster.programs import build
 from tests.real.containers import Real
 from tests.real.our_image import Image, built
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from kube.maintenance.groups import MEDIK8S
-from localcluster import build
 from localcluster.nodes import cgroups, machine
+from localcluster.programs import build
 from localcluster.up import folder
 from tests.localcluster.commands import ROOT, kubectl, run, soon
 

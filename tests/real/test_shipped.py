@@ -12,12 +12,12 @@ import pytest
 
 from eventing import events
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
-from localcluster import build
 from localcluster.access import NAMESPACE
 from localcluster.demo import real as demo
 from localcluster.demo.telling import DemoError
 from localcluster.knative import shipped
 from localcluster.nodes import machine, product_image
+from localcluster.programs import build
 from tests.localcluster.commands import soon
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves

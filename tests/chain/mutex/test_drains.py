@@ -13,7 +13,7 @@ from kube.mutex.versions import version_of
 from kube.nodes import is_cordoned, node_path
 from kube.paths import Object
 from localcluster import access
-from localcluster.build import servers
+from localcluster.programs.build import servers
 from tests.chain.mutex.stage import NEW, Stage, told
 from tests.openshift import FakeMco
 from tests.proofs import proves
