@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,12 +77,16 @@ def under_way(maintenance: Object) -> bool:
 
 
 def journalled(url: str) -> set[str]:
-    """Give the names of the pods that the journal says were evicted: in an event, or in what a function answered."""
+    """Give the names of the pods that the journal says were evicted: in an event, or in what a function answered.
+
+    The last ones are told by `node.drained`, where the API server granted them behind their batch.
+    """
     with psycopg.connect(url) as database:
         bodies = [body for (body,) in database.execute("SELECT event FROM bodies")]
         replies = [reply for (text,) in database.execute("SELECT replies FROM attempts") for reply in json.loads(text)]
     found = [*map(json.loads, bodies), *replies]
-    batches = [item["data"]["evicted"] for item in found if item["type"] == events.PODS_EVICTED]
+    told = (item["data"] for item in found if item["type"] in (events.PODS_EVICTED, events.NODE_DRAINED))
+    batches = [data.get("evicted", []) for data in told]
     return {pod["name"] for batch in batches for pod in batch}
 
 
@@ -89,6 +94,13 @@ def types(url: str, name: str) -> set[str]:
     """Give the types of the events about maintenances of that name that the journal has."""
     with psycopg.connect(url) as database:
         return {kind for (kind,) in database.execute("SELECT type FROM events WHERE name = %s", (name,))}
+
+
+def node_of_most(real: Real) -> str:
+    """Give the node on which most of the product runs."""
+    pods = real.door.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+    ((name, _),) = Counter(pod["spec"]["nodeName"] for pod in pods).most_common(1)
+    return str(name)
 
 
 def _evictable(real: Real, node: str) -> list[Object]:

@@ -162,12 +162,13 @@ def test_an_upgrade_of_the_image_under_a_running_drain(installed: Shipped) -> No
     for node in installed.nodes.nodes:
         node.tag(product_image.IMAGE, UPGRADED)
 
-    seen = selfdrain.drain(installed, "upgraded", "real-1", LIMIT, lambda: upgrade(installed))
+    name = selfdrain.node_of_most(installed)
+    seen = selfdrain.drain(installed, "upgraded", name, LIMIT, lambda: upgrade(installed))
     shipped.await_ready(installed.cluster)
 
-    print(f"real-1 in {seen.seconds:.1f} s, {len(seen.evicted)} evictions; console silent {seen.silent:.1f} s")
+    print(f"{name} in {seen.seconds:.1f} s, {len(seen.evicted)} evictions; console silent {seen.silent:.1f} s")
     assert seen.still == set()
-    assert 0 < len(seen.evicted) == len(set(seen.evicted))
+    assert len(seen.evicted) == len(set(seen.evicted)) > 10
     assert seen.seconds < LIMIT
     assert soon(lambda: our_images(installed) == {UPGRADED})
 
