@@ -60,12 +60,11 @@ async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, n
     others, own = set_apart(plan, host)
     await _evict_all(sending, others, batch, times)
     batch.evicted.extend(sending.take_granted(node))
-    if batch.evicted or batch.gone:
+    waits_here, waits = sending.awaits(node), sending.awaits()
+    if batch.evicted or batch.gone or (waits and not waits_here):
         batch.unsent.extend([*own.free, *itertools.chain(*own.queues.values())])
-    elif not sending.awaits():
+    elif not (waits_here or waits):
         await _evict_all(sending, own, batch, times)
-    elif not sending.awaits(node):
-        batch.unsent.extend([*own.free, *itertools.chain(*own.queues.values())])
     return batch
 
 
