@@ -110,6 +110,7 @@ class Database:
             return
         with self.reading() as connection:
             mine = bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({PRUNING})").scalar())
+            connection.commit()  # the lock is the session's: no transaction stands idle while others delete
             try:
                 yield mine
             finally:
