@@ -49,6 +49,8 @@ CLOSING_SECONDS, CLOSING_BESIDE = 20.0, 2.0
 """For so long the last attempts of a process are tried while it ends: less than the 30 s that the pod of a Deployment
 has for that, and more than Knative Serving leaves it. Where `record` is on this machine, it ends with all others."""
 BESIDE = ("http://127.0.0.1:", "http://localhost:")
+CONNECTING, ANSWERING = 1.0, 5.0
+"""Seconds that a try waits for a connection, which no pod that is gone gives, and for the answer."""
 TOO_LARGE = 413
 log = logging.getLogger("functions")
 
@@ -223,7 +225,7 @@ def _post(session: Session, url: str, headers: dict[str, str], body: bytes) -> i
     from requests import RequestException
 
     try:
-        return session.post(url, body, headers=headers, timeout=10).status_code
+        return session.post(url, body, headers=headers, timeout=(CONNECTING, ANSWERING)).status_code
     except ValueError:
         return 400
     except RequestException:
