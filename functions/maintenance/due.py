@@ -12,8 +12,8 @@ from eventing import events
 from functions.maintenance.subject import NAME
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
+from kube.maintenance.eviction_pauses import parted
 from kube.maintenance.groups import GROUPS, MEDIK8S
-from kube.maintenance.patience import parted
 from kube.nodes import Node, in_maintenance, is_labelled_for, labelled_for
 from kube.paths import Object
 from kube.pods import Pod, is_terminating

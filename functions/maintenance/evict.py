@@ -29,7 +29,7 @@ from kube.door.paging import Listed
 from kube.door.sync_client import Cluster
 from kube.evictions import Batch
 from kube.launcher_requests import request, worded
-from kube.maintenance import drain_flags, patience
+from kube.maintenance import drain_flags, eviction_pauses
 from kube.maintenance.blocked_pods import summary
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.lookup import pods_on_node
@@ -74,14 +74,14 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         data = {**told, "podsVersion": version, **Looked.at(maintenance, is_closed=True).as_data()}
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=data)]
     now = datetime.now(timezone.utc)
-    due, resting = patience.parted(drain_flags.going(pods, options), maintenance, now)
+    due, resting = eviction_pauses.parted(drain_flags.going(pods, options), maintenance, now)
     planned, is_tick = plan(due, budgets.items, options), event.get_type() == events.NODE_TAINTED
-    requested = request(planned, due, lambda item: is_tick or not patience.was_blocked(item, maintenance))
+    requested = request(planned, due, lambda item: is_tick or not eviction_pauses.was_blocked(item, maintenance))
     host = os.environ.get("HOSTNAME", "")  # of a pod, its name
     batch = cluster.run(evict_batches(cluster.api, planned, due, node=name, host=host))
     batch.blocked = worded(batch.blocked, requested)
     more = _more(batch, maintenance)
-    dated = patience.dated(batch.blocked, maintenance, now)
+    dated = eviction_pauses.dated(batch.blocked, maintenance, now)
     batch.blocked = [*dated, *resting, *drain_flags.refused(pods, options)]
     _tell(maintenance, batch, event)
     flags = ("more",) if more else ()
@@ -145,11 +145,11 @@ def _more(batch: Batch, maintenance: Maintenance) -> bool:
 
     They are blocked where it did not, or where they were so before.
     """
-    undecided = [item for item in batch.blocked if item.reason in patience.UNDECIDED]
+    undecided = [item for item in batch.blocked if item.reason in eviction_pauses.UNDECIDED]
     if not (batch.evicted or batch.gone or batch.under_way):
         batch.blocked += [Blocked(identity(pod), "NoTime", NO_TIME) for pod in batch.unsent]
         return False
-    new = [item for item in undecided if not patience.was_blocked(item, maintenance)]
+    new = [item for item in undecided if not eviction_pauses.was_blocked(item, maintenance)]
     batch.blocked = [item for item in batch.blocked if item not in new]
     return bool(new or batch.unsent)
 

@@ -27,9 +27,9 @@ from kube.door.api import absent_ok
 from kube.door.api_errors import Conflict, NotFound
 from kube.door.sync_client import Cluster
 from kube.maintenance import objects as m
+from kube.maintenance.eviction_pauses import is_resting
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import of_holder, undeleted
-from kube.maintenance.patience import is_resting
 from kube.nodes import Node, in_maintenance, is_closed, labelled_for, node_path
 from kube.paths import Object
 

@@ -16,9 +16,9 @@ from kube import pods as rules
 from kube.budgets import Plan, admitted, allows_none, covers, goes_beside, identity, plan
 from kube.door.decoding import decoded
 from kube.maintenance.blocked_pods import still_blocked
+from kube.maintenance.eviction_pauses import parted
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import began_on
-from kube.maintenance.patience import parted
 from kube.nodes import UNSCHEDULABLE, in_maintenance, is_closed
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, Sorted, sort, uid

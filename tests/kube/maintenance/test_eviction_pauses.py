@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube.budgets import Blocked
-from kube.maintenance.patience import LONGEST, SHORTEST, dated, is_resting, parted, pause
+from kube.maintenance.eviction_pauses import LONGEST, SHORTEST, dated, is_resting, parted, pause
 from kube.paths import Object
 from kube.pods import tolerates, tolerates_everything
 from kube.times import timestamp
