@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import statistics
 import threading
 import time
@@ -282,6 +283,21 @@ def test_an_end_has_its_time(recorder: Receiver) -> None:
 
     assert 1 < time.monotonic() - began < 2
     assert len(recorder.requests) > 1
+
+
+def test_a_pod_that_is_gone_holds_no_try_for_long() -> None:
+    """It answers no packet, and the next connection may reach the other pod of `record`."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
+        address = deaf.getsockname()
+        with socket.create_connection(address):  # the one that it has room for
+            others = set(threading.enumerate())
+            feed = Publisher("http://{}:{}".format(*address), closing=0.5)
+            a_run(feed, tick())
+            (thread,) = set(threading.enumerate()) - others
+            feed.close()
+            thread.join(3)
+
+            assert not thread.is_alive()
 
 
 def test_nobody_waits_long_for_a_recorder_that_ends_as_well() -> None:
