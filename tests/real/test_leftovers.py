@@ -85,19 +85,7 @@ def with_a_pod(directory: Path, delivery: str = "local") -> None:
     kubectl(directory, "wait", "pod/one", "--for=condition=Ready", "--timeout=60s")
 
 
-def test_down_leaves_nothing(directory: Path) -> None:
-    """No process, mount, namespace, device, route, packet filter, control group, folder or setting of ours is there."""
-    before = seen(directory)
-    with_a_pod(directory)
-    during = seen(directory)
-    down = run(directory, "down")
-
-    assert all(during[what] != before[what] for what in ("processes", "network namespaces", "devices", "groups"))
-    assert (down.returncode, down.stdout) == (0, "down\n")
-    assert soon(lambda: seen(directory) == before), seen(directory)
-
-
-def test_nor_when_all_was_killed(directory: Path) -> None:
+def test_nothing_is_left_when_all_was_killed(directory: Path) -> None:
     """Each process by SIGKILL, those in containers too; what the kernel keeps is gone with `make down`."""
     before = seen(directory)
     with_a_pod(directory)
@@ -112,10 +100,14 @@ def test_nor_when_all_was_killed(directory: Path) -> None:
     assert soon(lambda: seen(directory) == before), seen(directory)
 
 
-def test_knative_as_processes_drains_a_real_node(directory: Path) -> None:
-    """`make up REAL=1 DELIVERY=knative`: its pods are kwok's to play, ours run; all of it goes with `make down`."""
+def test_down_leaves_nothing_of_a_drained_node_beside_knative(directory: Path) -> None:
+    """No process, mount, namespace, device, route, packet filter, control group, folder or setting of ours is there.
+
+    `make up REAL=1 DELIVERY=knative`: Knative's pods are kwok's to play, those of others run, and are drained.
+    """
     before = seen(directory)
     with_a_pod(directory, "knative")
+    during = seen(directory)
     file = directory / "maintenance.json"
     file.write_text(json.dumps({**MAINTENANCE, "spec": {"nodeName": "real-1"}}))
     kubectl(directory, "create", "-f", str(file))
@@ -124,7 +116,8 @@ def test_knative_as_processes_drains_a_real_node(directory: Path) -> None:
     down = run(directory, "down")
 
     assert pods == ""
-    assert down.returncode == 0
+    assert all(during[what] != before[what] for what in ("processes", "network namespaces", "devices", "groups"))
+    assert (down.returncode, down.stdout) == (0, "down\n")
     assert soon(lambda: seen(directory) == before), seen(directory)
 
 
