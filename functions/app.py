@@ -52,7 +52,9 @@ FUNCTIONS = {
         Function("begin", begin.begin, begin.CONSUMES, begin.EMITS, kind="NodeMaintenance", fail=failed),
         Function("cordon", cordon.cordon, cordon.CONSUMES, cordon.EMITS, fail=failed),
         Function("taint", taint.taint, taint.CONSUMES, taint.EMITS, fail=failed),
-        Function("evict", evict.evict, evict.CONSUMES, evict.EMITS, fail=failed, looks=Looks(evict.LOOKING)),
+        Function(
+            "evict", evict.evict, evict.CONSUMES, evict.EMITS, fail=failed, looks=Looks(evict.LOOKING), late=evict.LATE
+        ),
         Function("status", status.status, status.CONSUMES, status.EMITS),
         Function("restore", restore.restore, restore.CONSUMES, restore.EMITS, kind="NodeMaintenance", fail=failed),
         Function(

@@ -20,8 +20,9 @@ from functions.data import data_of, version_of
 from functions.failures import Failed
 from functions.installs import acts
 from functions.maintenance.batches import LookingAtPods
-from functions.maintenance.fleet import EVICTIONS
-from functions.maintenance.subject import active, log_about, node_of, reference_of
+from functions.maintenance.evicted_pods import tell
+from functions.maintenance.late_evictions import LateEvictions
+from functions.maintenance.subject import active, node_of, reference_of
 from kube.budgets import AT_WORK, Blocked, identity, plan
 from kube.door.api import Api
 from kube.door.eviction_batch import budgets_over, evict_batches, granted_late, orphans
@@ -31,18 +32,16 @@ from kube.evictions import Batch
 from kube.launcher_requests import request, worded
 from kube.maintenance import drain_flags, eviction_pauses
 from kube.maintenance.blocked_pods import summary
-from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.lookup import pods_on_node
 from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
 from kube.maintenance.shown import Looked
 from kube.nodes import Node, is_closed
 from kube.paths import Object
 from kube.pods import DrainOptions, Sorted, is_terminating, uid
-from kube.words import counted
 
 CONSUMES = events.FLAGS["more"]
 EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
-LOOKING = LookingAtPods()
+LOOKING, LATE = LookingAtPods(), LateEvictions()
 NO_TIME = "its turn did not come: the API server is slow, or asked for a pause"
 
 
@@ -69,7 +68,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         late = Batch(evicted=cluster.run(granted_late(cluster.api, name)))
         if phase(maintenance) == SUCCEEDED and not late.evicted:
             return []  # a hint that came late: the status has it already
-        _tell(maintenance, late, event)
+        tell(maintenance, late, event)
         told = {"evicted": late.evicted} if late.evicted else {}
         data = {**told, "podsVersion": version, **Looked.at(maintenance, is_closed=True).as_data()}
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=data)]
@@ -79,11 +78,13 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     requested = request(planned, due, lambda item: is_tick or not eviction_pauses.was_blocked(item, maintenance))
     host = os.environ.get("HOSTNAME", "")  # of a pod, its name
     batch = cluster.run(evict_batches(cluster.api, planned, due, node=name, host=host))
+    if batch.under_way and not marks.is_dry_run(event):
+        LATE.expect(event, maintenance, cluster)
     batch.blocked = worded(batch.blocked, requested)
     more = _more(batch, maintenance)
     dated = eviction_pauses.dated(batch.blocked, maintenance, now)
     batch.blocked = [*dated, *resting, *drain_flags.refused(pods, options)]
-    _tell(maintenance, batch, event)
+    tell(maintenance, batch, event)
     flags = ("more",) if more else ()
     gone = {pod["uid"] for pod in batch.gone}
     left = [pod for pod in pods.leaving if uid(pod) not in gone]
@@ -162,27 +163,3 @@ def _data(batch: Batch, version: str, budgets: str) -> Object:
         "podsVersion": version,
         **({"budgetsVersion": budgets} if budgets else {}),
     }
-
-
-def _tell(maintenance: Maintenance, batch: Batch, event: BaseCloudEvent) -> None:
-    """By the metric, but for a replay, and by the log."""
-    if not marks.is_replay(event):
-        _count(batch)
-    _log(maintenance, batch)
-
-
-def _count(batch: Batch) -> None:
-    EVICTIONS.labels("evicted").inc(len(batch.evicted))
-    EVICTIONS.labels("gone").inc(len(batch.gone))
-    EVICTIONS.labels("blocked").inc(len(batch.blocked))
-
-
-def _log(maintenance: Maintenance, batch: Batch) -> None:
-    if batch.evicted:
-        log_about("Evict all Pods from Node", maintenance)
-    for pod in batch.evicted:
-        whole = f"{pod['namespace']}/{pod['name']}"
-        shown = whole if group(maintenance) is MEDIK8S else f'"{pod["name"]}"'  # as each group's document has it
-        log_about(f"evicting pod {shown}", maintenance, pod=whole)
-    if batch.blocked:
-        log_about(f"{counted(len(batch.blocked), 'pod')} blocked", maintenance, error=summary(batch.blocked))

@@ -14,6 +14,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from types import TracebackType
@@ -123,6 +124,7 @@ class Publisher:
         self._added, self._closing = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._last: list[Callable[[], None]] = []
 
     @classmethod
     def of_environment(cls) -> Publisher:
@@ -151,8 +153,14 @@ class Publisher:
         if self._thread is None:
             self._start()
 
+    def before_end(self, work: Callable[[], None]) -> None:
+        """Have this add its last attempts when the process ends."""
+        self._last.append(work)
+
     def close(self) -> None:
         """Publish what is left, for so long: where a node is drained, `record` may be on its way to another one."""
+        for work in self._last:
+            work()
         self._deadline = time.monotonic() + self._closing_seconds
         self._closing.set()
         self._added.set()

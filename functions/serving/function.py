@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -21,6 +22,16 @@ Fail = Callable[[str, BaseCloudEvent, str], list[BaseCloudEvent]]
 """From step, event and error to the event of failure; raises `Retry` where there is none."""
 
 
+class Late(Protocol):
+    """What a step brings about behind its answers: published as one more answer to the event."""
+
+    def publish_by(self, publish: Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]) -> None:
+        """Have it be published by this from now on, which takes the event and what else answers it."""
+
+    def close(self) -> None:
+        """Publish what is left: the process ends."""
+
+
 @dataclass(frozen=True)
 class Function:
     """One step: its name is its route, its Trigger, its ServiceAccount.
@@ -33,6 +44,7 @@ class Function:
         fail: what becomes of an event that the step cannot act on.
         looks: its looks, one at a time, where events are but hints to it; None where they carry facts (rule 8).
         failing: the events that it is tried with again and again.
+        late: what it brings about behind its answers, where there is such a thing.
     """
 
     name: str
@@ -43,6 +55,7 @@ class Function:
     fail: Fail = retry
     looks: Looks | None = None
     failing: Failing = field(default_factory=Failing)
+    late: Late | None = None
 
     def is_for(self, event: BaseCloudEvent) -> bool:
         """Whether the step acts on this event."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 from cloudevents.core.base import BaseCloudEvent
 from flask import Response, request
@@ -30,6 +31,9 @@ SECONDS_TO_ANSWER = 1.6
 
 def handler(function: Function, cluster: Cluster, publisher: Publisher, spans: Spans) -> Callable[[], Response]:
     """The Flask view of a function."""
+    if function.late:
+        function.late.publish_by(partial(_publish_late, function.name, publisher))
+        publisher.before_end(function.late.close)
 
     def handle() -> Response:
         started = time.perf_counter()
@@ -49,6 +53,12 @@ def handler(function: Function, cluster: Cluster, publisher: Publisher, spans: S
         return _counted(function, response, started)
 
     return handle
+
+
+def _publish_late(function: str, publisher: Publisher, event: BaseCloudEvent, replies: list[BaseCloudEvent]) -> None:
+    """Publish what an execution on this event brought about behind its answer."""
+    with OngoingAttempt(function, event, publisher) as attempt:
+        attempt.replies, attempt.status = [signed(reply) for reply in replies], 200
 
 
 def _body() -> bytes | None:

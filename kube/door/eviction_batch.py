@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kube.budgets import Blocked, Plan, budget_paths, identity, plan, refused_by
 from kube.door.api import Api, absent_ok
@@ -35,6 +35,8 @@ OVERSLEPT_SECONDS = 0.6
 """A batch awaits its last answers for one sleep of the server, not for two: they are not lost."""
 SLOW_SECONDS = 5.0
 """An eviction that has no answer for so long is said to be blocked; until then it is on its way."""
+ENDING_SECONDS = 2.0
+"""For so long a process that ends awaits what it has sent, which takes milliseconds where no webhook is slow."""
 NO_ANSWER = "no answer to its eviction yet: an admission webhook may be slow"
 BUDGET_REFUSES = "DisruptionBudget"
 """It will refuse those behind it, too."""
@@ -98,6 +100,18 @@ async def evict_batches(api: Api, first: Plan, pods: Sequence[Pod], *, node: str
 async def granted_late(api: Api, node: str) -> list[dict[str, str]]:
     """The pods `{namespace, name, uid}` whose eviction was granted behind its batch, which no batch follows."""
     return Sending.of(api).take_granted(node)
+
+
+def on_granted_late(api: Api, late: Callable[[str, list[dict[str, str]]], None]) -> None:
+    """Call this with node and pods, as `granted_late` gives them, where no batch has asked for them in a minute."""
+    Sending.of(api).late = late
+
+
+async def granted_late_of_all(api: Api) -> dict[str, list[dict[str, str]]]:
+    """The same of all nodes, by node, when nobody will ask any more; what is under way is awaited for a moment."""
+    sending = Sending.of(api)
+    await sending.answered(ENDING_SECONDS)
+    return {node: pods for node in sending.nodes() if (pods := sending.take_granted(node))}
 
 
 async def _evict_all(sending: Sending, plan: Plan, batch: Batch, times: tuple[float, float]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -27,7 +28,7 @@ Outcome = Blocked | Literal["evicted", "gone"]
 ANSWERED_SECONDS = 30.0
 """An admission webhook may take this long (ten seconds, unless it says otherwise), three attempts included."""
 KEPT_SECONDS = 60.0
-"""An outcome that no batch has asked for in this time is forgotten: the next look sees the pod as it is."""
+"""A refusal that no batch has asked for in this time is forgotten: the next look sees the pod as it is."""
 GRANTED_SECONDS = 2.0
 """A list from the API server's cache may be so old that it shows a pod as it was before its eviction was granted."""
 LATELY_SECONDS = 5.0
@@ -62,7 +63,11 @@ class Sent(NamedTuple):
 
 
 class Sending:
-    """Evictions through one client. `Sending.of` gives the one of the client and the running loop."""
+    """Evictions through one client. `Sending.of` gives the one of the client and the running loop.
+
+    Attributes:
+        late: called with node and pods that were granted, and that nobody has taken for `KEPT_SECONDS`.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -71,6 +76,7 @@ class Sending:
         self._usual = Usual()
         self._lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()
         self._window = Window()
+        self.late: Callable[[str, list[dict[str, str]]], None] | None = None
 
     @classmethod
     def of(cls, api: Api) -> Sending:
@@ -96,7 +102,7 @@ class Sending:
         lane = self.lane(budget) if budget else self._window
         work = self._evict(pod, bool(budget), options)
         self._drop(uid(pod))
-        expiry = asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._drop, uid(pod))
+        expiry = asyncio.get_running_loop().call_later(ANSWERED_SECONDS + KEPT_SECONDS, self._expired, uid(pod))
         task = asyncio.create_task(work, name=f"eviction of {uid(pod)}")
         sent = self._sent[uid(pod)] = Sent(task, time.monotonic(), expiry, identity(pod), node_of(pod))
         lane.put(sent.task)
@@ -163,6 +169,22 @@ class Sending:
         now = time.monotonic()
         untold = (sent for sent in self._sent.values() if not sent.task.done() or sent.is_granted)
         return any(now - sent.at < LATELY_SECONDS for sent in untold)
+
+    def nodes(self) -> set[str]:
+        """Those from which pods were sent whose outcome nobody has taken."""
+        return {sent.node for sent in self._sent.values()}
+
+    async def answered(self, seconds: float) -> None:
+        """Wait until all that was sent is answered, for so long at most."""
+        if tasks := [sent.task for sent in self._sent.values()]:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    def _expired(self, of: str) -> None:
+        """Nobody has asked for its outcome: those of its node that were granted are told together."""
+        sent = self._sent[of]
+        if sent.is_granted and self.late:
+            self.late(sent.node, self.take_granted(sent.node))
+        self._drop(of)
 
     def _drop(self, of: str) -> Sent | None:
         """Its timer knows the uid alone and goes with it: thousands would keep their outcomes in memory."""
