@@ -1,19 +1,36 @@
-"""How `evict` takes hints together: which are about the same pods, and what several batches answer."""
+"""What comes of batches of evictions: one answer to hints that are about the same pods, a line in the log, the metric.
+
+And one more answer for what was granted late: behind the look that sent it, and told by no later look of this process.
+The next one may be another process's: where a node is drained on which the product runs, the broker begins anew on
+another node, and sends what follows to another pod. So it is published as an answer to the event of the look that sent
+it, after some time or when the process ends: each eviction is in the journal (NMO-17, NMO-17a).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events
+from eventing import events, marks
 from eventing.signatures import signed
 from functions.data import data_of, version_of
 from functions.hints import Replies, State, Subject
-from functions.maintenance.subject import node_of, reference_of
+from functions.maintenance.fleet import EVICTIONS
+from functions.maintenance.subject import log_about, node_of, reference_of
+from kube.door.eviction_batch import granted_late_of_all, on_granted_late
+from kube.door.sync_client import Cluster
+from kube.evictions import Batch
+from kube.maintenance.blocked_pods import summary
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.objects import Maintenance, group
 from kube.paths import Object
 from kube.resource_versions import is_as_new, newest
+from kube.words import counted
 
+Publish: TypeAlias = Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]
+"""Takes the event of a look, and what else answers it."""
 VERSIONS = ("podsVersion", "budgetsVersion")
 """The states that a hint speaks of: no look at it may see older ones."""
 SPOKEN_OF = {events.PODS_GONE: VERSIONS[:1], events.BUDGET_OPENED: VERSIONS}
@@ -86,3 +103,70 @@ def _answer(
     reference, node = reference_of(event), node_of(event)
     flags = ("more",) if flagged else ()
     return events.event(last.get_type(), "evict", reference, node, cause=event, data=data, flags=flags)
+
+
+def tell(maintenance: Maintenance, batch: Batch, event: BaseCloudEvent) -> None:
+    """Tell what came of a batch: by the metric, but for a replay, and by the log."""
+    if not marks.is_replay(event):
+        _count(batch)
+    _log(maintenance, batch)
+
+
+def _count(batch: Batch) -> None:
+    EVICTIONS.labels("evicted").inc(len(batch.evicted))
+    EVICTIONS.labels("gone").inc(len(batch.gone))
+    EVICTIONS.labels("blocked").inc(len(batch.blocked))
+
+
+def _log(maintenance: Maintenance, batch: Batch) -> None:
+    if batch.evicted:
+        log_about("Evict all Pods from Node", maintenance)
+    for pod in batch.evicted:
+        whole = f"{pod['namespace']}/{pod['name']}"
+        shown = whole if group(maintenance) is MEDIK8S else f'"{pod["name"]}"'  # as each group's document has it
+        log_about(f"evicting pod {shown}", maintenance, pod=whole)
+    if batch.blocked:
+        log_about(f"{counted(len(batch.blocked), 'pod')} blocked", maintenance, error=summary(batch.blocked))
+
+
+class Look(NamedTuple):
+    """The last one at a node that ended before all its evictions were answered."""
+
+    event: BaseCloudEvent
+    maintenance: Maintenance
+    cluster: Cluster
+
+
+class LateEvictions:
+    """Those of this process, by node."""
+
+    def __init__(self) -> None:
+        self._looks: dict[str, Look] = {}
+        self._publish: Publish | None = None
+
+    def publish_by(self, publish: Publish) -> None:
+        """Have what comes late be published by this from now on."""
+        self._publish = publish
+
+    def expect(self, event: BaseCloudEvent, maintenance: Maintenance, cluster: Cluster) -> None:
+        """The look at this event has ended, and evictions that it sent are still to be answered."""
+        self._looks[node_of(event)] = Look(event, maintenance, cluster)
+        on_granted_late(cluster.api, self._tell)
+
+    def close(self) -> None:
+        """Publish what no look will take any more; what the API server is about to answer is awaited for a moment."""
+        for cluster in {look.cluster for look in self._looks.values()}:
+            for node, pods in cluster.run(granted_late_of_all(cluster.api)).items():
+                self._tell(node, pods)
+        self._looks.clear()
+
+    def _tell(self, node: str, pods: list[dict[str, str]]) -> None:
+        """Pods as in `pods.evicted`. Their look is known: nobody else sends evictions."""
+        event, maintenance, _ = self._looks[node]
+        tell(maintenance, Batch(evicted=pods), event)
+        if self._publish:
+            about, seed = reference_of(event), pods[0]["uid"]
+            late = events.event(
+                events.PODS_EVICTED, "evict", about, node, cause=event, seed=seed, data={"evicted": pods}
+            )
+            self._publish(event, [late])

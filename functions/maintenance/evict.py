@@ -19,9 +19,7 @@ from eventing import events, marks
 from functions.data import data_of, version_of
 from functions.failures import Failed
 from functions.installs import acts
-from functions.maintenance.batches import LookingAtPods
-from functions.maintenance.evicted_pods import tell
-from functions.maintenance.late_evictions import LateEvictions
+from functions.maintenance.batches import LateEvictions, LookingAtPods, tell
 from functions.maintenance.subject import active, node_of, reference_of
 from kube.budgets import AT_WORK, Blocked, identity, plan
 from kube.door.api import Api

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 
 from eventing import events, marks
 from functions.maintenance import fleet as metrics
-from functions.maintenance.evict import _count
+from functions.maintenance.batches import _count
 from functions.maintenance.fleet import FRESH_SECONDS, Fleet
 from kube.budgets import Blocked
 from kube.evictions import Batch

@@ -15,7 +15,7 @@ from eventing.journal.entries import Attempt, attempts_in
 from eventing.wire import binary, received
 from functions.app import FUNCTIONS, create_app
 from functions.maintenance import evict
-from functions.maintenance.late_evictions import LateEvictions
+from functions.maintenance.batches import LateEvictions
 from kube.door import eviction_batch, inflight_evictions
 from tests.functions.conftest import Functions
 from tests.receiver import Receiver
