@@ -21,6 +21,10 @@ from localcluster.servers import DIRECT, LOOPBACK, ROOT
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 WEBHOOK = "virt-api-validator"
 EVICTIONS = "virt-launcher-eviction-interceptor.kubevirt.io"
+ASKED = "apiserver_admission_webhook_request_total{"
+"""The API server's own count."""
+NOBODY = "/api/v1/namespaces/default/pods/nobody"
+EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "nobody"}}
 REQUEST_HEADERS = {"username-headers": "User", "group-headers": "Group", "extra-headers-prefix": "Extra-"}
 SECONDS = 60
 
@@ -55,12 +59,23 @@ class VirtApi(Startable):
         self.server.start()
         await_ready("virt-api", lambda: answers(f"{self._url}/healthz", self._certificate), [self.server], SECONDS)
         self._cluster.door().create(WEBHOOKS, self._webhook(trusted))
+        await_ready("the webhook of virt-api", self._is_asked, [self.server], SECONDS)
 
     def stop(self) -> None:
         """End it, as a crash would; nobody is asked about evictions any more."""
         door = self._cluster.door()
         door.run(absent_ok(door.api.request("DELETE", f"{WEBHOOKS}/{WEBHOOK}")))
         self.server.kill()
+
+    def _is_asked(self) -> bool:
+        """Tell whether the API server asks about evictions: it learns of a webhook after that was written."""
+        door, before = self._cluster.door(), self._times_asked()
+        door.run(absent_ok(door.api.create(f"{NOBODY}/eviction", EVICTION)))
+        return self._times_asked() > before
+
+    def _times_asked(self) -> float:
+        lines = self._cluster.kubectl("get", "--raw", "/metrics").stdout.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(ASKED) and EVICTIONS in line)
 
     def _have(self, namespace: str, name: str, data: dict[str, str]) -> None:
         """Apply a ConfigMap."""

@@ -66,11 +66,14 @@ def test_a_machine_that_becomes_migratable_moves_without_a_tick(stage: BesideSta
 
 @proves("DRN-9", "DRN-10")
 def test_a_migration_deleted_amid_its_work_shuts_nobody_down(stage: BesideStage) -> None:
-    """KubeVirt begins the next one when it looks at the node again, within a minute; the launcher stays meanwhile."""
+    """KubeVirt begins the next one when it looks at the node again, within a minute; the launcher stays meanwhile.
+
+    Its virt-api sees to that: its budget is open for as long as the launcher that the machine was to move to is there.
+    """
     node, _ = stage.node(), stage.node()
     stage.run(stage.machine("disturbed", node))
     evictions = audit(stage.cluster)
-    with stage.holding(*(each for each in nodes(stage) if each != node)):
+    with stage.api, stage.holding(*(each for each in nodes(stage) if each != node)):
         path = stage.maintain(node)
         stage.delete_migration(stage.migrating("disturbed")["disturbed"])
         until(stage.admin, migrations_path(stage.space), lambda known: not known)
