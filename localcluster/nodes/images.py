@@ -10,10 +10,11 @@ import subprocess
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+BIN = PurePosixPath("/bin")
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Image:
 
     Attributes:
         name: with its tag.
-        links: further names in `/bin`.
+        links: further names in `/bin`, or whole paths.
         command: what a container of it runs; the path is absolute, since a sandbox knows no PATH.
         user: who runs it, as a number: others pass for root where a pod must not be.
     """
@@ -61,8 +62,8 @@ def _layer(image: Image) -> bytes:
         for library in _libraries(image.program):
             _add(layer, str(library).lstrip("/"), library.read_bytes(), 0o755)
         for name in image.links:
-            link = tarfile.TarInfo(f"bin/{name}")
-            link.type, link.linkname = tarfile.SYMTYPE, image.program.name
+            link = tarfile.TarInfo(str(BIN / name).lstrip("/"))
+            link.type, link.linkname = tarfile.SYMTYPE, str(BIN / image.program.name)
             layer.addfile(link)
         for folder in ("tmp", "etc"):
             made = tarfile.TarInfo(folder)

@@ -69,7 +69,19 @@ KNATIVE = Toolset(
     ),
 )
 SERVING = Toolset(("serving",), ("webhook",))
-RABBITMQ = Toolset(("rabbitmq",), ("apiserver_receive_adapter", "dispatcher", "ingress", "mtping"))
+_RABBITMQ, _ADAPTERS = "knative.dev/eventing-rabbitmq/cmd", "knative.dev/eventing/cmd"
+RABBITMQ = Toolset(
+    ("rabbitmq",),
+    ("apiserver_receive_adapter", "dispatcher", "ingress", "mtping"),
+    (
+        *(f"{_RABBITMQ}/dispatcher", f"{_RABBITMQ}/ingress"),
+        *(f"{_ADAPTERS}/apiserver_receive_adapter", f"{_ADAPTERS}/mtping"),
+    ),
+)
+RABBITMQ_CONTROLLER = Toolset(("rabbitmq",), ("broker",), (f"{_RABBITMQ}/controller/broker",))
+RABBITMQ_WEBHOOK = Toolset(("rabbitmq",), ("broker",), (f"{_RABBITMQ}/webhook/broker",))
+"""Of the same name as the controller, and so in a folder of its own."""
+RABBITMQ_OPERATORS = Toolset(("rabbitmq_operators",), ("cluster-operator", "messaging-topology-operator"))
 KUBEVIRT = Toolset(("kubevirt",), ("virt-api", "virt-controller"))
 NODES = Toolset(
     ("kubernetes", "coredns"),
