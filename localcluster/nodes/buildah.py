@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from localcluster.programs.build import alone, cache
@@ -73,6 +74,28 @@ class Buildah:
         run(["tar", "--create", "--file", str(part), "--directory", str(system), "."], {})
         part.rename(archive)
         shutil.rmtree(system)
+
+
+def kept(archive: Path, make: Callable[[Buildah], str]) -> Path:
+    """Give an archive like those of `docker save`, at first need of the image that `make` builds, and names."""
+    if not archive.exists():
+        with alone("an image", "image.lock"):
+            if not archive.exists():
+                _keep(archive, make)
+    return archive
+
+
+def _keep(archive: Path, make: Callable[[Buildah], str]) -> None:
+    part = archive.with_suffix(".part")
+    with tempfile.TemporaryDirectory(prefix="nodemaintenance-image-", dir=archive.parent) as folder:
+        engine = Buildah(Path(folder))
+        try:
+            name = make(engine)
+            part.unlink(missing_ok=True)
+            engine.run("push", name, f"docker-archive:{part}:{name}")
+            part.rename(archive)
+        finally:
+            engine.close()
 
 
 def run(command: list[str], environment: Mapping[str, str]) -> str:

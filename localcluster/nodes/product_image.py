@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from pathlib import Path
 
+from localcluster.nodes import buildah
 from localcluster.nodes.buildah import Buildah
 from localcluster.programs import build
 from localcluster.servers import ROOT
@@ -19,14 +19,7 @@ IGNORED = "__pycache__"
 
 def archive() -> Path:
     """Give the archive of it, like one of `docker save`; a minute's work where there is none of these sources yet."""
-    found = build.cache() / f"image-{digest(ROOT)}.tar"
-    if not found.exists():
-        with build.alone("the image", "image.lock"):
-            if not found.exists():
-                for older in build.cache().glob("image-*.tar"):
-                    older.unlink(missing_ok=True)
-                _build(found)
-    return found
+    return buildah.kept(build.cache() / f"image-{digest(ROOT)}.tar", _build)
 
 
 def digest(sources: Path) -> str:
@@ -43,14 +36,7 @@ def _files(place: Path) -> list[Path]:
     return [file for file in found if file.is_file() and IGNORED not in file.parts]
 
 
-def _build(wanted: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="nodemaintenance-image-", dir=build.cache()) as folder:
-        buildah = Buildah(Path(folder))
-        try:
-            name = buildah.make_image(NAME, VERSION)
-            part = wanted.with_suffix(".part")
-            part.unlink(missing_ok=True)
-            buildah.run("push", name, f"docker-archive:{part}:{name}")
-            part.rename(wanted)
-        finally:
-            buildah.close()
+def _build(engine: Buildah) -> str:
+    for older in build.cache().glob("image-*.tar"):
+        older.unlink(missing_ok=True)
+    return engine.make_image(NAME, VERSION)
