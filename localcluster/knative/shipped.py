@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import yaml
 
@@ -24,34 +26,57 @@ SECONDS = 180
 """A certificate that was made after its pod reaches that pod when its kubelet looks again, within some 90 s."""
 
 
+class Part(Protocol):
+    """What is installed as pods beside the product: a module of ours."""
+
+    def archives(self, folder: Path) -> list[Path]:
+        """Write its images into a folder."""
+
+    def apply(self, cluster: LocalCluster) -> None:
+        """Install it."""
+
+    def await_ready(self, cluster: LocalCluster) -> None:
+        """Return when it serves."""
+
+
 @contextmanager
-def nodes(directory: Path, count: int = 2) -> Iterator[tuple[LocalCluster, RealNodes]]:
+def nodes(directory: Path, count: int = 2, parts: Sequence[Part] = (pods,)) -> Iterator[tuple[LocalCluster, RealNodes]]:
     """Give a cluster with so many real nodes, Ready, and Knative as pods on them; on leaving, all of it ends.
 
-    In: a folder that is not there yet.
+    In: a folder that is not there yet, and what else is installed, Knative being the first.
     """
-    archives = [product_image.archive(), *pods.archives(directory / "images")]
+    written = [each.archives(directory / "images" / str(number)) for number, each in enumerate(parts)]
+    archives = [product_image.archive(), *itertools.chain(*written)]
     with (
         LocalCluster(directory / "servers", nodes=1, flags=pods.FLAGS, real=count) as cluster,
         ThreadPoolExecutor(1) as pool,
     ):
-        applied = pool.submit(pods.apply, cluster)  # while the nodes take in the images
+        applied = [pool.submit(each.apply, cluster) for each in parts]  # while the nodes take in the images
         with RealNodes(cluster, count, archives) as real:
             shutil.rmtree(directory / "images")
-            applied.result()
+            for each in applied:
+                each.result()
             real.await_ready()
-            pods.await_ready(cluster)
+            for part in parts:
+                part.await_ready(cluster)
             yield cluster, real
 
 
-def overlay(folder: Path, components: Sequence[str] = (), over: Path = PLAIN, image: str = product_image.IMAGE) -> Path:
-    """Write what a user writes: an overlay of ours, the name of the image, and components; gives the folder."""
+def overlay(
+    folder: Path,
+    components: Sequence[str] = (),
+    over: Path = PLAIN,
+    image: str = product_image.IMAGE,
+    patches: Sequence[Mapping[str, Any]] = (),
+) -> Path:
+    """Write what a user writes: an overlay of ours, the name of the image, components, patches; gives the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     name, _, tag = image.rpartition(":")
     written = {
         "resources": [relative(folder, over)],
         "images": [{"name": "nodemaintenance", "newName": name, "newTag": tag}],
         **({"components": [relative(folder, COMPONENTS / each) for each in components]} if components else {}),
+        **({"patches": [*patches]} if patches else {}),
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(written))
     return folder
