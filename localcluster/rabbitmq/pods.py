@@ -15,11 +15,12 @@ import yaml
 from kube.certificates import issuing
 from kube.certificates.components import Component
 from localcluster.cluster import LocalCluster
-from localcluster.knative import install
+from localcluster.knative import install, shipped
 from localcluster.knative.install import EVENTING, Manifest
 from localcluster.nodes import images
 from localcluster.programs import build
 from localcluster.rabbitmq import server_image
+from localcluster.servers import ROOT
 
 NAMESPACE = "rabbitmq-system"
 BROKER = "knative.dev/eventing-rabbitmq"
@@ -37,6 +38,14 @@ MANAGER = "/manager"
 CERTIFICATE, ASKED_AT = "webhook-server-cert", f"webhook-service.{NAMESPACE}.svc"
 """The Secret that cert-manager would fill for the topology operator's webhook, and that one's name."""
 WHOSE = Component("topology-operator", timedelta(days=365))
+BASE = ROOT / "manifests" / "base"
+COMPONENTS = ("certificates/deployment", "admission", "certificates", "plain", "rabbitmq")
+"""Those of the overlay `plain`, with another broker."""
+SMALL = {
+    "target": {"kind": "Trigger"},
+    "patch": "- {op: add, path: /metadata/annotations/rabbitmq.eventing.knative.dev~1cpu-request, value: 5m}",
+}
+"""A dispatcher asks for a twentieth of a core, and there are 28: more than one node of two cores has left."""
 CLUSTER = Path(__file__).with_name("cluster.yaml")
 SECONDS = 180
 
@@ -120,3 +129,8 @@ def provide(cluster: LocalCluster, disk: Path) -> None:
     shutil.chown(disk, server_image.USER)
     text = Template(CLUSTER.read_text()).substitute(folder=disk, image=server_image.IMAGE)
     cluster.kubectl("apply", "--server-side", "-f", "-", input=text)
+
+
+def overlay(folder: Path) -> Path:
+    """Write what a user without Serving writes, for two nodes of two cores; gives the folder."""
+    return shipped.overlay(folder, COMPONENTS, BASE, patches=[SMALL])
