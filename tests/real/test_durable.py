@@ -1,0 +1,52 @@
+"""The durable broker as a user has it: RabbitMQ, its operators and its Knative Broker as pods, and drains by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from localcluster.access import NAMESPACE
+from localcluster.demo import real as demo
+from localcluster.knative import pods as knative
+from localcluster.knative import shipped
+from localcluster.nodes import machine
+from localcluster.rabbitmq import pods as rabbitmq
+from tests.real import maintenances
+from tests.real.containers import Real
+
+pytestmark = pytest.mark.durable
+
+
+@dataclass(frozen=True)
+class Durable(Real):
+    """As applied.
+
+    Attributes:
+        overlay: its folder.
+    """
+
+    overlay: Path
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Durable]:
+    """Two real nodes, with Knative, RabbitMQ and the product as pods."""
+    machine.check()
+    folder = tmp_path_factory.mktemp("durable")
+    with shipped.nodes(folder / "cluster", parts=(knative, rabbitmq)) as (cluster, nodes):
+        cluster.kubectl("create", "namespace", NAMESPACE)
+        rabbitmq.provide(cluster, folder / "disk")
+        overlay = rabbitmq.overlay(folder / "overlay")
+        cluster.kubectl("apply", "-k", overlay)
+        shipped.await_ready(cluster, demo.COMES_LATE)
+        yield Durable(cluster, nodes, overlay)
+
+
+def test_a_node_is_drained_and_given_back(installed: Durable) -> None:
+    """Events through RabbitMQ: a node of kwok's, with nothing of ours on it."""
+    maintenances.begin(installed, "durable", "node-1")
+    maintenances.until_succeeded(installed, "durable")
+    maintenances.end(installed, "durable", "node-1")
