@@ -81,9 +81,8 @@ def with_a_pod(directory: Path, delivery: str = "local") -> None:
     """Start a cluster with a real node, and a pod with a volume on it."""
     up = run(directory, "up", "--nodes", "1", "--real", "1", "--delivery", delivery)
     assert up.returncode == 0, up.stdout + up.stderr
-    quick = json.dumps(
-        {"spec": {"terminationGracePeriodSeconds": 1}}
-    )  # the first process of a container hears no SIGTERM
+    # The first process of a container hears no SIGTERM.
+    quick = json.dumps({"spec": {"terminationGracePeriodSeconds": 1}})
     kubectl(directory, "run", "one", "--image=localhost/busybox:local", f"--overrides={quick}", "--", "sleep", "1000")
     kubectl(directory, "wait", "pod/one", "--for=condition=Ready", "--timeout=60s")
 
