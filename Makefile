@@ -184,9 +184,10 @@ clean: ## end the cluster and remove what was made in this folder
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'the built servers stay in ~/.cache/nodemaintenance; remove that folder to have them built again'
 
+# A venv that is there stays: it is on the PATH, so $(PYTHON) is its own by now, and a program at work is not written anew.
 $(STAMP): requirements.txt requirements-dev.txt pyproject.toml | needs
 	@echo 'setting up $(VENV): pip installs what requirements-dev.txt lists'
-	@$(PYTHON) -m venv $(VENV)
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(PIP) -r requirements-dev.txt --editable .
 	@touch $@
 
