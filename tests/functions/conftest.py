@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
 from eventing import events
+from eventing.journal.entries import Attempt, attempts_in
 from eventing.wire import binary, received, structured
 from functions.app import FUNCTIONS, create_app
 from functions.data import data_of
@@ -32,6 +33,7 @@ from localcluster.processes import await_ready
 from localcluster.wings import choice
 from tests.faults import Faults
 from tests.functions.hints import added
+from tests.receiver import Receiver
 from tests.workload import Audit, Workload
 
 AT_ONCE = 50
@@ -188,6 +190,18 @@ def work(quiet: LocalCluster, admin: Cluster) -> Iterator[Workload]:
     yield one
     one.end()
     forget(admin)
+
+
+@pytest.fixture
+def recorder() -> Iterator[Receiver]:
+    """Give somebody who takes attempts, in the place of `record`."""
+    with closing(Receiver()) as taken:
+        yield taken
+
+
+def told(recorder: Receiver) -> list[Attempt]:
+    """Give the attempts that came, in their order."""
+    return [one for request in recorder.requests for one in attempts_in(received(request.headers, request.body))]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -11,22 +10,15 @@ from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 
 from eventing import events, marks
-from eventing.journal.entries import Attempt, attempts_in
-from eventing.wire import binary, received
+from eventing.journal.entries import Attempt
+from eventing.wire import binary
 from functions.app import FUNCTIONS, create_app
 from functions.maintenance import evict
 from functions.maintenance.batches import LateEvictions
 from kube.door import eviction_batch, inflight_evictions
-from tests.functions.conftest import Functions
+from tests.functions.conftest import Functions, told
 from tests.receiver import Receiver
 from tests.workload import Workload
-
-
-@pytest.fixture
-def recorder() -> Iterator[Receiver]:
-    """Give somebody who takes attempts, in the place of `record`."""
-    with closing(Receiver()) as taken:
-        yield taken
 
 
 @pytest.fixture
@@ -51,8 +43,7 @@ def client(
 
 def evicted(recorder: Receiver) -> list[list[str]]:
     """The pods that each published answer names."""
-    attempts = [one for request in recorder.requests for one in attempts_in(received(request.headers, request.body))]
-    return [named(one) for one in attempts]
+    return [named(one) for one in told(recorder)]
 
 
 def named(attempt: Attempt) -> list[str]:
@@ -76,8 +67,8 @@ def test_what_no_look_has_told_is_published_when_the_process_ends(
     late.close()
 
     recorder.wait(lambda: len(evicted(recorder)) == 2)
-    told, last = evicted(recorder)
-    assert (response.headers["ce-type"], told, sorted(last)) == (events.PODS_EVICTED, [], ["a", "b"])
+    first, last = evicted(recorder)
+    assert (response.headers["ce-type"], first, sorted(last)) == (events.PODS_EVICTED, [], ["a", "b"])
     assert counted() - before == 2
     late.close()
     assert counted() - before == 2

@@ -6,8 +6,6 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import datetime, timezone
 
 import pytest
@@ -16,11 +14,11 @@ from flask.testing import FlaskClient
 
 from eventing import events
 from eventing.deadletters import dead_letter_of
-from eventing.journal.entries import Attempt, attempts_in
+from eventing.journal.entries import attempts_in
 from eventing.wire import binary, received
 from functions.app import create_app
 from functions.serving.attempts import KEPT, KEPT_BYTES, SOON, TOGETHER, OngoingAttempt, Publisher
-from tests.functions.conftest import Functions
+from tests.functions.conftest import Functions, told
 from tests.functions.hints import added, tick
 from tests.receiver import PATIENCE, Answer, Received, Receiver
 from tests.workload import Workload
@@ -30,21 +28,10 @@ NOBODY = "http://127.0.0.1:9"
 
 
 @pytest.fixture
-def recorder() -> Iterator[Receiver]:
-    """Give somebody who takes attempts, in the place of `record`."""
-    with closing(Receiver()) as taken:
-        yield taken
-
-
-@pytest.fixture
 def client(work: Workload, functions: Functions, recorder: Receiver, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     """Give all functions, told where to tell."""
     monkeypatch.setenv("RECORD", f"{recorder.url}/record")
     return create_app(functions.clusters["begin"]).test_client()
-
-
-def told(recorder: Receiver) -> list[Attempt]:
-    return [one for request in recorder.requests for one in attempts_in(received(request.headers, request.body))]
 
 
 def post(client: FlaskClient, step: str, event: CloudEvent) -> int:
