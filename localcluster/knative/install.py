@@ -112,6 +112,11 @@ def apply(cluster: LocalCluster, items: list[Manifest]) -> None:
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text)
 
 
+def halves(items: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
+    """What the rest stands on, and the rest: each is applied as a whole."""
+    return [item for item in items if item["kind"] in FIRST], [item for item in items if item["kind"] not in FIRST]
+
+
 def place(cluster: LocalCluster, namespace: str) -> None:
     """Keep the pods of a namespace on the node that no drain touches."""
     cluster.kubectl("annotate", "--overwrite", "namespace", namespace, *PLACE)

@@ -26,9 +26,8 @@ SECONDS = 120
 
 def apply(cluster: LocalCluster) -> None:
     """Install it; its pods start when there are nodes that know its images."""
-    wanted = manifests()
-    for first in (True, False):  # what the rest stands on comes first
-        install.apply(cluster, [item for item in wanted if (item["kind"] in install.FIRST) is first])
+    for half in install.halves(manifests()):
+        install.apply(cluster, half)
         cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
 
 

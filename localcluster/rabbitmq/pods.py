@@ -71,9 +71,8 @@ def _image(name: str, program: Path) -> images.Image:
 
 def apply(cluster: LocalCluster) -> None:
     """Install it all beside Knative; its pods start when there are nodes that know its images."""
-    wanted = manifests(cluster)
-    for first in (True, False):  # what the rest stands on comes first
-        install.apply(cluster, [item for item in wanted if (item["kind"] in install.FIRST) is first])
+    for half in install.halves(manifests(cluster)):
+        install.apply(cluster, half)
 
 
 def await_ready(cluster: LocalCluster) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -20,32 +18,20 @@ from tests.real.containers import Real
 pytestmark = pytest.mark.durable
 
 
-@dataclass(frozen=True)
-class Durable(Real):
-    """As applied.
-
-    Attributes:
-        overlay: its folder.
-    """
-
-    overlay: Path
-
-
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Durable]:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     """Two real nodes, with Knative, RabbitMQ and the product as pods."""
     machine.check()
     folder = tmp_path_factory.mktemp("durable")
     with shipped.nodes(folder / "cluster", parts=(knative, rabbitmq)) as (cluster, nodes):
         cluster.kubectl("create", "namespace", NAMESPACE)
         rabbitmq.provide(cluster, folder / "disk")
-        overlay = rabbitmq.overlay(folder / "overlay")
-        cluster.kubectl("apply", "-k", overlay)
+        cluster.kubectl("apply", "-k", rabbitmq.overlay(folder / "overlay"))
         shipped.await_ready(cluster, demo.COMES_LATE)
-        yield Durable(cluster, nodes, overlay)
+        yield Real(cluster, nodes)
 
 
-def test_a_node_is_drained_and_given_back(installed: Durable) -> None:
+def test_a_node_is_drained_and_given_back(installed: Real) -> None:
     """Events through RabbitMQ: a node of kwok's, with nothing of ours on it."""
     maintenances.begin(installed, "durable", "node-1")
     maintenances.until_succeeded(installed, "durable")
