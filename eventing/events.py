@@ -41,6 +41,7 @@ NODE_CORDONED = "dev.nodemaintenance.node.cordoned"
 NODE_TAINTED = "dev.nodemaintenance.node.tainted"
 PODS_EVICTED = "dev.nodemaintenance.pods.evicted"
 PODS_GONE = "dev.nodemaintenance.pods.gone"
+PODS_CAME = "dev.nodemaintenance.pods.came"
 BUDGET_OPENED = "dev.nodemaintenance.budget.opened"
 LAUNCHERS_CHANGED = "dev.nodemaintenance.launchers.changed"
 NODE_DRAINED = "dev.nodemaintenance.node.drained"
@@ -88,6 +89,7 @@ MEANINGS = {
     "flagged `more` when others may go at once",
     PODS_GONE: "pods left a node under maintenance; data: podsVersion, the state in which they are gone; "
     "flagged `more` when it was the last one or others wait to be evicted, else `progress`",
+    PODS_CAME: "pods that are to leave came to a node under maintenance; data: podsVersion, the state with them",
     BUDGET_OPENED: "a disruption budget admits an eviction again; data: budget (namespace/name), budgetsVersion, "
     "podsVersion; without that one when nobody has acted on it, and it is told again",
     LAUNCHERS_CHANGED: "launcher pods of virtual machines on a node under maintenance wait for something else, or for "
@@ -128,7 +130,7 @@ ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
 FLAGS = {
     "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, PODS_GONE, NODE_DRAINED, MAINTENANCE_FAILED),
-    "more": (NODE_TAINTED, PODS_GONE, BUDGET_OPENED, LAUNCHERS_CHANGED, PODS_EVICTED),
+    "more": (NODE_TAINTED, PODS_GONE, PODS_CAME, BUDGET_OPENED, LAUNCHERS_CHANGED, PODS_EVICTED),
     "job": (POOLS_EDITED, JOB_DUE, NODE_UPGRADED, NODE_CLEANED),
     "survey": (RULE_CHECKED, TARGET_CHECKED, RUN_FINISHED),
 }

@@ -1,4 +1,4 @@
-"""Emits `pods.gone` when pods left a node under maintenance, `budget.opened` when a budget admits an eviction again.
+"""Emits `pods.gone` and `pods.came` when pods left or came to a node under maintenance, `budget.opened` for a budget.
 
 The one long-running part of the product, and stateless: it watches the NodeMaintenance objects, the pods of nodes
 whose drain is running and, while there is such a node, the budgets. An idle cluster costs three quiet watches.
@@ -158,6 +158,8 @@ class PodSource:
             self._openings.pod_acted(node, pod, self._clock())
         if before is not None:
             self._openings.pod_freed(node, before, pod)
+        elif node.is_ours and not is_terminating(pod) and node.told_apart([pod]).leaving:
+            self._emit(node, events.PODS_CAME, str(pod["metadata"]["resourceVersion"]), "more")
         for state in (pod,) if before is None else (before, pod):  # its labels may be others now
             self._openings.pod_changed(node, state)
 
@@ -184,9 +186,11 @@ class PodSource:
         flag = "progress" if going and all(map(is_terminating, going)) else "more"
         if not pending:
             self._openings.pass_begins(node, self._clock())
+        self._emit(node, events.PODS_GONE, version, flag, urgent=not pending)
+
+    def _emit(self, node: DrainingNode, kind: str, version: str, flag: str, *, urgent: bool = False) -> None:
         for reference in node.references():
-            data = {"podsVersion": version}
-            self._sender.enqueue(events.PODS_GONE, reference, node.name, data, urgent=not pending, flags=(flag,))
+            self._sender.enqueue(kind, reference, node.name, {"podsVersion": version}, urgent=urgent, flags=(flag,))
 
     def _watch_budgets(self) -> None:
         """Budgets are watched exactly while a drain is running."""

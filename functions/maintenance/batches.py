@@ -33,7 +33,7 @@ Publish: TypeAlias = Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]
 """Takes the event of a look, and what else answers it."""
 VERSIONS = ("podsVersion", "budgetsVersion")
 """The states that a hint speaks of: no look at it may see older ones."""
-SPOKEN_OF = {events.PODS_GONE: VERSIONS[:1], events.BUDGET_OPENED: VERSIONS}
+SPOKEN_OF = {events.PODS_GONE: VERSIONS[:1], events.PODS_CAME: VERSIONS[:1], events.BUDGET_OPENED: VERSIONS}
 """Hints that speak of nothing but states: a look that has seen these has done what they call for."""
 
 

@@ -25,6 +25,7 @@ from tests.receiver import Received, Receiver
 from tests.workload import Workload
 
 OPENED, GONE = "dev.nodemaintenance.budget.opened", "dev.nodemaintenance.pods.gone"
+CAME = "dev.nodemaintenance.pods.came"
 MODULE = [sys.executable, "-m", "eventing.podsource"]
 
 

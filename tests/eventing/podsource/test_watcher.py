@@ -17,7 +17,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from tests.chain.test_observability import PAGE, PODSOURCE, documented, offered
-from tests.eventing.podsource.bench import GONE, OPENED, Bench
+from tests.eventing.podsource.bench import CAME, GONE, OPENED, Bench
 from tests.proofs import proves
 from tests.receiver import Received
 from tests.workload import pod_on
@@ -148,6 +148,23 @@ def test_a_node_whose_maintenance_has_not_begun_is_told_nothing(bench: Bench) ->
     bench.wait(OPENED, begun, count=2)
 
     assert bench.hints(OPENED, waiting) == []
+
+
+def test_pods_that_come_are_told_together_and_those_that_were_there_or_stay_are_not(bench: Bench) -> None:
+    """Else a status that was read while an evicted pod's controller made others would be wrong until these go."""
+    node = bench.work.node()
+    old, _ = bench.work.pods(node, "old", "older", labels=X)
+    bench.start()
+    bench.begin(node)
+
+    bench.work.pods(node, "one", "two", labels=X)
+    (came,) = bench.wait(CAME, node)
+    bench.work.daemonset("agent", node)
+    bench.evict(old)
+    bench.wait(GONE, node)
+
+    assert came.headers["ce-more"] == "true"
+    assert len(bench.hints(CAME, node)) == 1
 
 
 @proves("NMO-7")

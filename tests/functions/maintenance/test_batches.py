@@ -11,7 +11,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.data import data_of
 from functions.maintenance.batches import LookingAtPods
-from functions.maintenance.evict import _more
+from functions.maintenance.evict import LAST, NO_TIME, _more
 from kube.budgets import Blocked
 from kube.evictions import Batch
 from kube.paths import Object
@@ -62,6 +62,14 @@ def test_whose_turn_did_not_come_goes_on_at_once_only_with_progress() -> None:
     assert _more(fast, NOBODY)
     assert not _more(slow, NOBODY)
     assert [(item.pod["name"], item.reason) for item in slow.blocked] == [("a", "NoTime")]
+
+
+def test_the_pod_of_evict_itself_says_what_it_waits_for() -> None:
+    """Others than the API server: its own evictions from other nodes, whose answers it has to tell."""
+    batch = Batch(unsent=[pod("a"), pod("b")])
+
+    assert not _more(batch, NOBODY, "b")
+    assert [item.message for item in batch.blocked] == [NO_TIME, LAST]
 
 
 def test_what_is_under_way_is_neither_blocked_nor_a_reason_for_haste() -> None:
