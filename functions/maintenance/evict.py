@@ -1,7 +1,7 @@
 """Evict what may go within a second; what is blocked is named, nothing is waited for (NMO-5 to NMO-9, design rule 3).
 
-In: `node.tainted`, `budget.opened`, `pods.gone` and `pods.evicted` flagged `more`. Out: `pods.evicted`, `node.drained`,
-`node.drifted`.
+In: `node.tainted`, `budget.opened`, `pods.came`, `pods.gone` and `pods.evicted` flagged `more`. Out: `pods.evicted`,
+`node.drained`, `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
 daemonsets get; leases get in medik8s-leases.
 With `spec.drain.disableEviction` it deletes pods, which the component `deleting` lets it do and no base right does.
@@ -41,6 +41,7 @@ CONSUMES = events.FLAGS["more"]
 EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 LOOKING, LATE = LookingAtPods(), LateEvictions()
 NO_TIME = "its turn did not come: the API server is slow, or asked for a pause"
+LAST = "it runs evict, and goes when the evictions that it has sent from other nodes are answered"
 
 
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -79,7 +80,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if batch.under_way and not marks.is_dry_run(event):
         LATE.expect(event, maintenance, cluster)
     batch.blocked = worded(batch.blocked, requested)
-    more = _more(batch, maintenance)
+    more = _more(batch, maintenance, host)
     dated = eviction_pauses.dated(batch.blocked, maintenance, now)
     batch.blocked = [*dated, *resting, *drain_flags.refused(pods, options)]
     tell(maintenance, batch, event)
@@ -139,14 +140,16 @@ async def told_apart(
     return found, listed.version
 
 
-def _more(batch: Batch, maintenance: Maintenance) -> bool:
+def _more(batch: Batch, maintenance: Maintenance, host: str = "") -> bool:
     """Whether others may go at once: those that were not decided, if the batch got on otherwise (rule 9).
 
-    They are blocked where it did not, or where they were so before.
+    They are blocked where it did not, or where they were so before. In: the name of the pod that this process runs in.
     """
     undecided = [item for item in batch.blocked if item.reason in eviction_pauses.UNDECIDED]
     if not (batch.evicted or batch.gone or batch.under_way):
-        batch.blocked += [Blocked(identity(pod), "NoTime", NO_TIME) for pod in batch.unsent]
+        for pod in batch.unsent:
+            message = LAST if pod["metadata"]["name"] == host else NO_TIME
+            batch.blocked.append(Blocked(identity(pod), "NoTime", message))
         return False
     new = [item for item in undecided if not eviction_pauses.was_blocked(item, maintenance)]
     batch.blocked = [item for item in batch.blocked if item not in new]

@@ -63,12 +63,13 @@ class Turns:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(node, deque()).append(future)
         give()
-        try:
-            await asyncio.wait_for(future, seconds)
-        except asyncio.TimeoutError:
-            self._leave(node, future)
-            return False
-        return True
+        # Not `wait_for`: since Python 3.12 it gives up also what comes as time runs out, and a place would be lost.
+        await asyncio.wait({future}, timeout=max(0.0, seconds))
+        if future.done():
+            return True
+        future.cancel()
+        self._leave(node, future)
+        return False
 
     def give_one(self) -> bool:
         """Give a turn to the node that has waited for longest since its last one; whether somebody still wanted it."""

@@ -253,6 +253,25 @@ def test_who_finds_no_place_in_time_takes_none() -> None:
     assert run(scenario()) == [False, True]
 
 
+def test_a_place_that_comes_as_time_runs_out_is_not_lost() -> None:
+    """Since Python 3.12 `asyncio.wait_for` gives up what came in the same turn of the loop."""
+
+    async def scenario() -> tuple[bool, bool]:
+        window = Window()
+        window.size = 1
+        assert await window.turn("a", time.monotonic() + 1)
+        asyncio.get_running_loop().call_later(0.01, window.leave)
+        waiting = asyncio.create_task(window.turn("b", time.monotonic() + 0.02))
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # both are due when the loop comes to them
+        had = await waiting
+        if had:
+            window.leave()
+        return had, await window.turn("c", time.monotonic() + 1)
+
+    assert run(scenario()) == (True, True)
+
+
 async def _order_in_a_window_of_one(*nodes: str) -> list[str]:
     window, order = Window(), []
     window.size = 1
