@@ -9,7 +9,6 @@ Touches: nothing in the cluster. Writes the journal at `$DATABASE_URL`, else the
 from __future__ import annotations
 
 import os
-import threading
 from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from prometheus_client import Counter
 from eventing import events, marks
 from eventing.deadletters import dead_letter_of
 from eventing.journal.entries import attempts_in
+from eventing.journal.one_tries import OneTries
 from eventing.journal.retention import Pruner, Retention
 from eventing.signatures import require_ours
 from functions.failures import Retry
@@ -33,7 +33,7 @@ CONSUMES = ()
 EMITS = ()
 REDELIVERED = Counter("nodemaintenance_events_redelivered_total", "Events that came once more to record")
 DEAD = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
-OPENING = threading.Lock()
+OPENING, OPENING_SECONDS = OneTries(OSError), 5.0
 """One journal a process: two on one file would number events side by side."""
 
 
@@ -56,7 +56,7 @@ def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _keep(event: BaseCloudEvent, arrived: datetime) -> None:
-    with OPENING:
+    with OPENING.turn(OPENING_SECONDS):
         book, pruner = journal(), _pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
         book.write_attempts(attempts_in(event))

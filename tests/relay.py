@@ -14,7 +14,7 @@ class Relay:
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self._to = port
-        self._cut = False
+        self._cut = self._silent = False
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._server = socket.create_server((address, 0))
@@ -29,10 +29,15 @@ class Relay:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
+    def silence(self) -> None:
+        """End all connections; each that comes is taken, and nothing ever answered, as when a host has vanished."""
+        self.cut()
+        self._silent, self._cut = True, False
+
     def mend(self) -> None:
         """Let them through again."""
         with self._lock:
-            self._cut = False
+            self._cut = self._silent = False
 
     def close(self) -> None:
         """End it for good."""
@@ -45,6 +50,9 @@ class Relay:
                 near, _ = self._server.accept()
                 if self._cut:
                     near.close()
+                    continue
+                if self._silent:
+                    self._open.add(near)
                     continue
                 far = socket.create_connection(("127.0.0.1", self._to))
                 with self._lock:

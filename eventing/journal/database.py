@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +11,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Table, create_engine, make_url
 from sqlalchemy import event as hooks
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from eventing.journal import migrations
 from eventing.journal.migrations import WrongVersion
+from eventing.journal.one_tries import OneTries
 from eventing.wire import BadEvent
 
 CHECK_SECONDS = 1.0
@@ -54,7 +54,7 @@ class Database:
 
     def __init__(self, url: str | Path, *, create: bool) -> None:
         self.url = str(url)
-        self._lock = threading.Lock()
+        self._writer = OneTries(OperationalError)
         self._versioned, self._check_due = False, 0.0
         with self._errors():
             self._engine = engine_of(self.url)
@@ -90,9 +90,10 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """One transaction, one at a time of all processes: a number once seen is never followed by a smaller one.
 
-        Raises `JournalError` for what fails inside, and nothing of it is kept then.
+        Raises `JournalError` for what fails inside, and nothing of it is kept then; at once while the database is away
+        and another thread tries it.
         """
-        with self._errors(), self._lock, self._engine.begin() as connection:
+        with self._errors(), self._writer.turn(BUSY_SECONDS), self._engine.begin() as connection:
             for statement in TURNS.get(self._engine.dialect.name, ()):
                 connection.exec_driver_sql(statement)
             yield connection
@@ -123,7 +124,7 @@ class Database:
             yield
         except (DataError, OverflowError, UnicodeError) as error:
             raise BadData(f"the journal cannot hold it: {_reason(error)}") from None
-        except (SQLAlchemyError, ImportError, WrongVersion) as error:
+        except (SQLAlchemyError, ImportError, WrongVersion, BlockingIOError) as error:
             raise JournalError(f"journal {_without_password(self.url)}: {_reason(error)}") from None
 
 

@@ -18,8 +18,12 @@ VERSIONS = Table("journal_version", MetaData(), Column("version", Integer, nulla
 
 
 def turn(key: int) -> tuple[str, ...]:
-    """What lets one process of a PostgreSQL at a time go on, until the end of its transaction; others wait for 5 s."""
-    return "SET LOCAL lock_timeout = '5s'", f"SELECT pg_advisory_xact_lock({key})"
+    """What lets one process of a PostgreSQL at a time go on, until the end of its transaction; others wait for 5 s.
+
+    One whose machine is gone without a word has its transaction ended, for which the server would wait two hours.
+    """
+    limits = "SET LOCAL lock_timeout = '5s'", "SET LOCAL idle_in_transaction_session_timeout = '10s'"
+    return *limits, f"SELECT pg_advisory_xact_lock({key})"
 
 
 LOCKS = {

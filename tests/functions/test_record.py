@@ -52,7 +52,7 @@ def test_an_event_arrived_when_it_came_and_not_when_the_journal_was_open(functio
     """The tree's times: `record` keeps the moment of the call, however long it waits for others to let it write."""
     event = tick()
     with ThreadPoolExecutor(1) as pool:
-        with OPENING:
+        with OPENING.turn(1):
             waiting = pool.submit(functions.post, "record", event)
             assert wait([waiting], timeout=0.5).not_done
             released = datetime.now(timezone.utc)

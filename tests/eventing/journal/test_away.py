@@ -1,0 +1,53 @@
+"""A database that is away without a word: connections are neither refused nor answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+
+import pytest
+from sqlalchemy import make_url
+
+from eventing.journal.store import Journal, JournalError
+from tests.eventing.journal.test_store import numbered
+from tests.postgresql import PostgreSQL
+from tests.relay import Relay
+
+THREADS = 16
+"""Of a function."""
+SOON = 1.0
+"""Seconds; who tries the database needs five to find it away."""
+
+
+@pytest.fixture
+def relay(postgresql: PostgreSQL) -> Iterator[Relay]:
+    """The way to the server."""
+    relay = Relay(postgresql.port)
+    yield relay
+    relay.close()
+
+
+def seconds_to_refuse(journal: Journal, number: int) -> float:
+    started = time.monotonic()
+    with pytest.raises(JournalError):
+        journal.write(numbered(number))
+    return time.monotonic() - started
+
+
+def test_one_thread_tries_it_and_no_other_waits(postgresql: PostgreSQL, relay: Relay) -> None:
+    """The others answer the brokers, who come again, and the kubelet, which would end a process that is silent."""
+    url = make_url(postgresql.database()).set(host="127.0.0.1", port=relay.port)
+    with closing(Journal(url.render_as_string(hide_password=False))) as journal:
+        assert journal.write(numbered(0))
+
+        relay.silence()
+        seconds_to_refuse(journal, 1)
+        with ThreadPoolExecutor(THREADS) as threads:
+            took = sorted(threads.map(partial(seconds_to_refuse, journal), range(2, 2 + THREADS)))
+        assert took[-2] < SOON
+
+        relay.mend()
+        assert journal.write(numbered(1))
