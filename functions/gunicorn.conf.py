@@ -3,13 +3,32 @@
 import os
 import sys
 
+from gunicorn.workers import gthread
+
 from eventing import logs
+
+gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.5
+"""Seconds that a thread waits for the first bytes of a connection, which then waits without one (5, if not said)."""
+
+
+class Worker(gthread.ThreadWorker):
+    """Ends without waiting for connections on which no request ever came.
+
+    A Go client opens one more than it uses now and then, and keeps it. gunicorn would wait for its first request as
+    long as it may, so that the pod of an idle function took half a minute to end.
+    """
+
+    def _cap_keepalive(self, deadline: float) -> None:
+        super()._cap_keepalive(deadline)
+        for connection in self.pending_conns:
+            connection.timeout = min(connection.timeout, deadline)
+
 
 FAILED_TO_BOOT = 3
 """The status of a worker with which gunicorn ends, too: `Arbiter.WORKER_BOOT_ERROR`."""
 bind = os.environ.get("BIND", "0.0.0.0:8080")
 workers = 1
-worker_class = "gthread"
+worker_class = Worker
 threads = 16 if os.environ.get("FUNCTION") else 10
 """One function, or all. More at once do not go faster: they share a core and the time that each has for its answer, and
 beyond some number all miss it. Who waits outside has not begun yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -38,6 +39,8 @@ from tests.workload import Audit, Workload
 
 AT_ONCE = 50
 """A busy server does not get to hundreds of requests at once in the time that one has."""
+ONE_AT_A_TIME = threading.Lock()
+"""Flask's routes are compiled, by syntax trees of which CPython 3.11 makes one at a time; tests run in threads."""
 CLAIMED = "was just taking the claim"
 """So answers one of two functions that are the first in a cluster; a broker would deliver the event again."""
 
@@ -48,7 +51,8 @@ class Functions:
     def __init__(self, local: LocalCluster, through: Callable[[Path], Path] = lambda kubeconfig: kubeconfig) -> None:
         kubeconfigs = {name: through(local.kubeconfig_for(access.service_account(name))) for name in FUNCTIONS}
         self.clusters = {name: Cluster(str(kubeconfig)) for name, kubeconfig in kubeconfigs.items()}
-        self.clients = {name: create_app(cluster).test_client() for name, cluster in self.clusters.items()}
+        with ONE_AT_A_TIME:
+            self.clients = {name: create_app(cluster).test_client() for name, cluster in self.clusters.items()}
 
     def close(self) -> None:
         for cluster in self.clusters.values():
