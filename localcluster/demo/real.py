@@ -17,19 +17,34 @@ from kube.words import counted
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
 from localcluster.demo.telling import DemoError, apply_maintenance, follow_drain, kubectl, say, show, tell, title
-from localcluster.knative import shipped
+from localcluster.knative import pods, shipped
+from localcluster.knative.install import EVENTING
 from localcluster.nodes import machine, product_image
 from localcluster.nodes.nodes import RealNodes
 from localcluster.programs import build
 
 NAME, NODE, OTHER = "demo", "real-1", "real-2"
 SECONDS = 150.0
-SLOW_TO_END = ("eventing-webhook", "imc-controller")
-"""Knative's webhooks: told to end, they answer on for a minute."""
 ON_THE_OTHER = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": OTHER}}}}}
 FOLDER = Path("/tmp")  # noqa: S108 - a node has a /var of its own, where TMPDIR may be
 COMES_LATE = "validate"
 """Its certificate reaches its pods when the kubelets look again; the drain does not wait for that."""
+
+
+class Placement:
+    """Part of the install: Knative's webhooks run on the other node before there is any, so that none has to move."""
+
+    def archives(self, folder: Path) -> list[Path]:
+        """It has no image."""
+        return []
+
+    def apply(self, cluster: LocalCluster) -> None:
+        """Say where they run."""
+        for name in pods.WEBHOOKS:
+            kubectl(cluster, "patch", "deployment", "-n", EVENTING.namespace, name, "-p", json.dumps(ON_THE_OTHER))
+
+    def await_ready(self, cluster: LocalCluster) -> None:
+        """Knative's own part waits for them."""
 
 
 def main() -> int:
@@ -41,9 +56,10 @@ def main() -> int:
     product_image.archive()
     started = time.monotonic()
     say("two real nodes: containerd, kubelet, kube-proxy and CoreDNS; on them Knative Eventing, as pods")
+    say(f"Knative's webhooks, each of which takes a minute to end, are kept on {OTHER}")
     with (
         tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-", dir=FOLDER) as folder,
-        shipped.nodes(Path(folder) / "cluster") as (cluster, nodes),
+        shipped.nodes(Path(folder) / "cluster", parts=(pods, Placement())) as (cluster, nodes),
     ):
         say(f"ready after {time.monotonic() - started:.1f} s")
         _install(cluster, Path(folder))
@@ -58,9 +74,6 @@ def _install(cluster: LocalCluster, folder: Path) -> None:
     overlay = shipped.overlay(folder / "overlay")
     print((overlay / "kustomization.yaml").read_text())
     kubectl(cluster, "apply", "-k", str(overlay))
-    say(f"Knative's webhooks, each of which takes a minute to end, are kept on {OTHER}")
-    for name in SLOW_TO_END:
-        kubectl(cluster, "patch", "deployment", "-n", "knative-eventing", name, "-p", json.dumps(ON_THE_OTHER))
     shipped.await_ready(cluster, COMES_LATE)
 
 

@@ -67,13 +67,14 @@ def overlay(
     components: Sequence[str] = (),
     over: Path = PLAIN,
     image: str = product_image.IMAGE,
+    files: Sequence[Path] = (),
     patches: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write what a user writes: an overlay of ours, the name of the image, components, patches; gives the folder."""
+    """Write what a user writes: an overlay of ours, the image's name, components, files, patches; gives the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     name, _, tag = image.rpartition(":")
     written = {
-        "resources": [relative(folder, over)],
+        "resources": [relative(folder, over), *(Path(shutil.copy(file, folder)).name for file in files)],
         "images": [{"name": "nodemaintenance", "newName": name, "newTag": tag}],
         **({"components": [relative(folder, COMPONENTS / each) for each in components]} if components else {}),
         **({"patches": [*patches]} if patches else {}),

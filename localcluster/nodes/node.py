@@ -81,14 +81,12 @@ class RealNode:
         """Give every process, the one that holds them first."""
         return [self.room.holder, self.containerd, self.kubelet, self.proxy]
 
-    def start(self, images: Iterable[Path]) -> None:
-        """Start all, the images being there before any pod; a node that is Ready comes later."""
+    def start(self) -> None:
+        """Start all; a node that is Ready comes later. Images are there before: `store.give`."""
         self.room.open()
         self.containerd.start()
         self.proxy.start()
         await_ready(f"containerd of {self.name}", self._answers, [self.room.holder, self.containerd], SECONDS)
-        for archive in images:
-            self.load(archive)
         self.kubelet.start()
 
     def _answers(self) -> bool:
@@ -97,10 +95,6 @@ class RealNode:
         except LocalClusterError:
             return False
         return True
-
-    def load(self, archive: Path) -> None:
-        """Have containerd know the images of an archive."""
-        self.room.run(*self._ctr("images", "import", "--snapshotter", self.settings.snapshotter, archive))
 
     def tag(self, image: str, name: str) -> None:
         """Have containerd know an image that it has by another name, too."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.nodes import addresses, cgroups, identities, images, leftovers, rooms
+from localcluster.nodes import addresses, cgroups, identities, images, leftovers, rooms, store
 from localcluster.nodes.node import RealNode, snapshotter
 from localcluster.nodes.settings import PAUSE, Settings
 from localcluster.nodes.switch import switch
@@ -44,7 +44,7 @@ class RealNodes(Startable):
     """So many kubelets beside kwok's nodes, on a cluster that was made for them (`LocalCluster(real=...)`).
 
     Entered, they are started, with the images of `archives` on each beside their own; `await_ready` waits until they
-    are Ready, and names are known to pods.
+    are Ready, and has pods know names.
     """
 
     def __init__(self, cluster: LocalCluster, count: int, archives: Iterable[Path] = ()) -> None:
@@ -67,12 +67,19 @@ class RealNodes(Startable):
         self._switch.open()
         known = [*self._images(), *self._archives]
         self._let_in(network)
-        self.nodes = [self._node(number, network, self._switch) for number in range(1, self._count + 1)]
+        layers = snapshotter(self.folder / "trial")
+        self.nodes = [self._node(number, network, self._switch, layers) for number in range(1, self._count + 1)]
+        store.give(known, layers, (node.folder for node in self.nodes))
         with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(pool.map(lambda node: node.start(known), self.nodes))
+            list(pool.map(RealNode.start, self.nodes))
 
     def await_ready(self) -> None:
-        """Return when all are Ready, and Services have names."""
+        """Give Services names; return when they have them, and all nodes are Ready.
+
+        CoreDNS comes behind what else is installed: its pods have an owner, upon which the API server looks up what
+        kinds there are, and does not again for half a minute. For so long it refuses owners of newer kinds.
+        """
+        self._name_services()
         names = {node.name for node in self.nodes}
         await_ready("the real nodes", lambda: names <= self._cluster.ready_nodes(), self.servers, SECONDS)
         self._cluster.kubectl("rollout", "status", "-n", "kube-system", "deployment/coredns", f"--timeout={SECONDS}s")
@@ -102,7 +109,7 @@ class RealNodes(Startable):
         """Give the address of this machine, as pods reach it; "" before the nodes are started."""
         return self._network.machine if self._network else ""
 
-    def _node(self, number: int, network: addresses.Addresses, way: rooms.Room) -> RealNode:
+    def _node(self, number: int, network: addresses.Addresses, way: rooms.Room, layers: str) -> RealNode:
         name = identities.name(number)
         folder = self.folder / name
         group = f"{self.group}/{name}"
@@ -115,7 +122,7 @@ class RealNodes(Startable):
             plugins=packages.find("host-local").parent,
             authority=identities.Caller(self._cluster.pki).authority,
             group=group,
-            snapshotter=snapshotter(self.folder / "trial"),
+            snapshotter=layers,
         )
         node = RealNode(settings, network, way, self._programs)
         url = f"https://{network.switch}:{self._cluster.port}"
@@ -138,10 +145,12 @@ class RealNodes(Startable):
         ]
 
     def _let_in(self, network: addresses.Addresses) -> None:
-        """Say where the API server is, have pods find names, and let the API server ask kubelets."""
+        """Say where the API server is, and let it ask kubelets."""
         door = self._cluster.door()
         door.create(SLICES, _kubernetes(network.switch, self._cluster.port))
         door.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ASKS)
+
+    def _name_services(self) -> None:
         names = DNS.read_text().replace("{replicas}", str(min(DNS_PODS, self._count)))
         self._cluster.kubectl("apply", "--server-side", "-f", "-", input=names)
 

@@ -15,6 +15,8 @@ IMAGE = f"{NAME}:v{VERSION}"
 MADE_OF = ("Dockerfile", "requirements.txt", "functions", "eventing", "kube", "console")
 """What the Dockerfile takes in."""
 IGNORED = "__pycache__"
+KEPT = 2
+"""Images of other sources that stay: another work tree may be about to take one in."""
 
 
 def archive() -> Path:
@@ -37,6 +39,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _build(engine: Buildah) -> str:
-    for older in build.cache().glob("image-*.tar"):
+    known = sorted(build.cache().glob("image-*.tar"), key=lambda file: file.stat().st_mtime)
+    for older in known[:-KEPT]:
         older.unlink(missing_ok=True)
     return engine.make_image(NAME, VERSION)

@@ -56,7 +56,7 @@ class Program:
 
 
 BROWSED = frozenset({"test", "e2e", "screenshots"})
-SHIPPED = frozenset({"demo-real", "e2e-real", "e2e-durable"})
+SHIPPED = frozenset({"demo-real", "e2e-real", "e2e-installs"})
 """What builds our image, and runs it."""
 REAL = frozenset({"real"}) | SHIPPED
 """Real nodes, by `make up REAL=...` or these."""
@@ -65,7 +65,7 @@ PROGRAMS = (
     Program("chromedriver", "chromium-driver", BROWSED, ubuntu="chromium-chromedriver"),
     Program("initdb", "postgresql", frozenset({"test", "e2e", "e2e-real"}), ("/usr/lib/postgresql/*/bin/{}",)),
     Program("promtool", "prometheus", frozenset({"test"})),
-    Program("nginx", "nginx-light", frozenset({"e2e", "e2e-real", "e2e-durable", "knative"}), SBIN),
+    Program("nginx", "nginx-light", frozenset({"e2e", "e2e-real", "e2e-installs", "knative"}), SBIN),
     Program("buildah", "buildah", SHIPPED),
     Program("debootstrap", "debootstrap", SHIPPED, SBIN),
     Program("containerd", "containerd", REAL, SBIN),
