@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test check checked e2e e2e-real e2e-durable fuzz mutants screenshots requirements up env status down deploy cluster-functest image container-build \
+.PHONY: help demo demo-mutex demo-real demo-vm test check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements up env status down deploy cluster-functest image container-build \
   container-push container-build-and-push-community bench chaos performance lint build clean needs
 
 help: ## show this list
@@ -76,7 +76,7 @@ check: $(STAMP) ## check style, types, rules and functions, without faults and c
 
 # Beside the linters, whose types take one core for half of the time: nothing is measured meanwhile.
 checked: $(STAMP)
-	@$(BIN)/python -m pytest $(SHARED) -m 'not e2e and not real and not durable and not alone' $(CHECKED) $(ARGS)
+	@$(BIN)/python -m pytest $(SHARED) -m 'not e2e and not real and not installs and not alone' $(CHECKED) $(ARGS)
 
 # Each engine is one worker's: Knative's data plane listens where there is room for one.
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
@@ -91,10 +91,10 @@ e2e-real: $(STAMP) ## build the image on a Debian that is fetched once, run the 
 	@$(BIN)/python -m pytest -m real -rP tests/real/test_leftovers.py $(ARGS)
 	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m real -rP tests/real --ignore tests/real/test_leftovers.py $(ARGS)
 
-# Not in .ci/run, which has its time: 28 dispatchers and two operators beside all else take two cores some minutes.
-e2e-durable: $(STAMP) ## run RabbitMQ, its operators and its broker as pods of real nodes, and drain a node by them; as root
+# Not in .ci/run, which has its time: 28 dispatchers of RabbitMQ beside all else take two cores some minutes.
+e2e-installs: $(STAMP) ## install on real nodes what e2e-real leaves out: all optional components, one process for all, RabbitMQ; as root
 	@$(BIN)/python -m localcluster build --delivery knative --real 2
-	@$(BIN)/python -m pytest -m durable -rP tests/real/test_durable.py $(ARGS)
+	@$(BIN)/python -m pytest -m installs -rP tests/real $(ARGS)
 
 fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIES=10000 SEED=1
 	@$(BIN)/python -m localcluster build

@@ -14,15 +14,13 @@ import pytest
 import yaml
 
 from localcluster.cluster import LocalCluster
-from localcluster.programs import build, toolchain
 from localcluster.programs.packages import find
 from tests.chain.test_observability import PAGE, documented
+from tests.manifests import prometheus
 from tests.manifests.rendering import INSTALLS, MANIFESTS, SPARING, Manifest, of_kind, rendered, sent
 
 COMPONENT = MANIFESTS / "components" / "monitoring"
 PLAYED = Path(__file__).with_name("rules_test.yaml")
-OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
-CRDS = ("podmonitors", "prometheusrules")
 METRIC = re.compile(r"\bnodemaintenance_\w+")
 OF_HISTOGRAMS = ("_bucket", "_sum", "_count")
 
@@ -118,15 +116,7 @@ def test_prometheus_is_let_in_to_the_port_that_it_reads(name: str, tmp_path: Pat
 @pytest.fixture(scope="module")
 def monitored(knative: LocalCluster) -> LocalCluster:
     """The cluster with the Prometheus operator's kinds as well."""
-    command = [str(toolchain.go(build.cache())), "mod", "download", "-json", OPERATOR]
-    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
-    # Outside of any module, so that nothing of ours is changed by the download.
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=build.cache(), env=environment)
-    folder = Path(json.loads(done.stdout)["Dir"]) / "example" / "prometheus-operator-crd"
-    names = [f"crd/{kind}.monitoring.coreos.com" for kind in CRDS]
-    for kind in CRDS:
-        knative.kubectl("apply", "--server-side", "-f", folder / f"monitoring.coreos.com_{kind}.yaml")
-    knative.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+    prometheus.install(knative)
     return knative
 
 

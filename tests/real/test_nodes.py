@@ -7,6 +7,8 @@ import pytest
 from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.cluster import FAKE
+from localcluster.nodes.nodes import COREDNS
+from localcluster.nodes.settings import SOCKET
 from tests.real.containers import PODS, SERVES, WEB, Real, ready_and_whole, template
 
 pytestmark = pytest.mark.real
@@ -97,3 +99,18 @@ def test_what_a_pod_is_to_the_api_server_containerd_runs(real: Real) -> None:
 
     assert len(there) == 2
     assert real.node("real-1").running(made["metadata"]["uid"]) == set()
+
+
+def test_an_image_that_one_node_deletes_stays_whole_on_the_other(real: Real) -> None:
+    """Images are unpacked once, and nodes share the files: each gives up names of its own."""
+    ctr = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images")
+    one, other = real.node("real-1").room, real.node("real-2").room
+    again = real.nodes.folder / "coredns.tar"
+    try:
+        one.run(*ctr, "rm", "--sync", COREDNS)
+
+        assert COREDNS not in one.run(*ctr, "list", "--quiet").split()
+        assert COREDNS in other.run(*ctr, "list", "--quiet").split()
+        other.run(*ctr, "export", real.nodes.folder / "whole.tar", COREDNS)
+    finally:
+        one.run(*ctr, "import", "--snapshotter", real.node("real-1").settings.snapshotter, again)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from localcluster.programs import build
 from tests.localcluster.commands import soon
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves
-from tests.real import maintenances, selfdrain
+from tests.real import applied, maintenances, selfdrain
 from tests.real.containers import APPS, Real, owner, ready_and_whole, template
 from tests.relay import Relay
 
@@ -34,13 +33,12 @@ UPGRADED = f"{product_image.NAME}:v0.0.1"
 """The same image by another tag."""
 AGAIN = 60.0
 """Seconds within which Knative's webhook answers from the other node."""
-GENERATIONS = 'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation}{"\\n"}{end}'
 BUDGET = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
 """As docs/install.md says: Knative's own keeps its webhook where it is, as long as there are fewer than five of it."""
 PODSOURCE, MADE_AND_BOUND = "podsource-deployment", 4
 """Made by the ContainerSource, completed by its SinkBinding; one write of either may cross the other's."""
-BOUND = {"deployment.apps/guard", "deployment.apps/resync"}
-"""A second `kubectl apply` names them: Knative has completed their environment. Nothing in them changes."""
+BOUND = ("deployment.apps/guard", "deployment.apps/resync")
+"""Whose environment Knative completes."""
 
 
 @dataclass(frozen=True)
@@ -141,19 +139,10 @@ def _missing(journal: str, evicted: Sequence[str]) -> list[str]:
 @proves("NMO-24")
 def test_all_pods_are_ready_and_a_second_apply_changes_nothing(installed: Shipped) -> None:
     """Probes, limits, tokens and a root that is read-only, as shipped; Knative made its adapters by itself."""
-    cluster = installed.cluster
-    shipped.await_ready(cluster)
-    found = json.loads(cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json").stdout)["items"]
-    generations = ("get", "deployment,trigger,broker,pdb", "-n", NAMESPACE, "-o", GENERATIONS)
-    before = cluster.kubectl(*generations).stdout
-    again = cluster.kubectl("apply", "-k", installed.overlay).stdout.splitlines()
+    shipped.await_ready(installed.cluster)
 
-    restarts = {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in found}
-    print(f"{len(found)} pods, of which restarted: { {name: count for name, count in restarts.items() if count} }")
-    assert len(found) > 20
-    sent = {line.split()[0] for line in again if not line.endswith(" unchanged")}
-    assert {name for name in sent if not name.startswith("poddisruptionbudget")} <= BOUND
-    assert cluster.kubectl(*generations).stdout == before
+    assert len(applied.ready_pods(installed)) > 20
+    applied.check_second_apply(installed, installed.overlay, BOUND)
     source = installed.door.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{PODSOURCE}")
     assert source["metadata"]["generation"] <= MADE_AND_BOUND, "Knative's controllers do not write it in turn"
 

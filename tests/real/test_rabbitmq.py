@@ -15,7 +15,7 @@ from localcluster.rabbitmq import pods as rabbitmq
 from tests.real import maintenances
 from tests.real.containers import Real
 
-pytestmark = pytest.mark.durable
+pytestmark = pytest.mark.installs
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,31 @@
+"""The kinds of the Prometheus operator, of which the component `monitoring` makes objects."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from localcluster.cluster import LocalCluster
+from localcluster.programs import build, toolchain
+
+OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
+CRDS = ("podmonitors", "prometheusrules")
+
+
+def install(cluster: LocalCluster) -> None:
+    """Apply them; return when they are served."""
+    folder = _module() / "example" / "prometheus-operator-crd"
+    for kind in CRDS:
+        cluster.kubectl("apply", "--server-side", "-f", folder / f"monitoring.coreos.com_{kind}.yaml")
+    names = [f"crd/{kind}.monitoring.coreos.com" for kind in CRDS]
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+
+
+def _module() -> Path:
+    """Download the operator's module outside of any module, so that nothing of ours is changed by it."""
+    command = [str(toolchain.go(build.cache())), "mod", "download", "-json", OPERATOR]
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=build.cache(), env=environment)
+    return Path(json.loads(done.stdout)["Dir"])

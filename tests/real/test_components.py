@@ -1,0 +1,138 @@
+"""Components as a user may combine them, as pods: `plain` with all that is optional, and one process for all."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcluster.access import NAMESPACE
+from localcluster.knative import shipped
+from localcluster.nodes import machine
+from localcluster.wings import choice, foreign
+from tests.manifests import prometheus
+from tests.real import applied, maintenances
+from tests.real.containers import Real
+
+pytestmark = pytest.mark.installs
+BASE = shipped.COMPONENTS.parent / "base"
+WINGS = tuple(choice.FOREIGN)
+SECRET = ("create", "secret", "generic", "console-proxy", "-n", NAMESPACE, "--from-literal=secret=0123456789abcdef")
+USER = 65532
+"""Whom the image runs as."""
+VOLUME: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolume",
+    "metadata": {"name": "journal"},
+    "spec": {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "claimRef": {"namespace": NAMESPACE, "name": "journal"},
+    },
+}
+OURS = re.compile("node-?maintenance")
+SHARED = "!nodemaintenance.dev/shared"
+SERVES_ALL = Path(__file__).with_name("one_process.yaml")
+TO_SERVICE = "- {op: replace, path: /spec/%s/ref/apiVersion, value: v1}"
+DEAD_LETTERS = "nodemaintenance.dev/function notin (record, resync, renew-certificates)"
+RECORD = f"http://functions.{NAMESPACE}.svc/record"
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a user may install.
+
+    Attributes:
+        components: those of ours, in the order in which they are applied.
+        files: objects beside them.
+        patches: as a kustomization has them.
+        bound: Deployments whose environment Knative completes.
+        pods: how many there are at least.
+    """
+
+    components: Sequence[str]
+    files: Sequence[Path]
+    patches: Sequence[Mapping[str, Any]]
+    bound: Sequence[str]
+    pods: int
+
+
+EVERYTHING = Way(
+    components=(
+        *(f"{wing}/deployment" for wing in (choice.CERTIFICATES, *WINGS)),
+        *(choice.ADMISSION, choice.CERTIFICATES, *WINGS),
+        *("plain", "inmemory", "console", "proxied", "journal", "monitoring"),
+    ),
+    files=(),
+    patches=(),
+    bound=tuple(f"deployment.apps/{name}" for name in ("guard", "resync", "protect", "resync-runs")),
+    pods=30,
+)
+ONE_PROCESS = Way(
+    components=("certificates/deployment", "together", "pod", choice.ADMISSION, choice.CERTIFICATES, "inmemory"),
+    files=(SERVES_ALL,),
+    patches=(
+        {"target": {"kind": "Trigger"}, "patch": TO_SERVICE % "subscriber"},
+        {"target": {"kind": "Trigger", "labelSelector": DEAD_LETTERS}, "patch": TO_SERVICE % "delivery/deadLetterSink"},
+        {
+            "target": {"kind": "SinkBinding", "name": "functions"},
+            "patch": "- {op: replace, path: /spec/subject/apiVersion, value: apps/v1}\n"
+            "- {op: replace, path: /spec/subject/kind, value: Deployment}",
+        },
+        {
+            "target": {"kind": "Deployment", "name": "renew-certificates"},
+            "patch": "- {op: add, path: /spec/template/spec/containers/0/env/-, "
+            f"value: {{name: RECORD, value: {RECORD}}}}}",
+        },
+    ),
+    bound=("deployment.apps/functions",),
+    pods=5,
+)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    """Two real nodes with Knative as pods, the kinds that the wings and `monitoring` stand on, and a volume."""
+    machine.check()
+    folder = tmp_path_factory.mktemp("components")
+    with shipped.nodes(folder / "cluster") as (cluster, nodes):
+        foreign.install(cluster, WINGS)
+        prometheus.install(cluster)
+        cluster.kubectl("apply", "--server-side", "-f", "-", input=volume(folder / "disk"))
+        yield Real(cluster, nodes)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", [EVERYTHING, ONE_PROCESS], ids=["everything", "one process"])
+def test_it_is_ready_drains_a_node_and_goes(bare: Real, way: Way, tmp_path: Path) -> None:
+    """Each pod and each Knative object Ready, a second apply changes nothing, and a removal leaves nothing."""
+    cluster = bare.cluster
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    cluster.kubectl(*SECRET)
+    overlay = str(shipped.overlay(tmp_path / "overlay", way.components, BASE, files=way.files, patches=way.patches))
+    cluster.kubectl("apply", "-k", overlay)
+    shipped.await_ready(cluster)
+
+    assert len(applied.ready_pods(bare)) >= way.pods
+    applied.check_second_apply(bare, overlay, way.bound)
+    maintenances.begin(bare, "combined", "node-1")
+    maintenances.until_succeeded(bare, "combined")
+    maintenances.end(bare, "combined", "node-1")
+
+    cluster.kubectl("delete", "-k", overlay, "-l", SHARED)
+    kinds = "crd,clusterrole,clusterrolebinding,validatingwebhookconfiguration,namespace"
+    left = cluster.kubectl("get", kinds, "-o", "name")
+    assert [name for name in left.stdout.split() if OURS.search(name)] == []
+
+
+def volume(folder: Path) -> str:
+    """Write a volume for the journal, in a folder that the nodes see and its user may write to."""
+    folder.mkdir()
+    shutil.chown(folder, USER)
+    return json.dumps({**VOLUME, "spec": {**VOLUME["spec"], "hostPath": {"path": str(folder)}}})
