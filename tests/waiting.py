@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
-from typing import cast
+from typing import TypeVar, cast
 
 from kube.door.api import Api
 from kube.door.api_errors import NotFound, Unavailable
@@ -20,7 +21,20 @@ from kube.paths import Object
 
 SECONDS = 15.0
 """What is awaited comes within a second; this is for a busy machine."""
+T = TypeVar("T")
 Predicate = Callable[[dict[str, Object]], bool]
+
+
+def between(act: Callable[[], object], wait: Callable[[], T], seconds: float) -> T:
+    """What `wait` gives, `act` being done first and whenever it raises `TimeoutError`, for so many seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        act()
+        try:
+            return wait()
+        except TimeoutError:
+            if time.monotonic() > deadline:
+                raise
 
 
 class Known:

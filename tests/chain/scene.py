@@ -24,6 +24,7 @@ from localcluster.demo.flow import Flow
 from localcluster.processes import await_ready
 from localcluster.product import Product
 from tests.functions.hints import tick
+from tests.waiting import between
 from tests.workload import Workload, audit, pod_on
 
 T = TypeVar("T")
@@ -166,22 +167,18 @@ class Scene:
 
     def tick(self) -> None:
         """Send a tick now; return when the delivery has nothing left of it and of what was under way before."""
-        assert post(tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
+        self._post_tick()
         self.await_delivered()
+
+    def _post_tick(self) -> None:
+        assert post(tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
 
     def by_ticks(self, wait: Callable[[], T], seconds: float = 60.0) -> T:
         """What `wait` gives, between ticks that are sent whenever it raises `TimeoutError`, for so many seconds.
 
         For what the next tick does, whenever that comes: by themselves they come every 15 s.
         """
-        deadline = time.monotonic() + seconds
-        while True:
-            assert post(tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
-            try:
-                return wait()
-            except TimeoutError:
-                if time.monotonic() > deadline:
-                    raise
+        return between(self._post_tick, wait, seconds)
 
     def await_delivered(self) -> None:
         """Wait until the delivery has nothing left."""

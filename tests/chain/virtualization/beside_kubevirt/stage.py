@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from kube.nodes import NODES, node_path
 from kube.paths import Object
@@ -20,7 +20,9 @@ from tests.chain.virtualization.stage import Stage
 from tests.chain.virtualization.watching import Watcher
 from tests.fake_virt_handler import HEARTBEAT, FakeVirtHandler, is_offered
 from tests.virt_actor import UNABLE, moment
+from tests.waiting import between
 
+T = TypeVar("T")
 TAINT = "medik8s.io/drain"
 TOLD = {"migrations": {"nodeDrainTaintKey": TAINT}}
 """Configuration by which KubeVirt knows the taint of NodeMaintenances of medik8s."""
@@ -102,6 +104,13 @@ class BesideStage(Stage):
         """Have a node's virt-handler give a sign of life, upon which KubeVirt looks at the node again."""
         noted = {"annotations": {HEARTBEAT: moment()}}
         self.admin.patch(node_path(node), {"metadata": noted})
+
+    def by_beats(self, node: str, wait: Callable[[], T], seconds: float = 60.0) -> T:
+        """What `wait` gives, between signs of life that are given whenever it raises `TimeoutError`.
+
+        KubeVirt may not know yet at the first what it is to look at; a virt-handler gives one each minute.
+        """
+        return between(lambda: self.beat(node), wait, seconds)
 
     def hasten(self, migration: str) -> None:
         """Have KubeVirt not wait before it begins this one, as its own tests have it."""

@@ -70,8 +70,11 @@ def test_a_migration_that_fails_is_told_and_kubevirts_to_try_again(stage: Beside
     path = stage.maintain(node)
     stage.reaches(path, lambda item: says(item, "MigrationFailed", "failed once"))
     stage.fail_on(*everywhere, fails=False)
-    stage.beat(node)
-    again = stage.reaches(path, lambda item: says(item, "MigrationFailed", "is Pending"))
+
+    def pending(item: Object) -> bool:
+        return says(item, "MigrationFailed", "is Pending")
+
+    again = stage.by_beats(node, lambda: stage.reaches(path, pending, seconds=5))
     assert node_of(stage.instances()["unlucky"]) == node
 
     ((_, message),) = blocked(again).values()
