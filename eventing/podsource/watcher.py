@@ -33,6 +33,7 @@ from kube.paths import Object, pods_on
 from kube.pods import Pod, is_terminating
 from kube.trimming import trimmed_budget, trimmed_pod
 
+EMITS = (events.PODS_GONE, events.PODS_CAME, events.BUDGET_OPENED)
 FIRST_LOOK, LONGEST_LOOK = 2.0, 60.0
 """Seconds between looks whether the CRD of an absent group was installed, doubling; until it is found, ticks serve."""
 

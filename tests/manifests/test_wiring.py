@@ -8,6 +8,7 @@ import pytest
 
 from eventing import events
 from eventing.local import manifests, triggers
+from eventing.podsource import watcher
 from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
 from tests.manifests import wiring
@@ -16,8 +17,7 @@ from tests.sources import OPT_IN
 
 CONSUMES = {name: function.consumes for name, function in FUNCTIONS.items()}
 ALWAYS = {name: kinds for name, kinds in CONSUMES.items() if name not in {"renew-certificates", *OPT_IN}}
-PODSOURCE = {events.PODS_GONE, events.BUDGET_OPENED}
-SAID = {events.MAINTENANCE_FAILED, *PODSOURCE}.union(*(function.emits for function in FUNCTIONS.values()))
+SAID = {events.MAINTENANCE_FAILED, *watcher.EMITS}.union(*(function.emits for function in FUNCTIONS.values()))
 
 
 def read(folder: Path, to: Path) -> list[manifests.Document]:

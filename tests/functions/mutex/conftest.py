@@ -103,8 +103,8 @@ class Upgrade:
 
     def judge(self) -> None:
         """Have rule and target judged."""
-        self.functions.post("check-rule", resource(events.RESOURCE_ADDED, self.rule, RULE))
-        self.functions.post("check-target", resource(events.RESOURCE_ADDED, self.target, TARGET))
+        self.functions.answer("check-rule", resource(events.RESOURCE_ADDED, self.rule, RULE))
+        self.functions.answer("check-target", resource(events.RESOURCE_ADDED, self.target, TARGET))
 
     def said(self, kind: str, node: str = "", item: Object | None = None) -> CloudEvent:
         """One of our own events about the run, or about another object."""

@@ -29,7 +29,7 @@ BAD: tuple[tuple[str, Object, str], ...] = (
 
 def judged(upgrade: Upgrade, rule: Object) -> tuple[str, str]:
     """Status and message of the rule's condition after a look."""
-    upgrade.functions.post("check-rule", resource(events.RESOURCE_UPDATED, upgrade.again(rule), RULE))
+    upgrade.functions.answer("check-rule", resource(events.RESOURCE_UPDATED, upgrade.again(rule), RULE))
     found = condition(upgrade.again(rule), "ValidConfig")
     return found["status"], found["message"]
 

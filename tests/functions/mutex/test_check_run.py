@@ -17,7 +17,7 @@ from tests.workload import Audit
 
 
 def verdict(upgrade: Upgrade, item: Object | None = None) -> tuple[str, str]:
-    upgrade.functions.post("check-run", upgrade.said(events.RUN_FOUND, item=item))
+    upgrade.functions.answer("check-run", upgrade.said(events.RUN_FOUND, item=item))
     found = condition(upgrade.again(item or upgrade.run), "ConfigValidated")
     return found["status"], found["message"]
 
@@ -75,7 +75,7 @@ def test_a_rule_that_the_run_under_way_began_with_is_missed_when_it_is_gone(upgr
     """Though the run config names another one by now: the run waits for it, and so it is said."""
     upgrade.start()
     other = upgrade.create(RULE, "other", rule_spec())
-    upgrade.functions.post("check-rule", resource(events.RESOURCE_ADDED, other, RULE))
+    upgrade.functions.answer("check-rule", resource(events.RESOURCE_ADDED, other, RULE))
     upgrade.admin.patch(path(upgrade.run), {"spec": {"mutexRules": [{"name": "other"}]}})
     assert verdict(upgrade)[0] == "True"
     upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])

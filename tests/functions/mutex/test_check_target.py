@@ -18,7 +18,7 @@ from tests.workload import Audit
 
 
 def looked(upgrade: Upgrade, target: Object) -> Object:
-    upgrade.functions.post("check-target", upgrade.said(events.TARGET_FOUND, item=target))
+    upgrade.functions.answer("check-target", upgrade.said(events.TARGET_FOUND, item=target))
     return upgrade.again(target)
 
 

@@ -86,7 +86,7 @@ def test_a_fault_too_long_for_a_condition_is_said_once(upgrade: Upgrade) -> None
     upgrade.judge()
     named = [{"name": f"{'long-' * 12}{number}"} for number in range(50)]
     upgrade.admin.patch(path(upgrade.run), {"spec": {"mutexRules": named}})
-    upgrade.functions.post("check-run", upgrade.said(events.RUN_FOUND))
+    upgrade.functions.answer("check-run", upgrade.said(events.RUN_FOUND))
     assert len(condition(upgrade.again(upgrade.run), "ConfigValidated")["message"]) == LONGEST_MESSAGE
     assert said(upgrade) == []
 

@@ -35,7 +35,7 @@ def test_the_samples_of_the_document_are_valid_beside_their_pools(upgrade: Upgra
     upgrade.target = upgrade.admin.get(path_of(TARGET, NAMESPACE, "worker-example"))
     upgrade.run = upgrade.admin.get(path_of(RUN, NAMESPACE, "example"))
     upgrade.judge()
-    upgrade.functions.post("check-run", upgrade.said("dev.nodemaintenance.run.found"))
+    upgrade.functions.answer("check-run", upgrade.said("dev.nodemaintenance.run.found"))
     assert condition(upgrade.again(upgrade.run), "ConfigValidated")["status"] == "True"
     assert upgrade.admin.get(pool_path("canary"))["spec"]["paused"] is False
     shown = quiet.kubectl("get", "numo", "-n", NAMESPACE).stdout
