@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from localcluster.functionserver import SERVE
+from localcluster.functionserver import SERVE, THRIFT
 from localcluster.servers import ROOT
 
 
@@ -13,3 +13,10 @@ def test_it_runs_the_command_of_the_image() -> None:
     commands = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("CMD ")]
 
     assert [json.loads(line.removeprefix("CMD ")) for line in commands] == [list(SERVE)]
+
+
+def test_it_has_the_environment_of_the_image() -> None:
+    """What is measured here is measured with the memory allocator that is shipped."""
+    environment = next(line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("ENV PATH"))
+
+    assert {f"{name}={value}" for name, value in THRIFT.items()} <= set(environment.split())
