@@ -18,6 +18,7 @@ from kube.maintenance.objects import (
     condition,
     group,
     is_changed,
+    is_cordoned,
 )
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
 from kube.pods import Pod, controller, is_terminating, tolerates, tolerates_everything
@@ -25,6 +26,8 @@ from kube.times import moment, moment_or_none, timestamp
 
 SHORTEST, LONGEST = timedelta(seconds=10), timedelta(seconds=60)
 """Five pods that return at once are evicted at most four times in the first minute, and once in each later one."""
+LANDING = timedelta(seconds=2)
+"""Behind the cordon the scheduler may still place what it took up before."""
 BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *LAUNCHER_REASONS)
 """Whoever waits for a budget is told when it opens; its pods are not sent before, and need no pause."""
 UNDECIDED = ("NoAnswer", "Changing", "Busy", "NoTime")
@@ -41,7 +44,7 @@ def is_resting(announced: Mapping[str, Any] | None, now: datetime) -> bool:
     if announced is None:
         return False
     first, last = (moment_or_none(announced.get(name)) for name in ("firstTimestamp", "lastTimestamp"))
-    return bool(first and last and now < last + pause(last - first))
+    return bool(first and last and now - last < pause(last - first))
 
 
 def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[Blocked]]:
@@ -104,14 +107,14 @@ def _refused(pod: Pod, known: Mapping[str, Any] | None) -> Blocked | None:
 
 def _closed_since(maintenance: Maintenance) -> datetime | None:
     """Since when the node takes only pods that tolerate it; before the status says so, since that was asked for."""
-    cordoned = condition(maintenance, "Cordoned")
-    since = moment_or_none(cordoned.get("lastTransitionTime")) if cordoned.get("status") == "True" else None
-    return since or moment_or_none(maintenance["metadata"].get("creationTimestamp"))
+    cordoned = condition(maintenance, "Cordoned").get("lastTransitionTime") if is_cordoned(maintenance) else None
+    return moment_or_none(cordoned) or moment_or_none(maintenance["metadata"].get("creationTimestamp"))
 
 
 def _returned(pod: Pod, maintenance: Maintenance) -> Blocked | None:
-    """A pod that a controller made here after the taints, which it tolerates: evicted, it would be back at once.
+    """A pod that a controller made here after the taints: evicted, it would be back at once.
 
+    It tolerates them, or passed the scheduler by. One that came while somebody had opened the node is taken for such.
     Kubernetes writes seconds: one of the very second of the cordon counts, since many rounds fit into a second.
     """
     owner, began = controller(pod), _closed_since(maintenance)
@@ -119,11 +122,12 @@ def _returned(pod: Pod, maintenance: Maintenance) -> Blocked | None:
         return None
     created = moment(pod["metadata"]["creationTimestamp"])
     taints = (group(maintenance).drain_taint, UNSCHEDULABLE)
-    if created < began or not all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
+    makes = f"{owner['kind']} {owner['name']} makes it again on this node"
+    if created >= began and all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
+        what = "every taint" if tolerates_everything(pod) else "the taints of the maintenance"
+        message = f"tolerates {what}; {makes}: take that toleration off, or scale it down"
+    elif created >= began + LANDING and is_cordoned(maintenance):
+        message = f"came although the node is closed; {makes}: have its pods name no node, or scale it down"
+    else:
         return None
-    what = "every taint" if tolerates_everything(pod) else "the taints of the maintenance"
-    message = (
-        f"tolerates {what}; {owner['kind']} {owner['name']} makes it again on this node: take that toleration off, "
-        "or scale it down"
-    )
     return Blocked(identity(pod), "Returns", message, retry_after=timestamp(created + pause(created - began)))

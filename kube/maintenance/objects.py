@@ -20,7 +20,7 @@ SNAPSHOT = "nodemaintenance.dev/snapshot"
 """Annotation with the counts taken before anything was evicted; written with the finalizer, in one patch (NMO-11)."""
 REQUESTER = "nodemaintenance.dev/requested-by"
 """Annotation with the user who asked, as the command line and the console know him. A claim, not a proof."""
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What the rules raise of an object in which something is not as any schema has it."""
 MOST_LEASE_ERRORS = 3
 """Of so many failed renewals in a row a maintenance thinks nothing; at one more it gives up (NMO-27a)."""
@@ -198,6 +198,16 @@ def condition(maintenance: Maintenance, kind: str) -> Object:
     """The condition of that type, {} when there is none."""
     conditions = (maintenance.get("status") or {}).get("conditions") or []
     return next((dict(item) for item in conditions if item.get("type") == kind), {})
+
+
+def is_cordoned(maintenance: Maintenance) -> bool:
+    """Its status says that the node takes no new pods."""
+    return bool(condition(maintenance, "Cordoned").get("status") == "True")
+
+
+def is_told_drained(maintenance: Maintenance) -> bool:
+    """Its status says that the node is closed and drained: another look that finds it so has nothing to add."""
+    return phase(maintenance) == SUCCEEDED and is_cordoned(maintenance)
 
 
 def blocked_pods(maintenance: Maintenance) -> list[Mapping[str, Any]]:

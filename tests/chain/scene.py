@@ -73,11 +73,18 @@ class Scene:
         return self.work.put(namespace, bodies, ready=more.get("ready_awaited", True))
 
     def deployment(
-        self, namespace: str, node: str, replicas: int, *, tolerations: Iterable[Object] = (), **delays: str
+        self,
+        namespace: str,
+        node: str,
+        replicas: int,
+        *,
+        tolerations: Iterable[Object] = (),
+        bound: bool = False,
+        **delays: str,
     ) -> None:
         """Make the Deployment `web`, all replicas Ready on this node; `delete` and `ready` as in `pods`.
 
-        Its pods run where `allow` says: on this node only, for now.
+        Its pods run where `allow` says: on this node only, for now; if `bound`, their template names it.
         """
         self.allow(namespace, node)
         labels = {"app": "web"}
@@ -88,6 +95,7 @@ class Scene:
                 "nodeSelector": {"pool": namespace},
                 "containers": [{"name": "main", "image": "fake"}],
                 "tolerations": list(tolerations),
+                **({"nodeName": node} if bound else {}),
             },
         }
         spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}

@@ -54,6 +54,30 @@ def test_pods_that_return_are_left_alone_and_nobody_waits_for_them(scene: Scene)
 
 
 @proves("X-6")
+def test_pods_that_name_the_node_are_left_alone(scene: Scene) -> None:
+    """Rule 9: their template passes the scheduler by, and so the taints: no storm, and the status says why."""
+    node, other, namespace = scene.node(), scene.node(), scene.namespace()
+    scene.deployment(namespace, node, 5, bound=True)
+    path = scene.maintain(node)
+
+    status = scene.reaches(path, resting("Returns", 5))["status"]
+
+    messages = {entry["message"] for entry in status["blockedPods"]}
+    assert all(message.startswith("came although the node is closed; ReplicaSet web-") for message in messages)
+    evictions = _evictions_in(scene, namespace)
+    assert len(evictions) <= 6 * 5  # for two seconds they may be what the scheduler had in its hands
+    for _ in range(3):
+        scene.tick()
+    assert _evictions_in(scene, namespace) == evictions
+    scene.allow(namespace, other)
+    spec: Any = {"template": {"spec": {"nodeName": None}}}
+    scene.admin.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
+    scene.reaches(path)
+    scene.delete(path)
+    scene.gone(path)
+
+
+@proves("X-6")
 def test_a_pod_that_a_policy_refuses_is_tried_ever_more_seldom(scene: Scene) -> None:
     """X-6: the others go; it is blocked with the policy's words, and no tick tries it again before its time."""
     node, namespace = scene.node(), scene.namespace()

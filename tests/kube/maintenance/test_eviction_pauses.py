@@ -96,13 +96,26 @@ def test_it_says_why_and_what_to_do() -> None:
     assert narrow.message.startswith("tolerates the taints of the maintenance; ")
 
 
+@pytest.mark.parametrize("tolerations", [[], OURS[:1]], ids=["none", "one"])
+def test_a_pod_that_passes_the_scheduler_by_returns(tolerations: list[Object]) -> None:
+    """Its template names the node: no toleration is needed, and evicted, it is back within a second (rule 9)."""
+    due, (blocked,) = parted([returned(2, tolerations)], item(), CORDONED + timedelta(seconds=3))
+
+    assert (due, blocked.reason) == ([], "Returns")
+    assert blocked.message == (
+        "came although the node is closed; ReplicaSet replicaset makes it again on this node: have its pods name no "
+        "node, or scale it down"
+    )
+
+
 @pytest.mark.parametrize(
     ("one", "of"),
     [
         pytest.param(returned(-1), item(), id="made before the cordon"),
         pytest.param(returned(owner=""), item(), id="nobody makes it again"),
-        pytest.param(returned(tolerations=[]), item(), id="tolerates nothing"),
-        pytest.param(returned(tolerations=OURS[:1]), item(), id="tolerates one taint"),
+        pytest.param(returned(1, tolerations=[]), item(), id="the scheduler had it in its hands"),
+        pytest.param(returned(tolerations=[]), item(cordoned="False"), id="the node may have been open"),
+        pytest.param(returned(1, tolerations=OURS[:1]), item(), id="tolerates one taint"),
         pytest.param(returned(), maintenance({}), id="no times yet"),
     ],
 )
@@ -237,3 +250,10 @@ def test_a_pause_in_another_zone_is_obeyed() -> None:
 
     assert parted([pod()], item(held), CORDONED)[0] == []
     assert parted([pod()], item(held), CORDONED + timedelta(seconds=1))[1] == []
+
+
+def test_an_event_of_the_end_of_time_is_younger_than_any_pause() -> None:
+    """Anybody may write it; the tick goes on."""
+    last = {"firstTimestamp": timestamp(CORDONED), "lastTimestamp": "9999-12-31T23:59:59Z"}
+
+    assert is_resting(last, CORDONED)
