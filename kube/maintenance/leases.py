@@ -76,14 +76,14 @@ def is_free(lease: Lease, now: datetime) -> bool:
 
 def is_expired(lease: Lease, now: datetime) -> bool:
     """Nobody renewed it in time."""
-    return now > _renewed(lease) + timedelta(seconds=lease["spec"].get("leaseDurationSeconds") or 0)
+    return now - _renewed(lease) > timedelta(seconds=lease["spec"].get("leaseDurationSeconds") or 0)
 
 
 def is_due(lease: Lease, now: datetime) -> bool:
     """Half of its time is over, and the part of `SPREAD` that its holder's uid gives: time to renew."""
     holder = holder_of(lease)
     part = zlib.crc32(holder.uid.encode()) / 2**32 if holder else 0.0
-    return now > _renewed(lease) + RENEW_AFTER + part * SPREAD
+    return now - _renewed(lease) > RENEW_AFTER + part * SPREAD
 
 
 def _renewed(lease: Lease) -> datetime:

@@ -50,6 +50,13 @@ def test_a_lease_that_was_never_renewed_is_expired() -> None:
     assert leases.is_expired({"metadata": {}, "spec": {"holderIdentity": "x"}}, NOW)
 
 
+def test_a_lease_that_is_held_for_ever_is_nobody_elses() -> None:
+    """NMO-27: the largest time there is, which another tool may write for "never"."""
+    lease = held(spec={"holderIdentity": "x", "renewTime": "9999-12-31T23:59:59.000000Z", "leaseDurationSeconds": 3600})
+
+    assert (leases.is_due(lease, NOW), leases.is_expired(lease, NOW), leases.is_free(lease, NOW)) == (False,) * 3
+
+
 def test_a_lease_says_all_that_others_look_for() -> None:
     """NMO-27a: as [SRC] writes it, and for whom of ours it is."""
     moment = "2026-01-02T03:04:05.000678Z"
