@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import Counter, Gauge
 
 from kube.door.api_errors import ApiError
@@ -32,3 +34,15 @@ class Counted(Witness):
     def failed(self, error: ApiError) -> None:
         """Count it; the follower says why in the log."""
         self._failures.inc()
+
+
+class Relisted(Counted):
+    """The witness of a stream of these objects, which says as well when they were listed."""
+
+    def __init__(self, resource: str, listed: Callable[[], None]) -> None:
+        super().__init__(resource)
+        self._listed = listed
+
+    def listed(self) -> None:
+        """Say it."""
+        self._listed()

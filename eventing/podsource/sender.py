@@ -103,9 +103,9 @@ class Sender:
         if slot.task is None or slot.task.done():
             slot.task = self._tasks.start(self._send_hints(slot, kind, maintenance, node))
 
-    def discard(self, node: str) -> None:
-        """Drop the node's hints that were not sent yet: its drain is over."""
-        for key in [key for key in self._slots if key[0] == node]:
+    def discard(self, node: str, but: tuple[str, ...] = ()) -> None:
+        """Drop the node's hints that were not sent yet, but for those of these types: its drain is over."""
+        for key in [key for key in self._slots if key[0] == node and not (key[1] in but and self._slots[key].hint)]:
             slot = self._slots.pop(key)
             if slot.task:
                 slot.task.cancel()

@@ -17,7 +17,7 @@ from contextlib import aclosing
 
 from eventing import events
 from eventing.podsource.draining_node import DrainingNode
-from eventing.podsource.metrics import NODES, Counted
+from eventing.podsource.metrics import NODES, Counted, Relisted
 from eventing.podsource.openings import Openings
 from eventing.podsource.sender import Sender
 from eventing.podsource.tasks import Tasks
@@ -116,7 +116,7 @@ class PodSource:
             node = self._nodes[name]
             node.maintenances.pop(key, None)
             if not node.maintenances:
-                self._drop(node)
+                self._drop(node, but=(events.PODS_CAME,) if not gone and m.phase(item) == m.SUCCEEDED else ())
         NODES.set(len(self._nodes))
         self._watch_budgets()
 
@@ -126,10 +126,11 @@ class PodSource:
         self._openings.node_changed(node)
         self._wake.set()
 
-    def _drop(self, node: DrainingNode) -> None:
+    def _drop(self, node: DrainingNode, but: tuple[str, ...]) -> None:
+        """Watch the node no longer. What came to it as its status said that none is left is still to be told."""
         del self._nodes[node.name]
         self._openings.forget(node)
-        self._sender.discard(node.name)
+        self._sender.discard(node.name, but)
         if node.task:
             node.task.cancel()
 
@@ -203,7 +204,7 @@ class PodSource:
             self._openings.clear()
 
     async def _follow_budgets(self) -> None:
-        stream = follow(self._api, BUDGETS, streamed=True, keep=trimmed_budget, witness=_Relisted(self._relisted))
+        stream = follow(self._api, BUDGETS, streamed=True, keep=trimmed_budget, witness=Relisted("poddisruptionbudgets", self._relisted))
         async with aclosing(stream) as changes:
             async for change in changes:
                 if change.kind == "SYNCED":
@@ -240,15 +241,3 @@ class PodSource:
         for reference in node.references():
             kind = events.BUDGET_OPENED
             self._sender.enqueue(kind, reference, told.node, data, urgent=True, again=told.again)
-
-
-class _Relisted(Counted):
-    """The witness of the budgets' stream, which says when they were listed."""
-
-    def __init__(self, listed: Callable[[], None]) -> None:
-        super().__init__("poddisruptionbudgets")
-        self._listed = listed
-
-    def listed(self) -> None:
-        """Say it."""
-        self._listed()

@@ -216,6 +216,23 @@ def test_hints_of_a_node_that_is_done_are_discarded() -> None:
     assert sink.versions() == ["2"]
 
 
+def test_of_a_node_that_is_done_what_came_is_told() -> None:
+    """NMO-13: a pod that came as the status said that none is left; each type of hint is kept or dropped by itself."""
+    sink = Sink()
+
+    async def script(sender: Sender) -> None:
+        enqueue(sender, "1")
+        sender.enqueue(events.PODS_CAME, MINE, "node-1", {"podsVersion": "2"}, urgent=False, flags=("more",))
+        sender.discard("node-1", (events.PODS_CAME,))
+        await sink.until(1)
+        sender.discard("node-1", (events.PODS_CAME,))
+        assert not sender._slots
+
+    with_sender(sink, script)
+
+    assert sink.versions() == ["2"]
+
+
 def test_the_same_state_has_the_same_id() -> None:
     """X-2: a hint that is sent again after a restart of the source is recognisable as the same one."""
     sinks = [Sink(), Sink()]
