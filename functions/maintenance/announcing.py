@@ -24,10 +24,10 @@ def announce_progress(reason: str, maintenance: Maintenance, cluster: Cluster, d
 
 def announce_on_node(
     node: str, reason: str, message: str, maintenance: Maintenance, cluster: Cluster, *, kind: str
-) -> None:
-    """Write an Event about the node; `kind` is Normal or Warning."""
+) -> bool:
+    """Write an Event about the node; `kind` is Normal or Warning. Whether it was written."""
     now = datetime.now(timezone.utc)
-    _write([announcements.node_event(node, reason, message, maintenance, now, kind=kind)], maintenance, cluster)
+    return _write([announcements.node_event(node, reason, message, maintenance, now, kind=kind)], maintenance, cluster)
 
 
 def announced(node: str, reason: str, maintenance: Maintenance, cluster: Cluster) -> Object | None:
@@ -40,13 +40,13 @@ def announced(node: str, reason: str, maintenance: Maintenance, cluster: Cluster
     return found[0] if found else None
 
 
-def _write(events: list[Object], maintenance: Maintenance, cluster: Cluster) -> None:
-    """Write them side by side."""
-    cluster.together(*(_create_or_count(cluster.api, event, maintenance) for event in events))
+def _write(events: list[Object], maintenance: Maintenance, cluster: Cluster) -> bool:
+    """Write them side by side; whether all were written."""
+    return all(cluster.together(*(_create_or_count(cluster.api, event, maintenance) for event in events)))
 
 
-async def _create_or_count(api: Api, event: Object, maintenance: Maintenance) -> None:
-    """Write one, or count it once more where it is there already (OSV-12)."""
+async def _create_or_count(api: Api, event: Object, maintenance: Maintenance) -> bool:
+    """Write one, or count it once more where it is there already (OSV-12); whether it was written."""
     path = f"{announcements.EVENTS}/{event['metadata']['name']}"
     try:
         try:
@@ -57,6 +57,8 @@ async def _create_or_count(api: Api, event: Object, maintenance: Maintenance) ->
                 await api.patch(path, announcements.counted_again(item, event))
     except ApiError as error:
         _log(event["reason"], error, maintenance)
+        return False
+    return True
 
 
 def _log(reason: str, error: ApiError, maintenance: Maintenance) -> None:

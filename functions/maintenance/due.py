@@ -135,7 +135,7 @@ def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
     orphans = drain_flags.known_orphans(listed, m.blocked_pods(item))
     found = drain_flags.sorted_for(listed, options, now, orphans)
     if not found.leaving:
-        return "" if m.phase(item) == m.SUCCEEDED else events.NODE_TAINTED
+        return "" if m.is_told_drained(item) else events.NODE_TAINTED
     if m.is_changed(item) or not drain_flags.are_told(drain_flags.refused(found, options), item):
         return events.NODE_TAINTED
     to_evict, _ = parted(drain_flags.going(found, options), item, now)

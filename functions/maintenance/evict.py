@@ -16,10 +16,11 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
+from eventing.signatures import require_ours
 from functions.data import data_of, version_of
 from functions.failures import Failed
 from functions.installs import acts
-from functions.maintenance.batches import LateEvictions, LookingAtPods, tell
+from functions.maintenance.batches import SPOKEN_OF, LateEvictions, LookingAtPods, tell
 from functions.maintenance.subject import active, node_of, reference_of
 from kube.budgets import AT_WORK, Blocked, identity, plan
 from kube.door.api import Api
@@ -31,7 +32,7 @@ from kube.launcher_requests import request, worded
 from kube.maintenance import drain_flags, eviction_pauses
 from kube.maintenance.blocked_pods import summary
 from kube.maintenance.lookup import pods_on_node
-from kube.maintenance.objects import SUCCEEDED, Maintenance, group, phase
+from kube.maintenance.objects import Maintenance, group, is_told_drained
 from kube.maintenance.shown import Looked
 from kube.nodes import Node, is_closed
 from kube.paths import Object
@@ -47,8 +48,11 @@ LAST = "it runs evict, and goes when the evictions that it has sent from other n
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Evict what may go now from a cordoned and tainted node, and name what is left; `node.drained` when nothing is.
 
-    Raises `Failed` when the node is gone, or opened again whenever it is closed: the tick closes it next (rule 9).
+    Raises `Failed` when the node is gone, or opened again whenever it is closed: the tick closes it next (rule 9). And
+    `Forged` for an event that is not ours: who posts it would have the answer. A dry replay evicts nobody.
     """
+    if not marks.is_dry_run(event):
+        require_ours(event)
     if not acts(cluster):
         return []
     found = cluster.run(_read(cluster.api, event))
@@ -57,6 +61,8 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     maintenance, node, listed = found
     reference, name = reference_of(event), node["metadata"]["name"]
     if not is_closed(node, group(maintenance).drain_taint):
+        if event.get_type() in SPOKEN_OF:
+            return []  # `guard` closes it, or rests, since somebody opens it again and again; then the tick does
         if data_of(event).get("again"):
             raise Failed(f"node {name} was cordoned and tainted twice, and is not: somebody undoes it at once")
         data = {"message": f"node {name} is not cordoned and tainted any more", "again": True}
@@ -65,7 +71,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     pods, budgets, version = cluster.run(_waiting(cluster.api, name, event, listed, options))
     if not pods.leaving:
         late = Batch(evicted=cluster.run(granted_late(cluster.api, name)))
-        if phase(maintenance) == SUCCEEDED and not late.evicted:
+        if is_told_drained(maintenance) and not late.evicted:
             return []  # a hint that came late: the status has it already
         tell(maintenance, late, event)
         told = {"evicted": late.evicted} if late.evicted else {}

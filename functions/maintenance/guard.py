@@ -62,7 +62,7 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     api = cluster.api
     found = cluster.run(undeleted(api, name) if deleted else of_holder(api, name, holder, version="0"))
     begun = [item for item in found if is_active(item, name)]
-    if not any(deleted or _was_cordoned(item) for item in begun):
+    if not any(deleted or m.is_cordoned(item) for item in begun):
         return []  # between the first cordon and its taint
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
     there = [item for item in begun if node and m.began_on(item, node)]
@@ -94,28 +94,25 @@ def _end(begun: list[Object], cluster: Cluster) -> None:
 def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cluster) -> list[BaseCloudEvent]:
     """One `node.drifted` for each maintenance whose cordon, taint or label was there and is gone.
 
-    None where that was so a moment ago: whatever undoes it at once would be answered without end (rule 9). The tick
-    does it again.
+    None where that was so a moment ago, or cannot be counted: whatever undoes it at once would be answered without end
+    (rule 9). The tick does it again.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     answers: list[BaseCloudEvent] = []
     for item in begun:
-        if not _was_cordoned(item) or in_maintenance(node, m.group(item).drain_taint):
+        if not m.is_cordoned(item) or in_maintenance(node, m.group(item).drain_taint):
             continue
         if is_resting(announced(name, AGAIN, item, cluster), now):
             continue
         message = f"node {name} was {_undone(item, node)} during maintenance {item['metadata']['name']}; cordoned again"
         log_about(message, item)
-        announce_on_node(name, AGAIN, message, item, cluster, kind="Warning")
+        if not announce_on_node(name, AGAIN, message, item, cluster, kind="Warning"):
+            continue
         reference = events.Reference.of(item)
         answers.append(
             events.event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})
         )
     return answers
-
-
-def _was_cordoned(item: Object) -> bool:
-    return bool(m.condition(item, "Cordoned").get("status") == "True")
 
 
 def _undone(item: Object, node: Node) -> str:

@@ -145,7 +145,7 @@ def _status_begun(maintenance: Maintenance, shown: Shown, findings: Findings, no
         "pendingPodsRefs": named,
         "pendingCount": len(pending),
         "blockedPods": listed,
-        "lastError": None if done and not refused else error,
+        "lastError": None if done and shown.is_closed and not refused else error,
         "errorOnLeaseCount": refused or None,
         "conditions": _conditions(maintenance, shown, done, _left(pending, blocked, named, listed), blocked, now),
     }

@@ -14,7 +14,8 @@ from tests.kube.samples import IN_MAINTENANCE, TAINTED, maintenance, node, pod
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 REFUSED = {"phase": "Failed", "lastUpdate": "2026-01-02T03:00:00Z"}
-DRAINED = {"phase": "Succeeded", "lastUpdate": "2026-01-02T03:00:00Z"}
+CLOSED, OPENED = ([{"type": "Cordoned", "status": status}] for status in ("True", "False"))
+DRAINED = {"phase": "Succeeded", "lastUpdate": "2026-01-02T03:00:00Z", "conditions": CLOSED}
 BEGUN, NEW = maintenance(DRAINED), maintenance(counts="")
 FAILED = maintenance(REFUSED, counts="")
 STRIPPED = maintenance(DRAINED, counts="")
@@ -228,13 +229,14 @@ def test_another_node_of_the_name_is_none_of_its() -> None:
     ("item", "pods", "answer"),
     [
         (BEGUN, [], ""),
+        (maintenance({"phase": "Succeeded", "conditions": OPENED}), [], events.NODE_TAINTED),
         (maintenance({"phase": "Running"}), [], events.NODE_TAINTED),
         (BEGUN, [pod()], events.NODE_TAINTED),
         (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:06Z")], ""),
         (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:05Z")], events.NODE_TAINTED),
         (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:06Z"), pod("late")], events.NODE_TAINTED),
     ],
-    ids=["rests", "all gone, not known", "a late one", "ending", "stuck", "ending and a late one"],
+    ids=["rests", "closed, not known", "all gone, not known", "a late one", "ending", "stuck", "ending and a late one"],
 )
 def test_what_the_pods_tell(item: Object, pods: list[Object], answer: str) -> None:
     """X-3: the next look is due when something may go, or when all is gone and the status does not say so."""
@@ -247,7 +249,7 @@ KEPT = {"force": False}
 
 def draining(drain: Object, *blocked: Object, phase: str = "Running", seen: int = 1) -> Object:
     """One with this `spec.drain`, of which the status has seen the generation `seen` of 1."""
-    conditions = [{"type": "Drained", "status": "False", "observedGeneration": seen}]
+    conditions = [*CLOSED, {"type": "Drained", "status": "False", "observedGeneration": seen}]
     item = maintenance({"phase": phase, "blockedPods": list(blocked), "conditions": conditions})
     return {**item, "spec": {**item["spec"], "drain": drain}}
 

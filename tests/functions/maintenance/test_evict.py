@@ -111,6 +111,47 @@ def test_a_node_that_is_not_ready_for_it_is_not_drained(
     assert audit.evictions() == []
 
 
+@proves("X-6")
+@pytest.mark.parametrize("kind", [events.PODS_CAME, events.PODS_GONE, events.BUDGET_OPENED])
+def test_a_hint_about_a_node_that_was_opened_is_left_to_guard(
+    functions: Functions, work: Workload, audit: Audit, kind: str
+) -> None:
+    """Rule 9: an open node is given pods, and each would close it at once, however long `guard` rests."""
+    node = work.node()
+    work.pods(node, "bare")
+    item = work.maintenance(node)
+    functions.prepare(item)
+    work.local.kubectl("uncordon", node)
+
+    assert functions.answer("evict", said(kind, item)) is None
+    assert audit.evictions() == []
+
+
+def test_a_drained_node_whose_status_has_it_open_is_told_once_more(functions: Functions, work: Workload) -> None:
+    """NMO-13: it was opened behind its drain, and closing it failed at first: the status says so until it is told."""
+    node = work.node()
+    item = work.maintenance(node)
+    drained = functions.chain(item, "begin", "cordon", "taint", "evict")
+    functions.answer("status", drained)
+    work.local.kubectl("uncordon", node)
+    failed = functions.answer("evict", said(events.NODE_TAINTED, item, data={"again": True}))
+    assert failed is not None
+    functions.answer("status", failed)
+    opened = work.again(item)
+    assert opened["status"]["lastError"] == data_of(failed)["error"]
+    work.local.kubectl("cordon", node)
+
+    told = functions.answer("evict", said(events.NODE_TAINTED, item))
+    assert told is not None
+    functions.answer("status", told)
+
+    assert [m.phase(opened), m.is_cordoned(opened)] == ["Succeeded", False]
+    closed = work.again(item)
+    assert m.is_told_drained(closed)
+    assert m.last_error(closed) == ""
+    assert functions.answer("evict", said(events.NODE_TAINTED, item)) is None
+
+
 def test_a_node_that_is_opened_whenever_it_is_closed_is_a_failure(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:

@@ -18,6 +18,7 @@ from kube.maintenance.lookup import by_age
 from kube.nodes import LABEL
 from kube.paths import Object
 from kube.times import timestamp
+from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import node_deleted, node_updated, said, updated
 from tests.functions.meanwhile import before, lists_of, requests_of
@@ -157,6 +158,23 @@ def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions
     aged(work, node, first=21, last=11)
     assert functions.answer("guard", node_deleted(labelled)) is not None
     assert not m.is_deleting(work.again(item))
+
+
+@proves("X-6")
+def test_what_cannot_be_counted_is_left_to_the_tick(
+    spoiled: Functions, faults: Faults, functions: Functions, work: Workload
+) -> None:
+    """Rule 9: a quota refuses the Event by which it knows how often the node was closed again."""
+    node = work.node()
+    maintained(functions, work, node)
+    work.local.kubectl("uncordon", node)
+    faults.spoil(lambda request: Fault(403, "exceeded quota") if request.startswith("create events") else None)
+
+    refused = spoiled.answer("guard", node_updated(work.read_node(node)))
+    faults.speak_again()
+
+    assert refused is None
+    assert functions.answer("guard", node_updated(work.read_node(node))) is not None
 
 
 def two_of(work: Workload, node: str) -> list[Object]:

@@ -31,6 +31,15 @@ from tests.workload import Workload, pod_on
 
 pytestmark = pytest.mark.usefixtures("at_rest")
 
+CLOSED = {
+    "type": "Cordoned",
+    "status": "True",
+    "reason": "Cordoned",
+    "message": "the node takes no new pods",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+DRAINED = {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z", "conditions": [CLOSED]}
+
 
 @pytest.fixture
 def rests(work: Workload) -> Iterator[Any]:
@@ -64,7 +73,7 @@ async def _rest(api: Api, name: str) -> None:
     closed = await api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
     item = {**item, "apiVersion": MEDIK8S.api_version}
     await api.patch(m.path(item), m.begin_patch(item, closed, {"totalpods": 1, "evictionPods": 1}))
-    await api.patch(f"{m.path(item)}/status", {"status": {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z"}})
+    await api.patch(f"{m.path(item)}/status", {"status": DRAINED})
     await api.create(leases.LEASES, leases.lease_of(name, item, datetime.now(timezone.utc)))
 
 
@@ -113,7 +122,7 @@ def test_a_spoiled_status_stops_no_other(functions: Functions, work: Workload, s
     functions.prepare(spoiled)
     functions.prepare(good)
     work.pods(good["spec"]["nodeName"], "pod")
-    work.admin.patch(f"{m.path(spoiled)}/status", {"status": {**status, "phase": m.SUCCEEDED}})
+    work.admin.patch(f"{m.path(spoiled)}/status", {"status": {**DRAINED, **status, "phase": m.SUCCEEDED}})
 
     reply = functions.answer("resync", tick())
 
