@@ -204,7 +204,8 @@ class PodSource:
             self._openings.clear()
 
     async def _follow_budgets(self) -> None:
-        stream = follow(self._api, BUDGETS, streamed=True, keep=trimmed_budget, witness=Relisted("poddisruptionbudgets", self._relisted))
+        witness = Relisted("poddisruptionbudgets", self._relisted)
+        stream = follow(self._api, BUDGETS, streamed=True, keep=trimmed_budget, witness=witness)
         async with aclosing(stream) as changes:
             async for change in changes:
                 if change.kind == "SYNCED":
