@@ -55,6 +55,11 @@ class Slot:
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a hint is to be sent, or not accepted yet."""
+        return self.task is not None and not self.task.done()
+
 
 class Sender:
     """Posts events to `sink`, in tasks of its own among `tasks`. An asynchronous context manager."""
@@ -100,13 +105,16 @@ class Sender:
         slot.due = due if slot.hint is None else min(slot.due, due)
         slot.hint = Hint(data, flags, again)
         slot.wake.set()
-        if slot.task is None or slot.task.done():
+        if not slot.at_work:
             slot.task = self._tasks.start(self._send_hints(slot, kind, maintenance, node))
 
     def discard(self, node: str, but: tuple[str, ...] = ()) -> None:
-        """Drop the node's hints that were not sent yet, but for those of these types: its drain is over."""
-        for key in [key for key in self._slots if key[0] == node and not (key[1] in but and self._slots[key].hint)]:
-            slot = self._slots.pop(key)
+        """Drop the node's hints that were not accepted yet, but for those of these types: its drain is over."""
+        of_node = {key: slot for key, slot in self._slots.items() if key[0] == node}
+        for key, slot in of_node.items():
+            if key[1] in but and slot.at_work:
+                continue
+            del self._slots[key]
             if slot.task:
                 slot.task.cancel()
 

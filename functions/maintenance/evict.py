@@ -20,7 +20,7 @@ from eventing.signatures import require_ours
 from functions.data import data_of, version_of
 from functions.failures import Failed
 from functions.installs import acts
-from functions.maintenance.batches import SPOKEN_OF, LateEvictions, LookingAtPods, tell
+from functions.maintenance.batches import LateEvictions, LookingAtPods, tell
 from functions.maintenance.subject import active, node_of, reference_of
 from kube.budgets import AT_WORK, Blocked, identity, plan
 from kube.door.api import Api
@@ -40,6 +40,8 @@ from kube.pods import DrainOptions, Sorted, is_terminating, uid
 
 CONSUMES = events.FLAGS["more"]
 EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
+OTHERS = (events.BUDGET_OPENED, events.PODS_CAME, events.PODS_GONE, events.LAUNCHERS_CHANGED)
+"""Of pods and budgets; what else comes is of the chain itself, and speaks of the node."""
 LOOKING, LATE = LookingAtPods(), LateEvictions()
 NO_TIME = "its turn did not come: the API server is slow, or asked for a pause"
 LAST = "it runs evict, and goes when the evictions that it has sent from other nodes are answered"
@@ -61,7 +63,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     maintenance, node, listed = found
     reference, name = reference_of(event), node["metadata"]["name"]
     if not is_closed(node, group(maintenance).drain_taint):
-        if event.get_type() in SPOKEN_OF:
+        if event.get_type() in OTHERS:
             return []  # `guard` closes it, or rests, since somebody opens it again and again; then the tick does
         if data_of(event).get("again"):
             raise Failed(f"node {name} was cordoned and tainted twice, and is not: somebody undoes it at once")

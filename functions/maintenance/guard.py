@@ -105,9 +105,9 @@ def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cl
         if is_resting(announced(name, AGAIN, item, cluster), now):
             continue
         message = f"node {name} was {_undone(item, node)} during maintenance {item['metadata']['name']}; cordoned again"
-        log_about(message, item)
         if not announce_on_node(name, AGAIN, message, item, cluster, kind="Warning"):
             continue
+        log_about(message, item)
         reference = events.Reference.of(item)
         answers.append(
             events.event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})

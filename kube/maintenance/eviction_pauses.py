@@ -126,8 +126,11 @@ def _returned(pod: Pod, maintenance: Maintenance) -> Blocked | None:
     if created >= began and all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
         what = "every taint" if tolerates_everything(pod) else "the taints of the maintenance"
         message = f"tolerates {what}; {makes}: take that toleration off, or scale it down"
-    elif created >= began + LANDING and is_cordoned(maintenance):
-        message = f"came although the node is closed; {makes}: have its pods name no node, or scale it down"
+    elif created - began >= LANDING and is_cordoned(maintenance):
+        message = (
+            f"came although the node is closed, or while it was open; where its template names the node, {makes}: take "
+            "that name out, or scale it down"
+        )
     else:
         return None
     return Blocked(identity(pod), "Returns", message, retry_after=timestamp(created + pause(created - began)))

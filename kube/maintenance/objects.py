@@ -206,8 +206,11 @@ def is_cordoned(maintenance: Maintenance) -> bool:
 
 
 def is_told_drained(maintenance: Maintenance) -> bool:
-    """Its status says that the node is closed and drained: another look that finds it so has nothing to add."""
-    return phase(maintenance) == SUCCEEDED and is_cordoned(maintenance)
+    """Its status says that the node is drained, and not that it is open: another look has nothing to add.
+
+    A status may have no conditions: of an older release, or under another operator's CRD, which keeps none.
+    """
+    return phase(maintenance) == SUCCEEDED and condition(maintenance, "Cordoned").get("status") != "False"
 
 
 def blocked_pods(maintenance: Maintenance) -> list[Mapping[str, Any]]:

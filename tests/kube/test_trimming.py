@@ -131,8 +131,10 @@ def test_what_decides_about_a_drain_reads_no_more_of_a_pod(pods: list[Object]) -
         ([{"operator": "Exists"}], "2026-01-01T00:00:20Z", True),
         (DRAIN_TOLERATIONS, "2026-01-01T00:00:20Z", True),
         (DRAIN_TOLERATIONS, "2026-01-01T00:00:05Z", False),
-        (DRAIN_TOLERATIONS[:1], "2026-01-01T00:00:20Z", False),
-        ([], "2026-01-01T00:00:20Z", False),
+        (DRAIN_TOLERATIONS[:1], "2026-01-01T00:00:20Z", True),
+        ([], "2026-01-01T00:00:20Z", True),
+        (DRAIN_TOLERATIONS[:1], "2026-01-01T00:00:11Z", False),
+        ([], "2026-01-01T00:00:11Z", False),
     ],
 )
 def test_a_drained_pod_returns_as_the_whole_one_does(tolerations: list[Object], created: str, rests: bool) -> None:

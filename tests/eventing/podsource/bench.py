@@ -87,9 +87,10 @@ class Bench:
         return before
 
     def await_watched(self, *nodes: str) -> None:
-        """Wait until the pods of so many nodes are watched, if PodSource runs."""
+        """Wait until the pods of so many nodes are watched, and the budgets, if PodSource runs."""
         if self.source.alive:
             self.await_figure('watches{resource="pods"}', len(nodes))
+            self.await_figure('watches{resource="poddisruptionbudgets"}', 1)
 
     def evict(self, pod: Pod) -> None:
         """Evict a pod, as `evict` does, in whatever state it is."""

@@ -230,13 +230,23 @@ def test_another_node_of_the_name_is_none_of_its() -> None:
     [
         (BEGUN, [], ""),
         (maintenance({"phase": "Succeeded", "conditions": OPENED}), [], events.NODE_TAINTED),
+        (maintenance({"phase": "Succeeded"}), [], ""),
         (maintenance({"phase": "Running"}), [], events.NODE_TAINTED),
         (BEGUN, [pod()], events.NODE_TAINTED),
         (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:06Z")], ""),
         (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:05Z")], events.NODE_TAINTED),
         (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:06Z"), pod("late")], events.NODE_TAINTED),
     ],
-    ids=["rests", "closed, not known", "all gone, not known", "a late one", "ending", "stuck", "ending and a late one"],
+    ids=[
+        "rests",
+        "closed, not known",
+        "keeps no conditions",
+        "all gone, not known",
+        "a late one",
+        "ending",
+        "stuck",
+        "ending and a late one",
+    ],
 )
 def test_what_the_pods_tell(item: Object, pods: list[Object], answer: str) -> None:
     """X-3: the next look is due when something may go, or when all is gone and the status does not say so."""

@@ -112,7 +112,7 @@ def test_a_node_that_is_not_ready_for_it_is_not_drained(
 
 
 @proves("X-6")
-@pytest.mark.parametrize("kind", [events.PODS_CAME, events.PODS_GONE, events.BUDGET_OPENED])
+@pytest.mark.parametrize("kind", evict.OTHERS)
 def test_a_hint_about_a_node_that_was_opened_is_left_to_guard(
     functions: Functions, work: Workload, audit: Audit, kind: str
 ) -> None:
@@ -139,9 +139,12 @@ def test_a_drained_node_whose_status_has_it_open_is_told_once_more(functions: Fu
     functions.answer("status", failed)
     opened = work.again(item)
     assert opened["status"]["lastError"] == data_of(failed)["error"]
-    work.local.kubectl("cordon", node)
+    cordoned = functions.answer("cordon", said(events.NODE_DRIFTED, item))
+    assert cordoned is not None
+    tainted = functions.answer("taint", cordoned)
+    assert tainted is not None
 
-    told = functions.answer("evict", said(events.NODE_TAINTED, item))
+    told = functions.answer("evict", tainted)
     assert told is not None
     functions.answer("status", told)
 

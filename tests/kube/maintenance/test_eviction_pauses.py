@@ -103,8 +103,8 @@ def test_a_pod_that_passes_the_scheduler_by_returns(tolerations: list[Object]) -
 
     assert (due, blocked.reason) == ([], "Returns")
     assert blocked.message == (
-        "came although the node is closed; ReplicaSet replicaset makes it again on this node: have its pods name no "
-        "node, or scale it down"
+        "came although the node is closed, or while it was open; where its template names the node, ReplicaSet "
+        "replicaset makes it again on this node: take that name out, or scale it down"
     )
 
 
@@ -250,6 +250,14 @@ def test_a_pause_in_another_zone_is_obeyed() -> None:
 
     assert parted([pod()], item(held), CORDONED)[0] == []
     assert parted([pod()], item(held), CORDONED + timedelta(seconds=1))[1] == []
+
+
+def test_a_node_that_was_closed_at_the_end_of_time_holds_nobody_back() -> None:
+    """Another program may have written the condition; no pod is made after it."""
+    closed = item()
+    closed["status"]["conditions"][0]["lastTransitionTime"] = "9999-12-31T23:59:59Z"
+
+    assert parted([returned()], closed, CORDONED)[1] == []
 
 
 def test_an_event_of_the_end_of_time_is_younger_than_any_pause() -> None:
