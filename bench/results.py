@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,16 +153,22 @@ def spread(seconds: Sequence[float]) -> str:
 
 
 def costs(rounds: Iterable[Round]) -> list[list[str]]:
-    """A row for each case of ours: engine, case, and by kind of cost its sum and the largest parts, at the median."""
+    """A row for each case of ours: engine, case, and by kind of cost its sum and the largest parts, each a median."""
     rows = []
     for (engine, case, _), found in grouped(each for each in rounds if each.costs).items():
         for kind in KINDS:
             median = medians(found, kind)
             parts = sorted(median.items(), key=lambda part: -part[1])[:LARGEST_PARTS]
             listed = ", ".join(f"{name.removeprefix('dev.')} {count:.4g}" for name, count in parts if count)
-            total = "" if kind == "waits" else f"{sum(median.values()):.4g}"
+            total = "" if kind == "waits" else f"{typical(found, kind):.5g}"
             rows.append([engine, case, kind, total, listed])
     return rows
+
+
+def typical(rounds: Sequence[Round], kind: str, parts: Collection[str] | None = None) -> float:
+    """The median of what the rounds cost of a kind, in all or of these parts alone."""
+    sums = (sum(n for name, n in each.costs.get(kind, {}).items() if parts is None or name in parts) for each in rounds)
+    return statistics.median(sums)
 
 
 def medians(rounds: Sequence[Round], kind: str) -> dict[str, float]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bench.cases import CASES, LARGE, TEN_BEHIND_BUDGET, TWO_EVICTORS, Case
 from bench.costs import BESIDE_PACED, PODSOURCE
 from bench.findings import Finding
-from bench.results import Results, Round, grouped, medians, ratio
+from bench.results import Results, Round, grouped, medians, ratio, typical
 from eventing.events import BUDGET_OPENED, PODS_CAME, PODS_EVICTED, PODS_GONE
 from functions.app import FUNCTIONS
 
@@ -49,9 +49,9 @@ def _of_case(engine: str, case: Case | None, groups: Groups) -> Iterator[Finding
         yield Finding(engine, case.name, "seconds", _median(ours), SECONDS[case.name][place])
     yield from _ratios(engine, case.name, place, groups)
     yield Finding(engine, case.name, "seconds from last pod gone to done", _tail(ours), TAIL[place])
-    hints = sum(medians(ours, "events").get(kind, 0) for kind in HINTS)
+    hints = typical(ours, "events", HINTS)
     yield Finding(engine, case.name, "hints", hints, HINTS_PER_DRAIN + HINTS_PER_POD * case.nodes * case.pods)
-    yield Finding(engine, case.name, "requests", sum(medians(ours, "requests").values()), allowed_requests(case))
+    yield Finding(engine, case.name, "requests", typical(ours, "requests"), allowed_requests(case))
     if case == LARGE:
         yield from _of_size(engine, case.name, ours)
 

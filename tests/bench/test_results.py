@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.cases import REST, Case
 from bench.findings import Finding
-from bench.results import Failure, Results, Round, costs, ratio, read, spread, summary, table, write
+from bench.results import Failure, Results, Round, costs, medians, ratio, read, spread, summary, table, typical, write
 
 
 def rounds(way: str, *seconds: float) -> list[Round]:
@@ -104,3 +104,13 @@ def test_results_are_ordered_as_the_cases_are_whenever_each_was_measured() -> No
     )
 
     assert [each.way for each in found.ordered().rounds] == ["d", "e", "c", "b", "a"]
+
+
+def test_what_a_drain_typically_costs_is_what_a_round_cost() -> None:
+    """Not the sum of what each part typically cost: a part that one round in three has would be nobody's."""
+    parts: list[dict[str, float]] = [{"get": 4.0, "list": 1.0}, {"get": 4.0, "patch": 3.0}, {"get": 4.0, "create": 2.0}]
+    found = [Round("local", "10 pods", "ours", 0, 1, 1, 1, {"requests": each}) for each in parts]
+
+    assert typical(found, "requests") == 6.0
+    assert typical(found, "requests", ("list", "patch")) == 1.0
+    assert sum(medians(found, "requests").values()) == 4.0
