@@ -156,7 +156,7 @@ def _shown(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluste
         return Shown(looked.is_closed, left=looked.left), gathered[0].version
     name, version = m.node_name(maintenance), newest(told.version for told in gathered) or "0"
     pods = pods_on_node(cluster.api, name, version)
-    if looked.is_closed if looked else _only_gone(gathered) and _is_cordoned(maintenance):
+    if looked.is_closed if looked else _only_gone(gathered) and m.is_cordoned(maintenance):
         listed = cluster.run(pods)
         return Shown(is_closed=True, pods=listed.items), listed.version
     node, found = cluster.together(absent_ok(cluster.api.get(node_path(name))), pods)
@@ -178,10 +178,6 @@ def _still_true(maintenance: m.Maintenance, gathered: Sequence[Told]) -> Looked 
 
 def _only_gone(gathered: Sequence[Told]) -> bool:
     return all(told.event.get_type() == events.PODS_GONE for told in gathered)
-
-
-def _is_cordoned(maintenance: m.Maintenance) -> bool:
-    return bool(m.condition(maintenance, "Cordoned").get("status") == "True")
 
 
 def _announce(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None:
