@@ -122,14 +122,14 @@ def _returned(pod: Pod, maintenance: Maintenance) -> Blocked | None:
         return None
     created = moment(pod["metadata"]["creationTimestamp"])
     taints = (group(maintenance).drain_taint, UNSCHEDULABLE)
-    makes = f"{owner['kind']} {owner['name']} makes it again on this node"
+    maker = f"{owner['kind']} {owner['name']}"
     if created >= began and all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
         what = "every taint" if tolerates_everything(pod) else "the taints of the maintenance"
-        message = f"tolerates {what}; {makes}: take that toleration off, or scale it down"
+        message = f"tolerates {what}; {maker} makes it again on this node: take that toleration off, or scale it down"
     elif created - began >= LANDING and is_cordoned(maintenance):
         message = (
-            f"came although the node is closed, or while it was open; where its template names the node, {makes}: take "
-            "that name out, or scale it down"
+            f"came although the node is closed, or while it was open; if the template of {maker}, or of what owns it, "
+            "has spec.nodeName, it is made again on this node: take that out, or scale the owner down"
         )
     else:
         return None

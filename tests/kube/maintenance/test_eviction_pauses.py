@@ -103,8 +103,8 @@ def test_a_pod_that_passes_the_scheduler_by_returns(tolerations: list[Object]) -
 
     assert (due, blocked.reason) == ([], "Returns")
     assert blocked.message == (
-        "came although the node is closed, or while it was open; where its template names the node, ReplicaSet "
-        "replicaset makes it again on this node: take that name out, or scale it down"
+        "came although the node is closed, or while it was open; if the template of ReplicaSet replicaset, or of what "
+        "owns it, has spec.nodeName, it is made again on this node: take that out, or scale the owner down"
     )
 
 
