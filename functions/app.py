@@ -53,9 +53,16 @@ FUNCTIONS = {
         Function("cordon", cordon.cordon, cordon.CONSUMES, cordon.EMITS, fail=failed),
         Function("taint", taint.taint, taint.CONSUMES, taint.EMITS, fail=failed),
         Function(
-            "evict", evict.evict, evict.CONSUMES, evict.EMITS, fail=failed, looks=Looks(evict.LOOKING), late=evict.LATE
+            "evict",
+            evict.evict,
+            evict.CONSUMES,
+            evict.EMITS,
+            fail=failed,
+            looks=Looks(evict.LOOKING),
+            late=evict.LATE,
+            ours_alone=True,
         ),
-        Function("status", status.status, status.CONSUMES, status.EMITS),
+        Function("status", status.status, status.CONSUMES, status.EMITS, ours_alone=True),
         Function("restore", restore.restore, restore.CONSUMES, restore.EMITS, kind="NodeMaintenance", fail=failed),
         Function(
             "guard", guard.guard, guard.CONSUMES, guard.EMITS, kind="Node", fail=failed, looks=Looks(guard.LOOKING)

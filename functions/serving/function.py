@@ -10,6 +10,7 @@ from typing import Protocol
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import marks
+from eventing.signatures import require_ours
 from functions.failures import Failed, Retry, retry
 from functions.serving.lasting_failures import Failing
 from functions.serving.looks import Looks
@@ -45,6 +46,8 @@ class Function:
         looks: its looks, one at a time, where events are but hints to it; None where they carry facts (rule 8).
         failing: the events that it is tried with again and again.
         late: what it brings about behind its answers, where there is such a thing.
+        ours_alone: whether it refuses events that none of our programs emitted, as it can where all are signed: who
+            posts one would have its words told, or the answer to all hints that its look absorbs.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Function:
     looks: Looks | None = None
     failing: Failing = field(default_factory=Failing)
     late: Late | None = None
+    ours_alone: bool = False
 
     def is_for(self, event: BaseCloudEvent) -> bool:
         """Whether the step acts on this event."""
@@ -69,10 +73,13 @@ def invoke(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[
     """The events that the step answers with; what it cannot do becomes the wing's event of failure.
 
     So does what it could not do for some time (`lasting_failures`). A replay is answered by a look of its own: neither
-    absorbs what happens, nor is absorbed by it. Raises `Retry` for what may work later, and `BadEvent`.
+    absorbs what happens, nor is absorbed by it. Raises `Retry` for what may work later, and `BadEvent`: `Forged` where
+    it has to be ours, and is not. A dry run writes nothing, and may be of another installation's event.
     """
     if not function.is_for(event):
         return []
+    if function.ours_alone and not marks.is_dry_run(event):
+        require_ours(event)
     if marks.is_replay(event):
         return _step(function, event, cluster)
     try:
