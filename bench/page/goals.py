@@ -9,7 +9,8 @@ from bench.cases import CASES, LARGE, TEN_BEHIND_BUDGET, TWO_EVICTORS, Case
 from bench.costs import BESIDE_PACED, PODSOURCE
 from bench.findings import Finding
 from bench.results import Results, Round, grouped, medians, ratio, typical
-from eventing.events import BUDGET_OPENED, PODS_CAME, PODS_EVICTED, PODS_GONE
+from eventing.events import PODS_EVICTED
+from eventing.podsource import watcher
 from functions.app import FUNCTIONS
 
 OURS, LOCAL = "ours", "local"
@@ -22,7 +23,7 @@ OF_FLOOR = {"100 pods": 1.3}
 SECONDS = {"20 nodes at once with 5 s termination": (7.0, 8.0)}
 TAIL = (0.05, 0.1)
 """Seconds from the end of the last pod until Succeeded."""
-HINTS = (PODS_GONE, PODS_CAME, BUDGET_OPENED, PODS_EVICTED)
+HINTS = (*watcher.EMITS, PODS_EVICTED)
 HINTS_PER_DRAIN, HINTS_PER_POD = 10, 3
 REQUESTS_PER_NODE, REQUESTS_PER_POD, REQUESTS_PER_POD_ONE_BY_ONE = 30, 1.2, 8
 PODSOURCE_MEBIBYTES, FUNCTION_MEBIBYTES, LONGEST_WAIT = 150, 120, 1.0

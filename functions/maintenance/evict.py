@@ -19,7 +19,7 @@ from eventing import events, marks
 from functions.data import data_of, version_of
 from functions.failures import Failed
 from functions.installs import acts
-from functions.maintenance.batches import LateEvictions, LookingAtPods, tell
+from functions.maintenance.batches import SPOKEN_OF, LateEvictions, LookingAtPods, tell
 from functions.maintenance.subject import active, node_of, reference_of
 from kube.budgets import AT_WORK, Blocked, identity, plan
 from kube.door.api import Api
@@ -39,7 +39,7 @@ from kube.pods import DrainOptions, Sorted, is_terminating, uid
 
 CONSUMES = events.FLAGS["more"]
 EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
-OTHERS = (events.BUDGET_OPENED, events.PODS_CAME, events.PODS_GONE, events.LAUNCHERS_CHANGED)
+OTHERS = (*SPOKEN_OF, events.LAUNCHERS_CHANGED)
 """Of pods and budgets; what else comes is of the chain itself, and speaks of the node."""
 LOOKING, LATE = LookingAtPods(), LateEvictions()
 NO_TIME = "its turn did not come: the API server is slow, or asked for a pause"
