@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from eventing.local.manifests import LOADER
 from localcluster.programs import build
 from localcluster.servers import ROOT
 from localcluster.trouble import LocalClusterError
@@ -54,14 +55,14 @@ def deploy(overlay: str) -> None:
     answer = _run(kubectl, "get", "--raw", "/readyz", "--request-timeout=10s", check=False)
     if answer.returncode:
         raise LocalClusterError(f"no cluster answers, nothing was applied: {answer.stderr.strip()}; see KUBECONFIG")
-    missing = sorted(needed(yaml.safe_load_all(rendered)) - _served(kubectl, rendered))
+    missing = sorted(needed(yaml.load_all(rendered, Loader=LOADER)) - _served(kubectl, rendered))
     if missing:
         names = ", ".join(f"{kind} ({version})" for version, kind in missing)
         remedy = (
             "; install Knative first, see docs/install.md" if any(KNATIVE in version for version, _ in missing) else ""
         )
         raise LocalClusterError(f"the cluster does not serve {names}, so nothing was applied{remedy}")
-    _share_key(kubectl, list(yaml.safe_load_all(rendered)))
+    _share_key(kubectl, list(yaml.load_all(rendered, Loader=LOADER)))
     done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
     if done.returncode:
         raise LocalClusterError(f"kubectl did not apply all of {folder}, see above; `make deploy` again goes on")
@@ -98,7 +99,7 @@ def _program() -> str:
 def _served(kubectl: str, rendered: str) -> set[Kind]:
     """Give the kinds that the cluster serves in the groups of these objects."""
     found: set[Kind] = set()
-    for version in {item["apiVersion"] for item in yaml.safe_load_all(rendered)}:
+    for version in {item["apiVersion"] for item in yaml.load_all(rendered, Loader=LOADER)}:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
         answer = _run(kubectl, "get", "--raw", path, check=False)
         if answer.returncode == 0:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import yaml
 
+from eventing.local.manifests import LOADER
 from localcluster.cluster import LocalCluster
 from localcluster.functions import FunctionProcesses, served
 from localcluster.processes import Server, Startable, kill_all, start_saying
@@ -116,7 +117,7 @@ class EngineProduct(Startable):
     def _shipped(self, *folders: Path, url_of: Callable[[str], str] | None = None) -> list[dict[str, Any]]:
         """What we ship, as kustomize renders it, but for where functions are called: their processes if not said."""
         found = [self._cluster.kubectl("kustomize", folder).stdout for folder in folders]
-        bodies = [body for text in found for body in yaml.safe_load_all(text)]
+        bodies = [body for text in found for body in yaml.load_all(text, Loader=LOADER)]
         # The webhook is a process here, which `localcluster.admission` puts beside every engine, or leaves out.
         bodies = [body for body in bodies if not _is_admission(body)]
         return [self._functions.addressed(body, url_of or self.function_url) for body in bodies]

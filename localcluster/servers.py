@@ -67,9 +67,9 @@ class CommandLines:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=local={peer}",
             "--unsafe-no-fsync",
-            # A member alone has nobody to be late for: it elects itself after this many milliseconds.
-            "--heartbeat-interval=20",
-            "--election-timeout=200",
+            # A member alone has nobody to be late for. It elects itself after a heartbeat, in milliseconds; each costs.
+            "--heartbeat-interval=100",
+            "--election-timeout=500",
             "--log-level=warn",
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from eventing.local.manifests import LOADER
 from localcluster.cluster import LocalCluster
 from localcluster.programs import build
 from localcluster.trouble import LocalClusterError
@@ -68,7 +69,7 @@ class Part:
         return [item for file in files for item in self._objects(file, left_out)]
 
     def _objects(self, file: Path, left_out: frozenset[str]) -> Iterator[Manifest]:
-        for item in yaml.safe_load_all(file.read_text()):
+        for item in yaml.load_all(file.read_text(), Loader=LOADER):
             if item and item["kind"] not in left_out and item["metadata"]["name"] not in self.unused:
                 yield item
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from eventing.local.manifests import LOADER
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install
 from localcluster.knative.install import EVENTING, Manifest
@@ -42,7 +43,7 @@ def await_ready(cluster: LocalCluster) -> None:
 def manifests() -> list[Manifest]:
     """Give its objects as they are, but for the names of images."""
     text = yaml.safe_dump_all(EVENTING.manifests(frozenset()))
-    return [*yaml.safe_load_all(BUILT.sub(lambda match: NAME.format(match[1]), text))]
+    return [*yaml.load_all(BUILT.sub(lambda match: NAME.format(match[1]), text), Loader=LOADER)]
 
 
 def archives(folder: Path) -> list[Path]:

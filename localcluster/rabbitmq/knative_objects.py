@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from eventing.local.manifests import Document
+from eventing.local.manifests import LOADER, Document
 from localcluster.cluster import LocalCluster
 from localcluster.programs import build
 
@@ -48,7 +48,7 @@ def _address(document: Document, broker_url: str) -> Object:
 
 
 def _objects(file: Path) -> Iterator[Object]:
-    for item in yaml.safe_load_all(file.read_text()):
+    for item in yaml.load_all(file.read_text(), Loader=LOADER):
         if item and item["kind"] == "CustomResourceDefinition":
             # One version is enough here, and the webhook that converts is not there.
             item["spec"]["conversion"] = {"strategy": "None"}

@@ -12,6 +12,7 @@ from string import Template
 
 import yaml
 
+from eventing.local.manifests import LOADER
 from kube.certificates import issuing
 from kube.certificates.components import Component
 from localcluster.cluster import LocalCluster
@@ -88,7 +89,7 @@ def manifests(cluster: LocalCluster) -> list[Manifest]:
         *(_kustomized(cluster, module) for module in OPERATORS.values()),
         *(file.read_text() for file in sorted((build.module_folder("rabbitmq", BROKER) / "config/broker").iterdir())),
     ]
-    return [*_certified(item for text in texts for item in yaml.safe_load_all(_named(text)) if item)]
+    return [*_certified(item for text in texts for item in yaml.load_all(_named(text), Loader=LOADER) if item)]
 
 
 def _kustomized(cluster: LocalCluster, module: str) -> str:

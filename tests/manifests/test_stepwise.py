@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from eventing.local.manifests import LOADER
 from kube.maintenance.groups import GROUPS
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.product import MUTEX_KINDS
-from tests.manifests.rendering import LOADER, MANIFESTS, ROOT, Manifest, identity, overlay, rendered
+from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, identity, overlay, rendered
 from tests.manifests.running import Running, deployment_of, drained_and_given_back
 from tests.proofs import proves
 
