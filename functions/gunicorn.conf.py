@@ -1,8 +1,10 @@
 """Gunicorn's settings: one process with a warm connection pool, many threads that wait for the API server."""
 
+import gc
 import os
 import sys
 
+from gunicorn import glogging
 from gunicorn.workers import gthread
 
 from eventing import logs
@@ -24,6 +26,13 @@ class Worker(gthread.ThreadWorker):
             connection.timeout = min(connection.timeout, deadline)
 
 
+class Logger(glogging.Logger):
+    """Writes no line for each request: with a `logconfig_dict` it would be put together, for nobody."""
+
+    def access(self, *_request: object) -> None:
+        """Do nothing."""
+
+
 FAILED_TO_BOOT = 3
 """The status of a worker with which gunicorn ends, too: `Arbiter.WORKER_BOOT_ERROR`."""
 bind = os.environ.get("BIND", "0.0.0.0:8080")
@@ -37,11 +46,17 @@ keepalive = 75
 timeout = 30
 graceful_timeout = 25
 """Seconds for requests under way, and for what the process has yet to publish (functions/serving/attempts.py)."""
-accesslog = None
+logger_class = Logger
 logconfig_dict = logs.SETTINGS
 """Its own lines are JSON, too, as those of the functions are (KNM-5)."""
 control_socket_disable = True
 """Its file would lie in a home directory that a pod's user does not have."""
+
+
+def post_worker_init(_worker: object) -> None:
+    """Spare the collector of garbage what is imported by now, and stays: it would go through all of it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def post_fork(_server: object, _worker: object) -> None:
