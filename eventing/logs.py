@@ -36,9 +36,6 @@ SETTINGS: dict[str, Any] = {
 }
 """For `logging.config`: all records go through `JsonLines`, gunicorn's own, too; the handler flushes each."""
 
-# What no line has need not be found out for each.
-logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-
 
 def configure() -> None:
     """Log by `SETTINGS` from now on, unless somebody has said already where records go: gunicorn, or a host of ours."""

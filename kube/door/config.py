@@ -41,6 +41,9 @@ __all__ = [
 FAREWELL_SECONDS = 1.0
 """A TLS farewell takes a round trip; a server that does not answer one is not waited for longer."""
 LOOK_SECONDS = 0.001
+IDLE_SECONDS = 60.0
+"""For so long an idle connection is kept: less than the API server keeps it (90 s), or a request would meet its end. A
+handshake costs both sides more than a request (15, if not said)."""
 sslproto.SSLProtocol.max_size = 32 * 1024
 """Bytes that each TLS connection has for what it reads; a record has 16 KiB at most. By default they are eight times as
 many, 25 MiB for a hundred connections."""
@@ -67,7 +70,9 @@ class Connections(RESTClientObject):
         return self._unverified
 
     def _create_connector(self) -> aiohttp.TCPConnector:
-        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=self._socket)
+        return aiohttp.TCPConnector(
+            limit=self.maxsize, ssl=self.ssl_context, socket_factory=self._socket, keepalive_timeout=IDLE_SECONDS
+        )
 
     def _socket(self, address: tuple[Any, ...]) -> socket.socket:
         made = socket.socket(*address[:3])
