@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import statistics
@@ -32,6 +33,8 @@ WAITS = """
 PACED = "evict"
 """Its events wait for the evictions before them: so many a second are sent, and no more."""
 BESIDE_PACED = f"longest but {PACED}"
+AT_DOOR = "longest at a door"
+BEGUN = "SELECT event, source, function, max(at) FROM attempts WHERE at >= ? GROUP BY 1, 2, 3 HAVING count(*) = 1"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class Costs:
         cpu: seconds, by process.
         memory: most MiB that a process and its children had resident since it was started, by process.
         waits: seconds between an event and the function's first attempt on it: median, of 99 in 100, the longest,
-            and the longest for another function than `evict`.
+            and the longest for another function than `evict`; on the local delivery also how long a request waited at
+            the door of a function, the longest.
     """
 
     events: Mapping[str, float] = field(default_factory=dict)
@@ -69,12 +73,20 @@ class Meter:
         most = {name: memory(pids) for name, pids in families(self._rig.processes).items()}
         time.sleep(LATE)
         events = _less(_events(self._rig.journal), self._events)
-        return Costs(events, requests, spent, most, waits(self._rig.journal, self._since))
+        waited = waits(self._rig.journal, self._since) | at_door(
+            self._rig.journal, delivery_log(self._rig), self._since
+        )
+        return Costs(events, requests, spent, most, waited)
 
 
 def audit_log(rig: Rig) -> Path:
     """The file in which the rig's API server logs who asked for what."""
     return rig.directory / "servers" / "audit.log"
+
+
+def delivery_log(rig: Rig) -> Path:
+    """The log of the local delivery; other engines have none."""
+    return rig.directory / "product" / "delivery.log"
 
 
 def cpu(rig: Rig) -> dict[str, float]:
@@ -120,6 +132,24 @@ def waits(journal: Path, since: float) -> dict[str, float]:
     others = [seconds for seconds, function in found if function != PACED]
     beside = {BESIDE_PACED: round(others[-1], 3)} if others else {}
     return spread([seconds for seconds, _ in found]) | beside if found else {}
+
+
+def at_door(journal: Path, log: Path, since: float) -> dict[str, float]:
+    """How long the request waited that waited longest at the door of a function, from its post to the function's work.
+
+    Of those that were delivered since then and at once; nothing where there is no log.
+    """
+    if not log.exists():
+        return {}
+    with closing(opened(journal)) as database:
+        begun = {tuple(row[:3]): row[3] for row in database.execute(BEGUN, (since,))}
+    found = []
+    for line in map(json.loads, log.read_text().splitlines()):
+        if line["msg"] == "delivered" and line["ts"] >= since:
+            function = line["trigger"].partition("-on-")[0]
+            posted = line["ts"] - line["ms"] / 1000
+            found.append(begun.get((line["id"], line["source"], function), posted) - posted)
+    return {AT_DOOR: round(max(found), 3)} if found else {}
 
 
 def spread(waits: Sequence[float]) -> dict[str, float]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -22,7 +23,7 @@ from eventing.local.envelope import Envelope
 from eventing.local.measures import Measures
 from eventing.local.outbox import Failure, Outbox, PendingDelivery
 from eventing.local.posting import Outcome, post
-from eventing.local.triggers import Trigger
+from eventing.local.triggers import DEFAULT_PARALLELISM, Trigger
 from eventing.logs import log
 from kube.backoff import pauses
 
@@ -30,6 +31,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds between attempts to deliver a dead letter, doubling, without end."""
 GRACE_SECONDS = 5.0
 """For requests under way at the end: cut off, they would be made again at the next start."""
+AT_ONE_DOOR = DEFAULT_PARALLELISM
+"""Requests under way to one server, of all Triggers together: one process may serve all functions. What is more waits
+here, where no time-out of a request runs meanwhile."""
 ERROR_TEXT = 500
 """Characters of an answer that go into the log."""
 OTHER = "other"
@@ -57,6 +61,7 @@ class Delivery:
         self._lanes: dict[Lane, deque[PendingDelivery]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._slots = {name: asyncio.Semaphore(trigger.parallelism) for name, trigger in triggers.items()}
+        self._doors: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONE_DOOR))
         self._types = {*KNOWN, *(trigger.attributes.get("type", "") for trigger in triggers.values())}
         self._open = asyncio.Event()
         self._open.set()
@@ -182,7 +187,7 @@ class Delivery:
         self._outbox.acknowledge(pending)
 
     async def _attempt(self, trigger: Trigger, url: str, event: Envelope) -> Outcome:
-        async with self._slots[trigger.name]:
+        async with self._slots[trigger.name], self._doors[urlsplit(url).netloc]:
             await self._open.wait()
             self._under_way += 1
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from bench.costs import cpu_seconds, families, memory, own_mebibytes, peak_mebibytes, spread, tree, waits
+from bench.costs import at_door, cpu_seconds, families, memory, own_mebibytes, peak_mebibytes, spread, tree, waits
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
 
@@ -82,6 +83,35 @@ def test_an_event_waits_until_its_functions_first_attempt(tmp_path: Path) -> Non
     found = {"median": 0.8, "99 %": 0.85, "longest": 0.85, "longest but evict": 0.75}
     assert waits(tmp_path / "journal.db", emitted) == found
     assert waits(tmp_path / "journal.db", emitted + 60) == {}
+
+
+def test_a_request_waits_at_the_door_from_its_post_to_the_functions_work(tmp_path: Path) -> None:
+    """What was delivered before, what needed another attempt, and what no function answered, do not count."""
+    journal, log, since = tmp_path / "journal.db", tmp_path / "delivery.log", 1_800_000_000.0
+    book = Journal(journal)
+    begun = [("1", "evict", 1.25), ("2", "status", 2.75), ("2", "status", 3.75), ("3", "guard", -1.0)]
+    book.write_attempts(
+        Attempt("s", number, name, datetime.fromtimestamp(since + after, timezone.utc), 0.1, 200)
+        for number, name, after in begun
+    )
+    book.close()
+    lines = [(1.5, "delivered", "1", "evict-on-more"), (4.0, "delivered", "2", "status-on-progress")]
+    lines += [
+        (-0.9, "delivered", "3", "guard-on-node-updated"),
+        (5.0, "accepted", "4", ""),
+        (6.0, "delivered", "5", "x"),
+    ]
+    log.write_text(
+        "".join(
+            json.dumps({"ts": since + at, "msg": said, "id": number, "source": "s", "trigger": trigger, "ms": 500})
+            + "\n"
+            for at, said, number, trigger in lines
+        )
+    )
+
+    assert at_door(journal, log, since) == {"longest at a door": 0.25}
+    assert at_door(journal, log, since + 60) == {}
+    assert at_door(journal, tmp_path / "none.log", since) == {}
 
 
 def test_of_a_hundred_waits_the_longest_is_told_apart() -> None:

@@ -21,7 +21,7 @@ SPENT = {
     },
     "requests": {"list pods": 30.0, "create pods/eviction": 10.0},
     "memory": {"podsource": 151.0, "functions": 119.0, "kube-apiserver": 900.0},
-    "waits": {"longest": 7.5, "longest but evict": 0.5},
+    "waits": {"longest": 7.5, "longest but evict": 3.5, "longest at a door": 0.5},
 }
 
 
@@ -73,7 +73,8 @@ def test_the_large_case_must_stay_small() -> None:
 
     assert found["MiB of PodSource"] == (151, 150)
     assert found["MiB of the largest process of functions"] == (119, 120)
-    assert found["seconds that an event waited, but for evict"] == (0.5, 1.0)
+    assert found["seconds that a request waited at a function's door"] == (0.5, 1.0)
+    assert found["seconds that an event waited, in the broker too, but for evict"] == (3.5, None)
 
 
 def test_two_processes_are_compared_with_one() -> None:

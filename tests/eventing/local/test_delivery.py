@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 import requests
 
+from eventing.local.delivery import AT_ONE_DOOR
 from tests.eventing.local.workbench import Broker, binary, reply, service, trigger
 from tests.receiver import Answer, Received, Receiver
 
@@ -109,6 +110,31 @@ def test_keys_run_side_by_side_up_to_the_triggers_parallelism(receiver: Receiver
 
     receiver.wait_for("/f", 9)
     assert receiver.most_at_once["/f"] == 3
+
+
+def test_one_server_gets_so_many_requests_at_once_and_the_rest_waits_without_a_time_out(
+    receiver: Receiver, start: Start
+) -> None:
+    """Of all Triggers together: one process may serve all functions, and a request at its door has its time already."""
+    names = ("f", "g", "h")
+    together = threading.Barrier(AT_ONE_DOOR)
+    running: list[int] = []
+
+    def wait(_: Received) -> Answer:
+        running.append(sum(receiver.running.values()))
+        together.wait(timeout=10)
+        return Answer()
+
+    receiver.answers.update({f"/{name}": wait for name in names})
+    broker = start(*(trigger(name, delivery={**QUICK, "retry": 0, "timeout": "PT10S"}) for name in names))
+
+    for number in range(AT_ONE_DOOR):
+        broker.post(id=str(number), partitionkey=f"n{number}")
+
+    for name in names:
+        assert len(receiver.wait_for(f"/{name}", AT_ONE_DOOR)) == AT_ONE_DOOR
+    assert max(running) == AT_ONE_DOOR
+    assert len(receiver.requests) == AT_ONE_DOOR * len(names)  # none had to be sent again
 
 
 def test_a_retried_event_holds_back_only_its_own_key(receiver: Receiver, start: Start) -> None:
