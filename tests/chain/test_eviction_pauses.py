@@ -65,7 +65,8 @@ def test_pods_that_name_the_node_are_left_alone(scene: Scene) -> None:
     messages = {entry["message"] for entry in status["blockedPods"]}
     assert all(message.startswith("came although the node is closed, or while it was open; ") for message in messages)
     evictions = _evictions_in(scene, namespace)
-    assert len(evictions) <= 6 * 5  # for two seconds they may be what the scheduler had in its hands
+    # For two seconds, three as Kubernetes counts them, they may be what the scheduler had in its hands: 0.4 s a round.
+    assert len(evictions) <= 10 * 5
     for _ in range(3):
         scene.tick()
     assert _evictions_in(scene, namespace) == evictions
