@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import statistics
@@ -15,6 +14,8 @@ from pathlib import Path
 
 from bench.api_requests import AuditLog, counted
 from bench.rig import Rig
+from eventing import logs
+from eventing.subscriptions import function_of
 
 TICKS = os.sysconf("SC_CLK_TCK")
 LATE = 1.5
@@ -144,11 +145,10 @@ def at_door(journal: Path, log: Path, since: float) -> dict[str, float]:
     with closing(opened(journal)) as database:
         begun = {tuple(row[:3]): row[3] for row in database.execute(BEGUN, (since,))}
     found = []
-    for line in map(json.loads, log.read_text().splitlines()):
-        if line["msg"] == "delivered" and line["ts"] >= since:
-            function = line["trigger"].partition("-on-")[0]
-            posted = line["ts"] - line["ms"] / 1000
-            found.append(begun.get((line["id"], line["source"], function), posted) - posted)
+    for entry in filter(None, map(logs.entry_of, log.read_text().splitlines())):
+        if entry["msg"] == "delivered" and entry["ts"] >= since:
+            posted = entry["ts"] - entry["ms"] / 1000
+            found.append(begun.get((entry["id"], entry["source"], function_of(entry["trigger"])), posted) - posted)
     return {AT_DOOR: round(max(found), 3)} if found else {}
 
 

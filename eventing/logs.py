@@ -53,6 +53,15 @@ def every_line(**fields: Any) -> Iterator[None]:
         CONTEXT.reset(before)
 
 
+def entry_of(line: str) -> dict[str, Any] | None:
+    """What a line of such a log says, read back; None for a child's own words, which go to the same output."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and "msg" in entry else None
+
+
 def log(message: str, level: int = logging.INFO, **fields: Any) -> None:
     """Write a log line of the local delivery."""
     LOGGER.log(level, message, extra={"fields": fields})

@@ -63,6 +63,11 @@ SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
 """Function and the attributes in its Trigger's filter, in the order of a maintenance, and of a run."""
 
 
+def function_of(trigger: str) -> str:
+    """The function that a Trigger of ours calls, by the Trigger's name: `evict-on-more` calls `evict`."""
+    return trigger.partition("-on-")[0]
+
+
 def subscribers(event: BaseCloudEvent) -> tuple[str, ...]:
     """The functions that an event is delivered to."""
     attributes = {name: str(value) for name, value in event.get_attributes().items()}

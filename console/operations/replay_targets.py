@@ -14,7 +14,7 @@ from console.operations.errors import NoResult
 from eventing.local import manifests
 from eventing.local.manifests import ManifestError
 from eventing.local.triggers import Policy, Trigger
-from eventing.subscriptions import SUBSCRIPTIONS
+from eventing.subscriptions import SUBSCRIPTIONS, function_of
 from eventing.urls import below
 from kube.door.api import absent_ok
 from kube.door.sync_client import Cluster
@@ -126,7 +126,7 @@ def _trigger(item: Mapping[str, Any]) -> Trigger:
     spec, name = item["spec"], item["metadata"]["name"]
     if spec.get("filters"):
         raise NoResult(f"the Trigger {name} has spec.filters, which replay does not read: name functions by --function")
-    function = (item["metadata"].get("labels") or {}).get(FUNCTION_LABEL) or name.split("-on-")[0]
+    function = (item["metadata"].get("labels") or {}).get(FUNCTION_LABEL) or function_of(name)
     attributes = (spec.get("filter") or {}).get("attributes") or {}
     return Trigger(function, attributes, (item.get("status") or {}).get("subscriberUri") or "", Policy())
 

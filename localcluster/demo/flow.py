@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from eventing import logs
+from eventing.subscriptions import function_of
 from localcluster.trouble import LocalClusterError
 
 OURS = "dev.nodemaintenance."
@@ -60,7 +61,7 @@ class Flow:
         taken: dict[str, list[float]] = {}
         for entry in self._entries:
             if entry["msg"] == "delivered" and "trigger" in entry:
-                taken.setdefault(entry["trigger"].split("-on-")[0], []).append(float(entry["ms"]))
+                taken.setdefault(function_of(entry["trigger"]), []).append(float(entry["ms"]))
         lines = []
         for function, ms in taken.items():
             ms.sort()
@@ -84,11 +85,8 @@ class Flow:
                 self._ending.wait(LOOK_SECONDS)
 
     def _take(self, line: str) -> None:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return  # a child's own words
-        if not isinstance(entry, dict) or "msg" not in entry:
+        entry = logs.entry_of(line)
+        if entry is None:
             return
         with self._changed:
             self._entries.append(entry)
@@ -98,7 +96,7 @@ class Flow:
 
     def _line(self, entry: dict[str, Any]) -> str:
         kind = str(entry["type"]).removeprefix(OURS).removeprefix("dev.knative.")
-        function = str(entry["trigger"]).split("-on-")[0]
+        function = function_of(str(entry["trigger"]))
         seconds, ms = entry["ts"] - self._start, float(entry["ms"])
         return f"  +{seconds:7.3f} s {kind:26} ─▶ {function:{self._width}} {ms:6.1f} ms"
 

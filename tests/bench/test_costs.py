@@ -102,7 +102,8 @@ def test_a_request_waits_at_the_door_from_its_post_to_the_functions_work(tmp_pat
         (6.0, "delivered", "5", "x"),
     ]
     log.write_text(
-        "".join(
+        "a child's own words\n"
+        + "".join(
             json.dumps({"ts": since + at, "msg": said, "id": number, "source": "s", "trigger": trigger, "ms": 500})
             + "\n"
             for at, said, number, trigger in lines
