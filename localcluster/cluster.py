@@ -8,7 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,6 @@ from localcluster.servers import LOOPBACK, CommandLines
 from localcluster.trouble import LocalClusterError
 
 PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-NODE = json.dumps(yaml.safe_load(Path(__file__).with_name("node.yaml").read_text()))
-"""Copied a thousand times."""
 AT_ONCE = 100
 """Nodes that are created side by side: a door waits ten seconds for an answer, and a busy server answers late."""
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -220,9 +218,15 @@ class LocalCluster(Startable):
         return {node["metadata"]["name"] for node in nodes if _is_ready(node)}
 
 
+@cache
+def _template() -> str:
+    """node.yaml in JSON: it is read a thousand times, for which YAML is slow."""
+    return json.dumps(yaml.safe_load(Path(__file__).with_name("node.yaml").read_text()))
+
+
 def _node(name: str, tainted: bool) -> dict[str, Any]:
     """Give a Node as a kubelet would register it; tainted, it gets pods only that name the taint."""
-    node: dict[str, Any] = json.loads(NODE)
+    node: dict[str, Any] = json.loads(_template())
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     node["metadata"]["name"] = node["metadata"]["labels"]["kubernetes.io/hostname"] = name
     node["status"]["addresses"] = [{"type": "Hostname", "address": name}]

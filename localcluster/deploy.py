@@ -10,7 +10,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,8 @@ def folder_of(overlay: str) -> Path:
     raise LocalClusterError(f"OVERLAY={overlay} is no folder with a kustomization.yaml, nor one of {ours}")
 
 
-def needed(items: Iterable[Mapping[str, Any]]) -> set[Kind]:
+def needed(items: Sequence[Mapping[str, Any]]) -> set[Kind]:
     """Give the kinds that a cluster has to serve before these objects are applied: those that they do not define."""
-    items = list(items)
     defined = {
         (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
         for spec in (item["spec"] for item in items if item["kind"] == "CustomResourceDefinition")
@@ -55,25 +54,25 @@ def deploy(overlay: str) -> None:
     answer = _run(kubectl, "get", "--raw", "/readyz", "--request-timeout=10s", check=False)
     if answer.returncode:
         raise LocalClusterError(f"no cluster answers, nothing was applied: {answer.stderr.strip()}; see KUBECONFIG")
-    missing = sorted(needed(yaml.load_all(rendered, Loader=LOADER)) - _served(kubectl, rendered))
+    items = list(yaml.load_all(rendered, Loader=LOADER))
+    missing = sorted(needed(items) - _served(kubectl, items))
     if missing:
         names = ", ".join(f"{kind} ({version})" for version, kind in missing)
         remedy = (
             "; install Knative first, see docs/install.md" if any(KNATIVE in version for version, _ in missing) else ""
         )
         raise LocalClusterError(f"the cluster does not serve {names}, so nothing was applied{remedy}")
-    _share_key(kubectl, list(yaml.load_all(rendered, Loader=LOADER)))
+    _share_key(kubectl, items)
     done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
     if done.returncode:
         raise LocalClusterError(f"kubectl did not apply all of {folder}, see above; `make deploy` again goes on")
 
 
-def _share_key(kubectl: str, items: Iterable[dict[str, Any]]) -> None:
+def _share_key(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
     """Make the Secret with the key that our programs sign events with, before their pods, unless it is there.
 
     Its namespace comes first, where it is one of the objects.
     """
-    items = list(items)
     for space in {item["metadata"]["namespace"] for item in items if item["kind"] == "ContainerSource"}:
         own = [item for item in items if item["kind"] == "Namespace" and item["metadata"]["name"] == space]
         for body in own:
@@ -96,10 +95,10 @@ def _program() -> str:
     return str(built)
 
 
-def _served(kubectl: str, rendered: str) -> set[Kind]:
+def _served(kubectl: str, items: Sequence[Mapping[str, Any]]) -> set[Kind]:
     """Give the kinds that the cluster serves in the groups of these objects."""
     found: set[Kind] = set()
-    for version in {item["apiVersion"] for item in yaml.load_all(rendered, Loader=LOADER)}:
+    for version in {item["apiVersion"] for item in items}:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
         answer = _run(kubectl, "get", "--raw", path, check=False)
         if answer.returncode == 0:

@@ -64,7 +64,7 @@ class Outcome:
 
 
 def session() -> aiohttp.ClientSession:
-    """Connections to all subscribers; `Trigger.parallelism` bounds them, not the pool."""
+    """Connections to all subscribers; `Delivery` bounds them, by Trigger and by server, not the pool."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS)
     return aiohttp.ClientSession(connector=connector, skip_auto_headers=OURS, auto_decompress=True)
 
