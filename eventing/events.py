@@ -98,7 +98,7 @@ MEANINGS = {
     "maintenanceVersion, closed, and evicted as in pods.evicted, of those that were answered behind their batch",
     MAINTENANCE_FAILED: "a step could not be done; data: step, error",
     MAINTENANCE_ENDED: "a NodeMaintenance is deleted, or gone, and its node is not restored yet (seen by resync; by "
-    "cordon or taint after their write)",
+    "cordon or taint after their write; by begin, of one that was given its node)",
     NODE_RESTORED: "cordon, taints, lease and finalizer are off",
     RULE_FOUND: "a MutexRule is to be judged (seen by resync-runs)",
     RULE_CHECKED: "a MutexRule has become valid or invalid, or is gone",

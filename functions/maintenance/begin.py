@@ -1,6 +1,7 @@
 """Begin a maintenance: acquire the node's lease, count its pods, write finalizer, owner and counts in one patch.
 
-In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`.
+In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`; `maintenance.ended` for one that was
+given its node, and is gone.
 Touches: nodemaintenances get, list, patch, delete; nodes get, list; pods list; daemonsets get;
 poddisruptionbudgets get; leases get, create, patch in medik8s-leases.
 It deletes none: a cluster with OwnerReferencesPermissionEnforcement wants that right of whoever sets an owner.
@@ -18,7 +19,7 @@ from eventing import events
 from functions.failures import Failed, Retry
 from functions.installs import acts
 from functions.maintenance.disrupting import disrupting
-from functions.maintenance.subject import failed, log_about, read_maintenance
+from functions.maintenance.subject import failed, log_about, node_of, read_maintenance, reference_of
 from kube.door.api import Api, absent_ok
 from kube.door.api_errors import Conflict, NotFound
 from kube.door.eviction_batch import orphans
@@ -29,12 +30,12 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import pods_on_node
 from kube.maintenance.shown import Looked
-from kube.nodes import Node, is_closed, node_path
+from kube.nodes import Node, is_closed, is_labelled_for, node_path
 from kube.paths import Object, segment
 from kube.pods import Pod
 
 CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
-EMITS = (events.MAINTENANCE_BEGUN,)
+EMITS = (events.MAINTENANCE_BEGUN, events.MAINTENANCE_ENDED)
 
 
 class HeldByOther(Exception):
@@ -47,7 +48,9 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     What somebody took off the object meanwhile is put back, with the counts that the status has kept.
     """
     maintenance = read_maintenance(event, cluster)
-    if maintenance is None or m.is_deleting(maintenance) or m.has_given_up(maintenance):
+    if maintenance is None:
+        return _gone(event, cluster)
+    if m.is_deleting(maintenance) or m.has_given_up(maintenance):
         return []
     if not acts(cluster, takes=True):
         return []
@@ -64,7 +67,7 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
             acquire_lease(lease, maintenance, name, cluster)
             counts, left = (counts, []) if counts else _count(maintenance, node, pods.items, cluster)
             patch = m.begin_patch(maintenance, node, counts)
-            written = cluster.patch(m.path(maintenance), patch) if patch else maintenance
+            written = _written(maintenance, patch, cluster)
     except HeldByOther as error:
         return _without_lease(event, maintenance, str(error))
     if not patch and m.phase(maintenance) == m.SUCCEEDED and not m.lease_errors(maintenance):
@@ -72,6 +75,28 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     reference = events.Reference.of(maintenance)
     data = {**counts, **({**_looked(written, node, left).as_data(), "podsVersion": pods.version} if left else {})}
     return [events.event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=data)]
+
+
+def _gone(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    """`maintenance.ended` for an heir that is gone, and whose label is on the node.
+
+    `restore` gave it a finalizer with the node, but the API server overlooks one that is written as it deletes (X-7).
+    """
+    if event.get_type() != events.MAINTENANCE_FOUND:
+        return []
+    reference, name = reference_of(event), node_of(event)
+    node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
+    if not is_labelled_for(node, reference.uid):
+        return []
+    return [events.event(events.MAINTENANCE_ENDED, "begin", reference, name, cause=event)]
+
+
+def _written(maintenance: m.Maintenance, patch: Object, cluster: Cluster) -> m.Maintenance:
+    """The object with this patch. Raises `Retry` when it is gone: that is looked into at the next try."""
+    try:
+        return cluster.patch(m.path(maintenance), patch) if patch else maintenance
+    except NotFound:
+        raise Retry("the maintenance was deleted while it began") from None
 
 
 def _without_lease(event: BaseCloudEvent, maintenance: m.Maintenance, reason: str) -> list[BaseCloudEvent]:

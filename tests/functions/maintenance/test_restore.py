@@ -405,6 +405,31 @@ def test_two_that_are_deleted_together_give_the_node_back(
     assert len(audit.writes_by()) - writes <= 6
 
 
+@proves("X-7")
+@pytest.mark.parametrize("when", ["told", "beginning"])
+def test_an_heir_that_is_gone_with_its_node_gives_it_back(functions: Functions, work: Workload, when: str) -> None:
+    """X-7: the API server overlooks a finalizer that is written as it deletes: the heir goes, no tick is awaited."""
+    node = work.node()
+    first = in_maintenance(functions, work, node)
+    second = work.maintenance(node)
+    found = functions.answer("restore", updated(deleting(work, first)))
+    assert found is not None
+    if when == "told":
+        work.vanish(second)
+    else:
+        with before(functions.clusters["begin"], "PATCH", m.path(second), lambda: work.vanish(second)):
+            assert functions.post("begin", found).status_code == 503
+
+    ended = functions.answer("begin", found)
+
+    assert ended is not None
+    assert ended.get_type() == events.MAINTENANCE_ENDED
+    functions.answer("restore", ended)
+    assert is_given_back(work.read_node(node))
+    assert LABEL not in work.read_node(node)["metadata"]["labels"]
+    assert functions.answer("begin", found) is None
+
+
 @pytest.mark.parametrize("when", ["chosen", "kept by others"])
 def test_an_heir_that_goes_before_it_is_told_is_none(functions: Functions, work: Workload, when: str) -> None:
     """X-7: deleted after it was listed: it takes no finalizer, and the node is given back at once."""
