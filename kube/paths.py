@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 Object = dict[str, Any]
 """An API object as JSON decodes it."""
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What rules raise of an object in which something is not as any schema has it."""
 NAMESPACE = "node-maintenance"
 """Where the product is, unless an overlay puts it elsewhere."""
 LEASE_NAMESPACE = os.environ.get("LEASE_NAMESPACE") or "medik8s-leases"

@@ -31,7 +31,7 @@ from kube.maintenance.eviction_pauses import is_resting
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import of_holder, undeleted
 from kube.nodes import Node, in_maintenance, is_closed, labelled_for, node_path
-from kube.paths import Object
+from kube.paths import MALFORMED, Object
 
 CONSUMES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
 EMITS = (events.NODE_DRIFTED,)
@@ -77,7 +77,7 @@ def _shown(hint: Mapping[str, Any]) -> tuple[bool, str]:
     try:
         closed = any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values())
         return closed, str(labelled_for(hint) or "")
-    except m.MALFORMED:
+    except MALFORMED:
         raise BadEvent("the Node in data is malformed") from None
 
 

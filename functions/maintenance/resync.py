@@ -34,7 +34,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import answered, by_age, of_group, pods_on_node
 from kube.nodes import LABEL, NODES, node_path
-from kube.paths import Object
+from kube.paths import MALFORMED, Object
 from kube.trimming import trimmed_node
 
 CONSUMES = (events.TICK,)
@@ -152,14 +152,14 @@ async def _looked(item: Object, look: Awaitable[Due]) -> tuple[Object, Due]:
         return item, Look.LATER
     except ApiError as error:
         return item, _skipped(item, error.message)
-    except m.MALFORMED as error:
+    except MALFORMED as error:
         return item, _skipped(item, repr(error))
 
 
 def _due(item: Object, known: Known, now: datetime) -> Due:
     try:
         return due(item, known, now)
-    except m.MALFORMED as error:
+    except MALFORMED as error:
         return _skipped(item, repr(error))
 
 

@@ -30,7 +30,7 @@ from kube.mutex.node_labels import run_of, strays
 from kube.mutex.objects import API_VERSION, NAMESPACE, RUN, Item, has_finalizer
 from kube.mutex.overdue import Due
 from kube.mutex.world import World
-from kube.paths import Object
+from kube.paths import MALFORMED, Object
 
 CONSUMES = (
     *(events.TICK, events.RULE_CHECKED, events.TARGET_CHECKED, events.RUN_FINISHED),
@@ -42,8 +42,6 @@ LOOKING = LookingAtState(lambda hint: "all runs, by a tick" if hint.get_type() =
 KINDS = (None, "MachineConfigPool", "ClusterVersion")
 UNKNOWN = "unknown"
 """In the place of a uid that a label has not."""
-MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
-"""What the rules raise of an object that is as no schema has it."""
 
 
 def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:

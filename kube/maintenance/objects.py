@@ -20,8 +20,6 @@ SNAPSHOT = "nodemaintenance.dev/snapshot"
 """Annotation with the counts taken before anything was evicted; written with the finalizer, in one patch (NMO-11)."""
 REQUESTER = "nodemaintenance.dev/requested-by"
 """Annotation with the user who asked, as the command line and the console know him. A claim, not a proof."""
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
-"""What the rules raise of an object in which something is not as any schema has it."""
 MOST_LEASE_ERRORS = 3
 """Of so many failed renewals in a row a maintenance thinks nothing; at one more it gives up (NMO-27a)."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"

@@ -314,6 +314,24 @@ def test_a_budget_that_opened_unheard_is_no_end(functions: Functions, work: Work
 
 
 @proves("X-3")
+@pytest.mark.parametrize("left", [["kept"], []], ids=["while it waits", "after its end"])
+def test_a_pod_that_came_unheard_goes(functions: Functions, work: Workload, left: list[str]) -> None:
+    """Rule 11: `pods.came` was lost, behind the last look of a drain that waits for a budget, or of one that ended."""
+    node = work.node()
+    work.pods(node, *left, labels={"app": "kept"})
+    work.budget("keep", {"app": "kept"}, 1, counted=len(left))
+    drain(functions, work.maintenance(node))
+    work.pods(node, "unheard")
+
+    reply = functions.answer("resync", tick())
+
+    assert reply is not None
+    assert reply.get_type() == events.NODE_TAINTED
+    assert settle(functions, reply)[events.PODS_EVICTED] == 1
+    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: list(pods) == left)
+
+
+@proves("X-3")
 def test_what_waits_for_somebody_else_says_for_whom(functions: Functions, work: Workload) -> None:
     """Rule 11: nothing of ours moves it on: the tick is silent, and lastError names who must act."""
     node = work.node()
