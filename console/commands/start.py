@@ -134,13 +134,11 @@ def start(
 
 async def _drained(api: Api, made: Object, output: str) -> Object:
     """The NodeMaintenance once its node is drained, its progress shown meanwhile; a one-line error if it fails."""
-    from console.terminal.display import line, overview  # only what is drawn needs it
+    from console.terminal.display import awaited, line  # only what is drawn needs it
     from console.terminal.escaping import escaped_all
 
     screen = (
-        live(lambda item: overview([item], datetime.now(timezone.utc)), line)
-        if output == "table"
-        else nullcontext(_mute)
+        live(lambda item: awaited(item, datetime.now(timezone.utc)), line) if output == "table" else nullcontext(_mute)
     )
     uid, name = made["metadata"]["uid"], full_name(made)
     with screen as show_state:

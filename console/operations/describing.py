@@ -10,6 +10,7 @@ from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import Maintenance, is_deleting, phase
 from kube.nodes import is_cordoned, is_tainted
 from kube.paths import Object
+from kube.times import moment_or_none
 
 GONE = "gone"
 CORDONED = "cordoned, takes no new pods"
@@ -54,8 +55,23 @@ def node_report(name: str, node: Object | None) -> Object:
     return {"node": name, "schedulable": schedulable, "state": state if schedulable else CORDONED}
 
 
+def held_up(status: Mapping[str, Any]) -> str:
+    """What holds a drain up, in one sentence; "" when nothing does."""
+    blocked = status.get("blockedPods") or []
+    if not blocked:
+        return str(status.get("lastError") or "")
+    first = blocked[0]
+    more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
+    return f"{first['namespace']}/{first['name']}: {first.get('message') or first['reason']}{more}"
+
+
 def remedy(item: Mapping[str, Any]) -> str:
-    """What would let a blocked pod go, in words."""
+    """What would let a blocked pod go, in words, and when it is tried again where that has its time."""
+    after = moment_or_none(item.get("retryAfter"))
+    return f"{_remedy(item)}; tried again at {after:%H:%M:%S} UTC" if after else _remedy(item)
+
+
+def _remedy(item: Mapping[str, Any]) -> str:
     budget, namespace = item.get("budget"), item["namespace"]
     if item["reason"] == "DisruptionBudget" and budget:
         loosen = f"a looser budget: kubectl -n {namespace} edit pdb {budget}"

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.describing import WAITING, age, full_name, phase_word, remedy
+from console.operations.describing import WAITING, age, full_name, held_up, phase_word, remedy
 from kube.maintenance.objects import FAILED, Maintenance, node_name
 from kube.words import counted
 
@@ -25,12 +25,19 @@ def bar(percent: int) -> Text:
 
 
 def line(maintenance: Maintenance) -> str:
-    """One line for a pipe: node, phase, progress, what is left, and why it failed."""
+    """One line for a pipe: node, phase, progress, what is left, and why it failed or is held up."""
     status = maintenance.get("status") or {}
     blocked = len(status.get("blockedPods") or [])
     left = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
     progress = f"{phase_word(maintenance)} {status.get('drainProgress') or 0}%"
-    return f"{node_name(maintenance)} {progress} {left}{_error(maintenance)}"
+    return f"{node_name(maintenance)} {progress} {left}{_error(maintenance) or _held_up(maintenance)}"
+
+
+def awaited(maintenance: Maintenance, now: datetime) -> RenderableType:
+    """The row of one whose end somebody waits for, and below it what holds it up."""
+    reason = _held_up(maintenance)
+    below = [Text(f"{full_name(maintenance)} waits{reason}", "yellow")] if reason else []
+    return Group(overview([maintenance], now), *below)
 
 
 def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
@@ -62,6 +69,12 @@ def _error(item: Maintenance) -> str:
     """Why it failed, or does not begin, after a colon; "" when it is at work."""
     error = (item.get("status") or {}).get("lastError")
     return f": {error}" if phase_word(item) == FAILED or (phase_word(item) == WAITING and error) else ""
+
+
+def _held_up(item: Maintenance) -> str:
+    """Why pods are blocked, after a colon; "" where none is."""
+    status = item.get("status") or {}
+    return f": {held_up(status)}" if status.get("blockedPods") else ""
 
 
 def details(name: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:

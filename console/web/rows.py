@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from console.operations.describing import full_name, phase_word
+from console.operations.describing import full_name, held_up, phase_word
 from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED, Maintenance, is_deleting, node_name
 from kube.nodes import is_cordoned, natural
 from kube.paths import Object
@@ -123,16 +122,6 @@ def _in_maintenance(name: str, ready: str, item: Maintenance, count: int) -> Row
         reason=str((item.get("spec") or {}).get("reason") or ""),
         note=f"{full_name(item)} is being ended; the node comes back by itself." if ending else "",
     )
-
-
-def held_up(status: Mapping[str, Any]) -> str:
-    """What holds a drain up, in one sentence; "" when nothing does."""
-    blocked = status.get("blockedPods") or []
-    if not blocked:
-        return str(status.get("lastError") or "")
-    first = blocked[0]
-    more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
-    return f"{first['namespace']}/{first['name']}: {first.get('message') or first['reason']}{more}"
 
 
 @dataclass(frozen=True)

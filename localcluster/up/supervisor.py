@@ -163,6 +163,7 @@ def _announce(directory: Path, wish: Wish, product: deliveries.Running, console:
         f"console: {console.url}\n"
         f"broker: {product.broker_url}\n"
         f"a function, cordon: {product.function_url('cordon')}\n"
+        'these exports, in any shell here: eval "$(make -s env)"\n'
         "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
         f"{''.join(trial for wing, trial in TRIALS.items() if wish.actors != OFF and wing in wish.wings)}"
         "      make down\n"

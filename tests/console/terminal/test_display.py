@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from console.operations.describing import phase_word
-from console.terminal.display import bar, details, line, overview
+from console.operations.describing import phase_word, remedy
+from console.terminal.display import awaited, bar, details, line, overview
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 SINCE = "2026-01-01T11:50:00Z"
@@ -76,6 +76,23 @@ def test_why_one_does_not_begin_is_below_the_table_and_in_its_line() -> None:
 
     assert below == "nodemaintenance.nodemaintenance.medik8s.io/disk waits: the lease is held by another-tool"
     assert line(waiting) == "node-1 Waiting 0% 0 pending, 0 blocked: the lease is held by another-tool"
+
+
+def test_what_holds_one_up_is_below_it_where_somebody_waits_and_in_its_line() -> None:
+    two = maintenance(phase="Running", blockedPods=[{**BLOCKED, "message": "said"}, BLOCKED])
+
+    *_, below = text(awaited(two, NOW)).splitlines()
+
+    assert below == "nodemaintenance.nodemaintenance.medik8s.io/disk waits: shop/web-1: said (and 1 more)"
+    assert line(two) == "node-1 Running 0% 0 pending, 2 blocked: shop/web-1: said (and 1 more)"
+    assert len(text(awaited(maintenance(phase="Running"), NOW)).splitlines()) == 2
+
+
+@pytest.mark.parametrize("after", ["2026-01-01T12:01:05Z", "2026-01-01T13:01:05.5+01:00"])
+def test_what_is_tried_again_says_when(after: str) -> None:
+    """A pod that a policy refused, or that came back, is not evicted before that."""
+    assert remedy({**BLOCKED, "retryAfter": after}) == f"{remedy(BLOCKED)}; tried again at 12:01:05 UTC"
+    assert remedy({**BLOCKED, "retryAfter": "soon"}) == remedy(BLOCKED)
 
 
 def test_no_maintenance_is_said() -> None:
