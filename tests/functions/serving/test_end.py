@@ -1,18 +1,20 @@
-"""The end of a process of functions."""
+"""The end of a process of functions, and of requests that never come to theirs."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
 import requests
 
 from localcluster.cluster import LocalCluster
 from localcluster.functionserver import Wiring, function_server
 from localcluster.processes import Server, await_ready, free_port
+from localcluster.servers import ROOT
 
 SECONDS = 10
 """Within which it ends; gunicorn would wait for 25."""
@@ -21,11 +23,15 @@ YOUNG_SECONDS = 4.5
 
 
 @contextmanager
-def serving(cluster: LocalCluster, folder: Path, arguments: str = "") -> Iterator[tuple[Server, int]]:
-    """Give a process of `cordon` that is ready, and its port. In: what gunicorn is told beside its settings."""
+def serving(
+    cluster: LocalCluster, folder: Path, arguments: str = "", settings: Path | None = None
+) -> Iterator[tuple[Server, int]]:
+    """Give a process of `cordon` that is ready, and its port. In: what gunicorn is told, its settings if not ours."""
     port, wiring = free_port(), Wiring("http://localhost:9/", "", "http://localhost:9/")
     server = function_server("cordon", port, folder / "log", cluster.kubeconfig, wiring, "cordon")
     server.env["GUNICORN_CMD_ARGS"] = arguments
+    if settings:
+        server.command[server.command.index("functions/gunicorn.conf.py")] = str(settings)
     server.start()
     try:
         await_ready("cordon", lambda: _answers(port), [server])
@@ -52,6 +58,21 @@ def test_nor_does_one_that_was_opened_a_moment_ago(quiet: LocalCluster, tmp_path
         started = time.monotonic()
         server.stop(SECONDS)
         assert time.monotonic() - started < YOUNG_SECONDS
+
+
+@pytest.mark.parametrize("begun", [b"POST /cor", b"POST /cordon HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"])
+def test_requests_that_never_end_hold_no_thread_for_ever(quiet: LocalCluster, tmp_path: Path, begun: bytes) -> None:
+    """X-6: as many as there are threads, and none of them says any more: the functions answer again."""
+    settings = tmp_path / "gunicorn.conf.py"
+    shipped = (ROOT / "functions/gunicorn.conf.py").read_text()
+    settings.write_text(f"{shipped}\nWorker.request_seconds = 1.0\n")
+    with serving(quiet, tmp_path, "--threads 2", settings) as (_, port), ExitStack() as stack:
+        for _ in range(2):
+            held = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            held.sendall(begun)
+        started = time.monotonic()
+        assert _answers(port)
+        assert 0.5 < time.monotonic() - started < SECONDS
 
 
 def _answers(port: int) -> bool:
