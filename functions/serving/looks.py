@@ -25,6 +25,8 @@ KEPT = 1000
 """Subjects whose last look is remembered."""
 LOOKS = 2
 """In one request; after these the answer says that there is more to see, where it can."""
+MOST_LOOKS = 4
+"""In one request, where the answer cannot say so: what comes behind the last of these is delivered again."""
 LOOK_SECONDS = 0.7
 """A look that has less time than this gets nothing done; the answer asks for one that has, where it can."""
 
@@ -43,6 +45,7 @@ class Look:
         self.subject = subject
         self.key = _key(event)
         self.hints: list[BaseCloudEvent] = []
+        self.is_last = False
 
 
 class Looks:
@@ -54,6 +57,7 @@ class Looks:
         self._under_way: dict[Subject, Look] = {}
         self._places: set[str] = set()
         self._seen: OrderedDict[Subject, Seen] = OrderedDict()
+        self._untold: dict[Subject, list[Replies]] = {}
 
     def look(self, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
         """The answer to a hint: none when a look absorbed it or has seen it, else that of one look or several.
@@ -71,8 +75,21 @@ class Looks:
             self._end(look)
 
     def _replies(self, look: Look, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        rule, looks = self._rule, [once(event)]
-        while hints := self._absorbed(look):
+        """The answer; what looks found that end without one is told by the next look at the subject."""
+        looks = self._untold.pop(look.subject, [])
+        try:
+            return self._looked(look, event, once, looks)
+        except Retry:
+            if any(looks) and len(self._untold) < KEPT:
+                self._untold[look.subject] = looks
+            raise
+
+    def _looked(
+        self, look: Look, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies], looks: list[Replies]
+    ) -> Replies:
+        rule, before = self._rule, len(looks)
+        looks.append(once(event))
+        while hints := self._absorbed(look, is_last=self._is_last(event, looks, len(looks) - before)):
             enough = rule.merged(event, looks, more=True)
             if enough is not None and (len(looks) >= LOOKS or not has_time(LOOK_SECONDS)):
                 return enough
@@ -83,14 +100,21 @@ class Looks:
                 told = next((answer for answer in answers if answer is not None), None)
                 if told is None:
                     raise
+                looks.clear()
                 return told
         return rule.merged(event, looks, more=False) or []
+
+    def _is_last(self, event: BaseCloudEvent, looks: list[Replies], count: int) -> bool:
+        """Whether the look behind these, `count` of them at this event, is the last: it cannot say that more is to see,
+        and there are many by then, or there is hardly time for it."""
+        ends = count + 1 >= MOST_LOOKS or not has_time(LOOK_SECONDS)
+        return ends and self._rule.merged(event, looks, more=True) is None
 
     def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:
         """The caller's look, as soon as its place is free; None when another one has absorbed the hint, or seen it.
 
-        Raises `Retry` when the place is busy for too long, and for an event whose own look is under way: whoever
-        delivers it again will not have that look's answer, which may hold the next step.
+        Raises `Retry` when the place is busy for too long, behind the last look, and for an event whose own look is
+        under way: whoever delivers it again will not have that look's answer, which may hold the next step.
         """
         patience = seconds_left()
         with self._changed:
@@ -99,6 +123,8 @@ class Looks:
             if (other := self._under_way.get(subject)) is not None:
                 if other.key == _key(hint):
                     raise Retry("its own look is under way")
+                if other.is_last:
+                    raise Retry("the look that is under way is the last one that its event makes")
                 other.hints.append(hint)
                 return None
             look = self._under_way[subject] = Look(subject, hint)
@@ -119,10 +145,13 @@ class Looks:
             if len(self._seen) > KEPT:
                 self._seen.popitem(last=False)
 
-    def _absorbed(self, look: Look) -> list[BaseCloudEvent]:
-        """The hints that came since; without one the look ends in the same breath, so that none is lost between."""
+    def _absorbed(self, look: Look, *, is_last: bool) -> list[BaseCloudEvent]:
+        """The hints that came since; without one the look ends in the same breath, so that none is lost between.
+
+        With `is_last` no other is absorbed: whoever delivers it does so again, behind this look.
+        """
         with self._changed:
-            hints, look.hints = look.hints, []
+            hints, look.hints, look.is_last = look.hints, [], is_last
             if not hints:
                 self._leave(look)
             return hints

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,9 +17,10 @@ from eventing.events import Reference, event
 from eventing.podsource.sender import Sender
 from eventing.podsource.tasks import Tasks
 from functions.failures import Retry
+from functions.serving import answers
 from functions.serving.answers import response_of
 from localcluster.cluster import LocalCluster
-from tests.receiver import Answer, Received, Receiver
+from tests.receiver import PATIENCE, Answer, Received, Receiver
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 EVENTS: list[BaseCloudEvent] = [
@@ -82,6 +84,21 @@ def test_a_sink_that_nobody_vouches_for_gets_nothing(sink: Receiver, monkeypatch
         response_of(EVENTS)
 
     assert sink.requests == []
+
+
+def test_what_takes_too_long_to_publish_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 9: the broker, which waits for an answer, would send the event anew beside what is still published."""
+    monkeypatch.setattr(answers, "PUBLISH_SECONDS", 0.2)
+    answered = threading.Event()
+    with closing(Receiver(otherwise=lambda _: Answer() if answered.wait(PATIENCE) else Answer(503))) as slow:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("K_SINK", f"{slow.url}/")
+
+        with pytest.raises(Retry, match="accepted no event"):
+            response_of(EVENTS)
+
+        answered.set()
+        assert len(slow.at("/")) == 1
 
 
 def test_where_nobody_asks_for_it_no_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,10 @@ def hint(number: int = 0, of: Reference = FIRST, **data: str) -> BaseCloudEvent:
     return events.event(events.BUDGET_OPENED, "test", of, "node-1", seed=f"{number}{data}", data=data)
 
 
+def node_hint(version: int) -> BaseCloudEvent:
+    return node_updated({"metadata": {"name": "node-1", "resourceVersion": str(version)}})
+
+
 def evicted(event: BaseCloudEvent, *pods: str, of: Reference = FIRST) -> Replies:
     data = {"evicted": [{"uid": pod} for pod in pods], "podsVersion": data_of(event).get("podsVersion") or "1"}
     return [events.event(events.PODS_EVICTED, "evict", of, "node-1", cause=event, data=data)]
@@ -329,6 +333,48 @@ def test_a_third_look_that_fails_does_not_hide_what_was_evicted(gated: Gated) ->
 
     (reply,) = answer.result(PATIENCE)
     assert (uids(reply), more([reply])) == (["a"], True)
+
+
+def test_what_a_look_found_is_told_though_the_next_one_fails() -> None:
+    """`guard` has written that it closed the node: made again, its look would find nothing to say (rule 11)."""
+    gated = Gated(guard.LOOKING)
+    first, second = node_hint(1), node_hint(2)
+    answer = gated.post(first)
+    gated.await_look()
+    gated.post(second).result(PATIENCE)
+    gated.end_look(lambda event: evicted(event, "a"))
+    gated.await_look()
+    gated.end_look(raising(Retry("no time")))
+    with pytest.raises(Retry):
+        answer.result(PATIENCE)
+
+    again = gated.post(first)
+    gated.await_look()
+    gated.end_look(lambda event: evicted(event, "b", of=OTHER))
+
+    assert [uids(reply) for reply in again.result(PATIENCE)] == [["a"], ["b"]]
+
+
+def test_hints_without_end_are_not_absorbed_for_ever() -> None:
+    """Rule 11: a look that cannot say that there is more ends all the same, and the hint behind it comes once more."""
+    gated = Gated(guard.LOOKING)
+    hints = [node_hint(number) for number in range(looks.MOST_LOOKS + 1)]
+    answer = gated.post(hints[0])
+    for number in range(1, looks.MOST_LOOKS):
+        gated.await_look()
+        gated.post(hints[number]).result(PATIENCE)
+        gated.end_look(lambda _event: [])
+    gated.await_look()
+
+    with pytest.raises(Retry):
+        gated.post(hints[-1]).result(PATIENCE)
+    gated.end_look(lambda event: evicted(event, "a"))
+
+    assert uids(answer.result(PATIENCE)[0]) == ["a"]
+    again = gated.post(hints[-1])
+    gated.await_look()
+    gated.end_look(lambda event: evicted(event, "b"))
+    assert uids(again.result(PATIENCE)[0]) == ["b"]
 
 
 def test_of_several_nodes_the_newest_is_looked_at() -> None:
