@@ -21,6 +21,7 @@ class OneTries:
     def turn(self, seconds: float) -> Iterator[None]:
         """Be the one; in: how long others are waited for. Raises `BlockingIOError` when they take longer."""
         if not self._lock.acquire(timeout=0 if self._in_vain else seconds):
+            self._in_vain = True  # whoever has it may be waiting for an answer that never comes
             raise BlockingIOError("somebody else is at it, and has no answer yet")
         try:
             yield
