@@ -19,6 +19,7 @@ import aiohttp
 
 from eventing import deadletters
 from eventing.event_types import KNOWN
+from eventing.events import TICK
 from eventing.local.envelope import Envelope
 from eventing.local.measures import Measures
 from eventing.local.outbox import Failure, Outbox, PendingDelivery
@@ -31,6 +32,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds between attempts to deliver a dead letter, doubling, without end."""
 GRACE_SECONDS = 5.0
 """For requests under way at the end: cut off, they would be made again at the next start."""
+LETTERS_AT_ONCE = 4
+"""To one sink of dead letters: what it does not take must not keep its Triggers, or others at that server, waiting."""
 AT_ONE_DOOR = DEFAULT_PARALLELISM
 """Requests under way to one server, of all Triggers together: one process may serve all functions. What is more waits
 here, where no time-out of a request runs meanwhile."""
@@ -61,6 +64,7 @@ class Delivery:
         self._lanes: dict[Lane, deque[PendingDelivery]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._slots = {name: asyncio.Semaphore(trigger.parallelism) for name, trigger in triggers.items()}
+        self._letters: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(LETTERS_AT_ONCE))
         self._doors: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONE_DOOR))
         self._types = {*KNOWN, *(trigger.attributes.get("type", "") for trigger in triggers.values())}
         self._open = asyncio.Event()
@@ -98,9 +102,27 @@ class Delivery:
 
     def _accepted(self, event: Envelope, deliveries: list[PendingDelivery]) -> None:
         kind = event.attribute("type") or ""
+        if kind == TICK:
+            self._forget_waiting(deliveries)
         self._measures.accepted.labels(kind if kind in self._types else OTHER).inc()
         log("accepted", logging.INFO, **event.fields(), triggers=len(deliveries))
         self._enqueue(deliveries)
+
+    def _forget_waiting(self, ticks: Iterable[PendingDelivery]) -> None:
+        """Acknowledge earlier ones that still wait for the subscribers of these: a tick says all that they do.
+
+        A server that answered nobody for some minutes would otherwise have all of them to answer, one after another.
+        Whoever takes all events, as `record` does, gets each.
+        """
+        for tick in ticks:
+            lane, trigger = self._lanes.get(self._lane(tick), deque()), self._triggers[tick.trigger]
+            if trigger.attributes.get("type") != TICK:
+                continue
+            for earlier in [pending for pending in list(lane)[1:] if pending.trigger == tick.trigger]:
+                lane.remove(earlier)
+                self._outbox.acknowledge(earlier)
+                self._measures.queued.dec()
+                log("dropped: a later one says the same", logging.INFO, trigger=trigger.name, sequence=earlier.event)
 
     def _enqueue(self, deliveries: Iterable[PendingDelivery]) -> None:
         for pending in deliveries:
@@ -139,7 +161,7 @@ class Delivery:
         """Retry as often as the Trigger says; then dead-letter the event, or drop it where there is no such sink."""
         trigger, event = self._triggers[pending.trigger], self._outbox.event(pending.event)
         for retries in range(trigger.policy.retry + 1):
-            outcome = await self._attempt(trigger, trigger.url, event)
+            outcome = await self._attempt(trigger, trigger.url, event, self._slots[trigger.name])
             if outcome.delivered:
                 self._report("delivered", trigger, event, outcome)
                 self._acknowledged(pending, outcome.reply)
@@ -174,8 +196,8 @@ class Delivery:
             self._failed(pending, trigger, event, Outcome(failure.code))
             return
         letter = event.extended(deadletters.extensions(failure.destination, failure.code, failure.data))
-        backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
-        while not (outcome := await self._attempt(trigger, trigger.policy.dead_letters, letter)).accepted:
+        sink, backoff = trigger.policy.dead_letters, pauses(FIRST_PAUSE, LONGEST_PAUSE)
+        while not (outcome := await self._attempt(trigger, sink, letter, self._letters[sink])).accepted:
             if not outcome.retryable:
                 self._outbox.acknowledge(pending)
                 self._report("dropped", trigger, event, outcome)
@@ -186,8 +208,8 @@ class Delivery:
         self._report("dead letter taken", trigger, event, outcome)
         self._outbox.acknowledge(pending)
 
-    async def _attempt(self, trigger: Trigger, url: str, event: Envelope) -> Outcome:
-        async with self._slots[trigger.name], self._doors[urlsplit(url).netloc]:
+    async def _attempt(self, trigger: Trigger, url: str, event: Envelope, slots: asyncio.Semaphore) -> Outcome:
+        async with slots, self._doors[urlsplit(url).netloc]:
             await self._open.wait()
             self._under_way += 1
             try:

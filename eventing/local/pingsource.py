@@ -7,7 +7,7 @@ import base64
 import binascii
 import uuid
 from dataclasses import dataclass
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cloudevents.core.v1.event import CloudEvent
@@ -19,6 +19,9 @@ from eventing.local.envelope import Envelope
 from eventing.local.manifests import Document
 from eventing.local.outlet import Outlet
 from eventing.local.triggers import broker_sink
+
+EARLY = timedelta(seconds=1)
+"""So much a sleep may end before its time."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,13 @@ class Schedule:
         times = croniter(self.expression, moment.astimezone(self.zone), second_at_beginning=True)
         upcoming: datetime = times.get_next(datetime)
         return upcoming
+
+    def behind(self, last: datetime, now: datetime) -> datetime:
+        """The next time behind the one that was aimed at `last`.
+
+        A sleep may end a little early: no tick comes twice. Of a clock that was set back, `last` says nothing.
+        """
+        return self.after(max(now, last) if last - now < EARLY else now)
 
 
 class PingSource:
@@ -49,8 +59,7 @@ class PingSource:
         last = datetime.now(timezone.utc)
         while True:
             now = datetime.now(timezone.utc)
-            # A sleep may end a little early: counting from the moment that was aimed at, no tick comes twice.
-            last = self._schedule.after(max(now, last))
+            last = self._schedule.behind(last, now)
             await asyncio.sleep((last - now).total_seconds())
             outlet.emit(self._tick())
 

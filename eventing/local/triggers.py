@@ -123,7 +123,10 @@ def _policy(trigger: Document, broker: Document | None, functions: str) -> Polic
     if backoff not in (EXPONENTIAL, LINEAR):
         raise holder.wrong("spec.delivery.backoffPolicy", f"is {backoff!r}: neither {EXPONENTIAL} nor {LINEAR}")
     delay = _seconds(holder, "spec.delivery.backoffDelay", 0.0)
-    return Policy(retry, backoff, delay, _seconds(holder, "spec.delivery.timeout", DEFAULT_TIMEOUT), sink)
+    timeout = _seconds(holder, "spec.delivery.timeout", DEFAULT_TIMEOUT)
+    if not timeout:
+        raise holder.wrong("spec.delivery.timeout", "is no time at all: say how long an answer may take, such as PT10S")
+    return Policy(retry, backoff, delay, timeout, sink)
 
 
 def _seconds(document: Document, field: str, otherwise: float) -> float:

@@ -12,9 +12,9 @@ from itertools import pairwise
 import pytest
 import requests
 
-from eventing.local.delivery import AT_ONE_DOOR
+from eventing.local.delivery import AT_ONE_DOOR, LETTERS_AT_ONCE
 from tests.eventing.local.workbench import Broker, binary, reply, service, trigger
-from tests.receiver import Answer, Received, Receiver
+from tests.receiver import PATIENCE, Answer, Received, Receiver
 
 Start = Callable[..., Broker]
 QUICK = {"retry": 3, "backoffPolicy": "exponential", "backoffDelay": "PT0.1S", "timeout": "PT5S"}
@@ -287,6 +287,26 @@ def test_a_dead_letter_waits_for_its_sink_also_across_a_restart(receiver: Receiv
     broker.wait_line(msg="dead letter taken", id="1")
 
     assert len(receiver.at("/f")) == 1
+
+
+def test_a_dead_letter_sink_that_hangs_keeps_nobody_waiting(receiver: Receiver, start: Start) -> None:
+    """Neither its Trigger's other events nor those of others at its server: it gets a few letters at a time."""
+    ends = threading.Event()
+    receiver.answers["/f"] = lambda request: Answer(202 if request.id == "good" else 400)
+    receiver.answers["/sink"] = lambda _: Answer() if ends.wait(PATIENCE) else Answer(503)
+    delivery = {"retry": 0, "timeout": "PT30S", "deadLetterSink": service("sink")}
+    broker = start(trigger("f", delivery=delivery))
+    for number in range(2 * AT_ONE_DOOR):
+        broker.post(id=str(number), partitionkey=f"n{number}")
+    receiver.wait_for("/f", 2 * AT_ONE_DOOR)
+    receiver.wait_for("/sink", LETTERS_AT_ONCE)
+
+    broker.post(id="good", partitionkey="another")
+
+    broker.wait_line(msg="delivered", id="good")
+    assert receiver.most_at_once["/sink"] == LETTERS_AT_ONCE
+    ends.set()
+    receiver.wait_for("/sink", 2 * AT_ONE_DOOR)
 
 
 def test_what_a_dead_letter_sink_answers_does_not_matter(receiver: Receiver, start: Start) -> None:

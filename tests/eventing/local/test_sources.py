@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import select
 import sys
+import threading
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ import yaml
 
 from eventing.local.pingsource import Schedule
 from tests.eventing.local.workbench import ROOT, Broker, source, trigger
-from tests.receiver import Answer, Received, Receiver
+from tests.receiver import PATIENCE, Answer, Received, Receiver
 
 Start = Callable[..., Broker]
 
@@ -60,6 +61,18 @@ def test_a_schedule_has_five_fields_or_six_with_seconds_first(expression: str, e
     assert Schedule(expression, timezone.utc).after(noon).isoformat().startswith(expected)
 
 
+@pytest.mark.parametrize(("early", "follows"), [(0.2, 15), (3600.0, -3585)], ids=["awake too early", "set back"])
+def test_a_clock_that_is_early_makes_no_tick_twice_and_one_that_was_set_back_stops_none(
+    early: float, follows: int
+) -> None:
+    """Rule 11: nothing but the tick heals; it does not wait for an hour to come once more."""
+    noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
+
+    upcoming = Schedule("*/15 * * * * *", timezone.utc).behind(noon, noon - timedelta(seconds=early))
+
+    assert upcoming - noon == timedelta(seconds=follows)
+
+
 def test_a_ping_source_ticks_on_its_schedule(receiver: Receiver, start: Start) -> None:
     """Each second one event, with the type, source and data that Knative's has, and an id of its own."""
     ping = source("PingSource", "tick", schedule="* * * * * *", contentType="application/json", data='{"n":1}')
@@ -96,6 +109,24 @@ def test_ticks_are_not_queued_behind_a_backoff(receiver: Receiver, start: Start)
     assert len(starts) == 4
     assert all(1.5 < after - before < 2.5 for before, after in pairwise(starts))
     assert [line["id"] for line in broker.find(msg="dropped", trigger="f")] == list(tried)[:3]
+
+
+def test_ticks_do_not_pile_up_before_a_server_that_hangs(receiver: Receiver, start: Start) -> None:
+    """The newest says all that those before it do: these are dropped. Whoever takes all events gets each."""
+    ends = threading.Event()
+    receiver.answers["/f"] = lambda _: Answer() if ends.wait(PATIENCE) else Answer(503)
+    ping = source("PingSource", "tick", schedule="* * * * * *", contentType="application/json", data="{}")
+    slow = {"retry": 0, "timeout": "PT30S"}
+    broker = start(ping, trigger("f", type="dev.knative.sources.ping", delivery=slow), trigger("all"))
+
+    ticks = receiver.wait_for("/all", 4)
+    ends.set()
+    first, second = receiver.wait_for("/f", 2)[:2]
+
+    names = [tick.id for tick in ticks]
+    assert first.id == names[0]
+    assert second.id not in names[:3]
+    assert len(broker.find(msg="dropped: a later one says the same", trigger="f")) >= 2
 
 
 def test_a_container_source_is_a_child_that_posts_to_us(receiver: Receiver, start: Start) -> None:

@@ -134,6 +134,7 @@ TRIGGER: dict[str, Change] = {
     "spec.filters": lambda it: it["spec"].update(filters=[]),
     "spec.filter.attributes.more": lambda it: it["spec"].update(filter={"attributes": {"more": True}}),
     "spec.delivery.timeout": lambda it: it["spec"]["delivery"].update(timeout="10s"),
+    "spec.delivery.timeout is no time": lambda it: it["spec"]["delivery"].update(timeout="PT0S"),
     "spec.delivery.backoffDelay": lambda it: it["spec"]["delivery"].update(backoffDelay="0.2"),
     "spec.delivery.backoffPolicy": lambda it: it["spec"]["delivery"].update(backoffPolicy="cubic"),
     "spec.delivery.retry": lambda it: it["spec"]["delivery"].update(retry="many"),
