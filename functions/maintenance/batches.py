@@ -19,7 +19,7 @@ from functions.data import data_of, version_of
 from functions.hints import Replies, State, Subject
 from functions.maintenance.fleet import EVICTIONS
 from functions.maintenance.subject import log_about, node_of, reference_of
-from kube.door.eviction_batch import granted_late_of_all, on_granted_late
+from kube.door.eviction_batch import granted_late_of_all, nodes_of_late, on_granted_late
 from kube.door.sync_client import Cluster
 from kube.evictions import Batch
 from kube.maintenance.blocked_pods import summary
@@ -35,6 +35,8 @@ VERSIONS = ("podsVersion", "budgetsVersion")
 """The states that a hint speaks of: no look at it may see older ones."""
 SPOKEN_OF = {events.PODS_GONE: VERSIONS[:1], events.PODS_CAME: VERSIONS[:1], events.BUDGET_OPENED: VERSIONS}
 """Hints that speak of nothing but states: a look that has seen these has done what they call for."""
+MOST_LOOKS = 100
+"""Nodes whose last look is kept; of more, those that still wait for an answer."""
 
 
 class LookingAtPods:
@@ -150,6 +152,9 @@ class LateEvictions:
 
     def expect(self, event: BaseCloudEvent, maintenance: Maintenance, cluster: Cluster) -> None:
         """The look at this event has ended, and evictions that it sent are still to be answered."""
+        if len(self._looks) >= MOST_LOOKS:
+            awaited = cluster.run(nodes_of_late(cluster.api))
+            self._looks = {node: look for node, look in self._looks.copy().items() if node in awaited}
         self._looks[node_of(event)] = Look(event, maintenance, cluster)
         on_granted_late(cluster.api, self._tell)
 

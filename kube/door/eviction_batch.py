@@ -107,6 +107,11 @@ def on_granted_late(api: Api, late: Callable[[str, list[dict[str, str]]], None])
     Sending.of(api).late = late
 
 
+async def nodes_of_late(api: Api) -> set[str]:
+    """The nodes of which such a call may still come."""
+    return Sending.of(api).nodes()
+
+
 async def granted_late_of_all(api: Api) -> dict[str, list[dict[str, str]]]:
     """The same of all nodes, by node, when nobody will ask any more; what is under way is awaited for a moment."""
     sending = Sending.of(api)

@@ -35,6 +35,8 @@ LATELY_SECONDS = 5.0
 """For so long the pod that this process runs in waits for what becomes of evictions from other nodes."""
 ATTEMPTS = 3
 """How often a pod that keeps changing is tried before it is left to the next batch."""
+STALE_SECONDS = 1.0
+"""An answer that took longer may find the maintenance over: the next look, which reads it, sends the eviction anew."""
 OUTDATED = ("DisruptionBudget", "MultipleBudgets", "Busy", "Changing")
 """Refusals that say nothing of another attempt: the budget may have opened, the server come to rest. What a webhook or
 a policy refused stands, and is told; asked anew at each look, a slow one would never be heard."""
@@ -201,6 +203,7 @@ class Sending:
                 return _refusal(pod, error, options)
 
     async def _attempts(self, pod: Pod, budgeted: bool, options: DrainOptions) -> Outcome:
+        began = time.monotonic()
         for _ in range(ATTEMPTS):
             try:
                 await self._request(pod, budgeted, options)
@@ -213,9 +216,11 @@ class Sending:
                 if fresh is None or uid(fresh) != uid(pod) or is_terminating(fresh):
                     return "gone"
                 pod = fresh  # something else about it changed: it is still to go
+                if time.monotonic() - began > STALE_SECONDS:
+                    break
             else:
                 return "evicted"
-        return Blocked(identity(pod), "Changing", f"the pod changed {ATTEMPTS} times while its eviction was sent")
+        return Blocked(identity(pod), "Changing", "the pod changed again and again while its eviction was sent")
 
     async def _request(self, pod: Pod, budgeted: bool, options: DrainOptions) -> None:
         if options.disable_eviction:

@@ -59,7 +59,7 @@ def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tupl
     for pod in pods:
         metadata = pod["metadata"]
         refused = known.get((metadata["namespace"], metadata["name"]))
-        reasons = [] if is_terminating(pod) else [_refused(pod, refused), _returned(pod, maintenance)]
+        reasons = [] if is_terminating(pod) else [_refused(pod, refused, now), _returned(pod, maintenance)]
         blocked = [reason for reason in reasons if reason and now < moment(reason.retry_after)]
         if blocked:
             resting.append(blocked[-1])
@@ -96,10 +96,10 @@ def _dated(item: Blocked, since: object, now: datetime) -> Blocked:
     return replace(item, retry_after=timestamp(now + pause(elapsed)))
 
 
-def _refused(pod: Pod, known: Mapping[str, Any] | None) -> Blocked | None:
-    """As the status has it, where that names a time."""
+def _refused(pod: Pod, known: Mapping[str, Any] | None, now: datetime) -> Blocked | None:
+    """As the status has it, where that names a time. One that is far ahead is of a clock that was wrong."""
     after = moment_or_none(known.get("retryAfter")) if known else None
-    if known is None or after is None:
+    if known is None or after is None or after > now + 2 * LONGEST:
         return None
     reason, message = str(known["reason"]), str(known.get("message") or "")
     return Blocked(identity(pod), reason, message, retry_after=timestamp(after))

@@ -17,6 +17,7 @@ from eventing.wire import received
 from functions.data import data_of
 from functions.maintenance import evict, subject
 from kube.budgets import plan
+from kube.door import inflight_evictions
 from kube.door.eviction_batch import evict_batch
 from kube.evictions import Batch, pod_path
 from kube.maintenance import objects as m
@@ -327,6 +328,23 @@ def test_a_pod_that_changed_since_it_was_seen_is_evicted_all_the_same(
 
     assert [item["uid"] for item in batch.evicted] == [pod["metadata"]["uid"]]
     assert [entry["responseStatus"]["code"] for entry in audit.evictions("busy")] == [409, 201]
+
+
+def test_a_conflict_that_is_answered_late_is_left_to_the_next_look(
+    functions: Functions, work: Workload, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 12: behind a slow webhook the maintenance may be over, which only a look at it tells."""
+    (pod,) = work.pods(work.node(), "slow")
+    work.admin.patch(pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
+    monkeypatch.setattr(inflight_evictions, "STALE_SECONDS", 0.0)
+
+    batch = work.admin.run(evict_batch(work.admin.api, plan([pod], [])))
+    (fresh,) = [work.admin.get(pod_path(pod))]
+    again = work.admin.run(evict_batch(work.admin.api, plan([fresh], [])))
+
+    assert [item.reason for item in batch.blocked] == ["Changing"]
+    assert [item["uid"] for item in again.evicted] == [pod["metadata"]["uid"]]
+    assert [entry["responseStatus"]["code"] for entry in audit.evictions("slow")] == [409, 201]
 
 
 @proves("X-6")

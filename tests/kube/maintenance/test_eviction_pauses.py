@@ -74,13 +74,21 @@ def test_on_a_node_that_was_opened_a_pod_returns_since_the_beginning() -> None:
 
 def test_what_was_refused_under_another_spec_is_tried_at_once() -> None:
     """DRN-1a: a pause is no longer than the spec that was refused."""
-    refused = {"namespace": "ns", "name": "a", "reason": "Forbidden", "retryAfter": "2999-01-01T00:00:00Z"}
+    refused = {"namespace": "ns", "name": "a", "reason": "Forbidden", "retryAfter": timestamp(CORDONED + LONGEST)}
     waits = {**item({**refused, "since": timestamp(CORDONED)})}
     drained = {"type": "Drained", "status": "False", "observedGeneration": 1}
     waits["status"]["conditions"].append(drained)
     changed = {**waits, "metadata": {**waits["metadata"], "generation": 2}}
 
     assert [bool(parted([pod("a")], it, CORDONED)[0]) for it in (waits, changed)] == [False, True]
+
+
+@pytest.mark.parametrize(("ahead", "rests"), [(LONGEST, True), (timedelta(hours=1), False)])
+def test_a_pause_that_is_longer_than_any_is_none(ahead: timedelta, rests: bool) -> None:
+    """Rule 11: it was written by a clock that was set back since; nothing else would end it."""
+    held = {"namespace": "ns", "name": "a", "reason": "Error", "retryAfter": timestamp(CORDONED + ahead)}
+
+    assert bool(parted([pod("a")], item(held), CORDONED)[1]) is rests
 
 
 def test_it_says_why_and_what_to_do() -> None:
