@@ -24,7 +24,7 @@ from kube.door.sync_client import Cluster
 from kube.evictions import Batch
 from kube.maintenance.blocked_pods import summary
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.objects import Maintenance, group
+from kube.maintenance.objects import Maintenance, group, trimmed
 from kube.paths import Object
 from kube.resource_versions import is_as_new, newest
 from kube.words import counted
@@ -155,7 +155,8 @@ class LateEvictions:
         if len(self._looks) >= MOST_LOOKS:
             awaited = cluster.run(nodes_of_late(cluster.api))
             self._looks = {node: look for node, look in self._looks.copy().items() if node in awaited}
-        self._looks[node_of(event)] = Look(event, maintenance, cluster)
+        told = {"apiVersion": maintenance["apiVersion"], **trimmed(maintenance)}  # its status names each pod
+        self._looks[node_of(event)] = Look(event, told, cluster)
         on_granted_late(cluster.api, self._tell)
 
     def close(self) -> None:
