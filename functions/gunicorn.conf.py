@@ -44,7 +44,7 @@ class Worker(gthread.ThreadWorker):
         """In the main thread, once a second or more often."""
         super().wait_for_and_dispatch_events(timeout)
         latest = time.monotonic() - self.request_seconds
-        for conn in [conn for conn, began in list(self._handled.items()) if began < latest]:
+        for conn in [conn for conn, began in self._handled.copy().items() if began < latest]:
             with contextlib.suppress(OSError):  # it has been closed meanwhile
                 conn.sock.shutdown(socket.SHUT_RDWR)
 

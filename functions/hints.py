@@ -38,6 +38,9 @@ class Looking(Protocol):
     def has_seen(self, state: State, hint: BaseCloudEvent) -> bool:
         """Whether a look that saw this state has seen all that the hint speaks of; else it is looked at."""
 
+    def kept(self, replies: Replies) -> Replies:
+        """What no later look says again of a look's replies, if there is no answer: the next one has it, too."""
+
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The answer to `event` after these looks, each with its replies.
 
@@ -75,6 +78,10 @@ class LookingAtState:
         """Each hint is looked at."""
         return False
 
+    def kept(self, _replies: Replies) -> Replies:
+        """Nothing: the next one says what is to be done then."""
+        return []
+
     def merged(self, _event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The last answer. It cannot say that there is more to see: then it is looked again."""
         return None if more else looks[-1]
@@ -85,6 +92,10 @@ class LookingForChanges(LookingAtState):
 
     What one has changed, or announced, or had the turn for, the next one does not say again.
     """
+
+    def kept(self, replies: Replies) -> Replies:
+        """All."""
+        return replies
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """All answers; of several of one type about the same object and node the last one."""

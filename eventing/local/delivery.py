@@ -103,13 +103,13 @@ class Delivery:
     def _accepted(self, event: Envelope, deliveries: list[PendingDelivery]) -> None:
         kind = event.attribute("type") or ""
         if kind == TICK:
-            self._forget_waiting(deliveries)
+            self._forget_waiting(event, deliveries)
         self._measures.accepted.labels(kind if kind in self._types else OTHER).inc()
         log("accepted", logging.INFO, **event.fields(), triggers=len(deliveries))
         self._enqueue(deliveries)
 
-    def _forget_waiting(self, ticks: Iterable[PendingDelivery]) -> None:
-        """Acknowledge earlier ones that still wait for the subscribers of these: a tick says all that they do.
+    def _forget_waiting(self, event: Envelope, ticks: Iterable[PendingDelivery]) -> None:
+        """Acknowledge earlier ones like it that still wait for its subscribers: a tick says all that they do.
 
         A server that answered nobody for some minutes would otherwise have all of them to answer, one after another.
         Whoever takes all events, as `record` does, gets each.
@@ -118,7 +118,8 @@ class Delivery:
             lane, trigger = self._lanes.get(self._lane(tick), deque()), self._triggers[tick.trigger]
             if trigger.attributes.get("type") != TICK:
                 continue
-            for earlier in [pending for pending in list(lane)[1:] if pending.trigger == tick.trigger]:
+            waiting = [pending for pending in list(lane)[1:] if pending.trigger == tick.trigger]
+            for earlier in (pending for pending in waiting if self._outbox.event(pending.event).is_like(event)):
                 lane.remove(earlier)
                 self._outbox.acknowledge(earlier)
                 self._measures.queued.dec()

@@ -48,10 +48,18 @@ class Envelope:
         named = {name: self.attribute(name) for name in ("id", "type", "source", "subject", "node")}
         return {name: value for name, value in named.items() if value}
 
+    def is_like(self, other: Envelope) -> bool:
+        """Whether the other one differs in id, time and trace at most."""
+        return self.body == other.body and _lasting(self.headers) == _lasting(other.headers)
+
     def extended(self, extensions: Mapping[str, str]) -> Envelope:
         """The same event with further extensions."""
         added = {f"ce-{name}": quote(value, safe=SAFE) for name, value in extensions.items()}
         return Envelope({**self.headers, **added}, self.body)
+
+
+def _lasting(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name not in ("ce-id", "ce-time", f"ce-{TRACE}")}
 
 
 def received(headers: Mapping[str, str], body: bytes) -> Envelope:

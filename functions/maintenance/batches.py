@@ -67,6 +67,10 @@ class LookingAtPods:
         names = SPOKEN_OF.get(hint.get_type(), ())
         return bool(names) and all(is_as_new(state.get(name, ""), version_of(hint, name)) for name in names)
 
+    def kept(self, _replies: Replies) -> Replies:
+        """Nothing: that a node was drained, or could not be, is old by then, and evictions are told with `more`."""
+        return []
+
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
         """The last look's answer, with the evictions of all; only `pods.evicted` can say that there is more to see.
 
@@ -153,11 +157,18 @@ class LateEvictions:
     def expect(self, event: BaseCloudEvent, maintenance: Maintenance, cluster: Cluster) -> None:
         """The look at this event has ended, and evictions that it sent are still to be answered."""
         if len(self._looks) >= MOST_LOOKS:
-            awaited = cluster.run(nodes_of_late(cluster.api))
-            self._looks = {node: look for node, look in self._looks.copy().items() if node in awaited}
+            self._forget(cluster)
         told = {"apiVersion": maintenance["apiVersion"], **trimmed(maintenance)}  # its status names each pod
         self._looks[node_of(event)] = Look(event, told, cluster)
         on_granted_late(cluster.api, self._tell)
+
+    def _forget(self, cluster: Cluster) -> None:
+        """Looks of which no eviction awaits its answer any more. Those that end meanwhile, in other threads, stay."""
+        before = self._looks.copy()
+        awaited = cluster.run(nodes_of_late(cluster.api))
+        for node, look in before.items():
+            if node not in awaited and self._looks.get(node) is look:
+                del self._looks[node]
 
     def close(self) -> None:
         """Publish what no look will take any more; what the API server is about to answer is awaited for a moment."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
+from eventing.wire import BadEvent
 from functions.failures import Retry
 from functions.hints import Looking, Replies, State, Subject
 from kube.door.deadline import has_time, seconds_left
@@ -57,7 +58,7 @@ class Looks:
         self._under_way: dict[Subject, Look] = {}
         self._places: set[str] = set()
         self._seen: OrderedDict[Subject, Seen] = OrderedDict()
-        self._untold: dict[Subject, list[Replies]] = {}
+        self._untold: OrderedDict[Subject, Replies] = OrderedDict()
 
     def look(self, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
         """The answer to a hint: none when a look absorbed it or has seen it, else that of one look or several.
@@ -75,40 +76,49 @@ class Looks:
             self._end(look)
 
     def _replies(self, look: Look, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        """The answer; what looks found that end without one is told by the next look at the subject."""
-        looks = self._untold.pop(look.subject, [])
+        """The answer. What looks have changed that end without one is told by the next look at the subject."""
+        untold, looks = self._untold.pop(look.subject, []), list[Replies]()
+        is_told = False
         try:
-            return self._looked(look, event, once, looks)
-        except Retry:
-            if any(looks) and len(self._untold) < KEPT:
-                self._untold[look.subject] = looks
-            raise
+            told = self._looked(look, event, once, looks)
+            replies = told if not untold else self._rule.merged(event, [untold, told], more=False) or []
+            is_told = True
+            return replies
+        finally:
+            kept = [reply for replies in looks for reply in self._rule.kept(replies)]
+            if not is_told and (untold or kept):
+                self._keep(look.subject, [*untold, *kept])
 
     def _looked(
         self, look: Look, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies], looks: list[Replies]
     ) -> Replies:
-        rule, before = self._rule, len(looks)
+        rule = self._rule
         looks.append(once(event))
-        while hints := self._absorbed(look, is_last=self._is_last(event, looks, len(looks) - before)):
+        while hints := self._absorbed(look, is_last=self._is_last(event, looks)):
             enough = rule.merged(event, looks, more=True)
             if enough is not None and (len(looks) >= LOOKS or not has_time(LOOK_SECONDS)):
                 return enough
             try:
                 looks.append(once(rule.newest(hints)))
-            except Retry:
+            except (Retry, BadEvent) as error:
                 answers = (rule.merged(event, looks[:count], more=True) for count in range(len(looks), 0, -1))
                 told = next((answer for answer in answers if answer is not None), None)
                 if told is None:
-                    raise
-                looks.clear()
+                    raise Retry(f"the look behind it did not end: {error}") from error
                 return told
         return rule.merged(event, looks, more=False) or []
 
-    def _is_last(self, event: BaseCloudEvent, looks: list[Replies], count: int) -> bool:
-        """Whether the look behind these, `count` of them at this event, is the last: it cannot say that more is to see,
-        and there are many by then, or there is hardly time for it."""
-        ends = count + 1 >= MOST_LOOKS or not has_time(LOOK_SECONDS)
+    def _is_last(self, event: BaseCloudEvent, looks: list[Replies]) -> bool:
+        """Whether the look behind these is the last one: it cannot say that there is more to see, and there are many by
+        then, or there is hardly time for it."""
+        ends = len(looks) + 1 >= MOST_LOOKS or not has_time(LOOK_SECONDS)
         return ends and self._rule.merged(event, looks, more=True) is None
+
+    def _keep(self, subject: Subject, replies: Replies) -> None:
+        self._untold[subject] = replies
+        with self._changed:
+            if len(self._untold) > KEPT:
+                self._untold.popitem(last=False)
 
     def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:
         """The caller's look, as soon as its place is free; None when another one has absorbed the hint, or seen it.

@@ -44,7 +44,7 @@ def is_resting(announced: Mapping[str, Any] | None, now: datetime) -> bool:
     if announced is None:
         return False
     first, last = (moment_or_none(announced.get(name)) for name in ("firstTimestamp", "lastTimestamp"))
-    return bool(first and last and now - last < pause(last - first))
+    return bool(first and last and abs(now - last) < pause(last - first))  # else a clock that was set back rests it
 
 
 def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[Blocked]]:

@@ -12,6 +12,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
 from eventing.events import Reference
+from eventing.wire import BadEvent
 from functions.app import FUNCTIONS
 from functions.data import data_of
 from functions.failures import Failed, Retry
@@ -335,7 +336,8 @@ def test_a_third_look_that_fails_does_not_hide_what_was_evicted(gated: Gated) ->
     assert (uids(reply), more([reply])) == (["a"], True)
 
 
-def test_what_a_look_found_is_told_though_the_next_one_fails() -> None:
+@pytest.mark.parametrize("error", [Retry("no time"), BadEvent("a hint that nobody can read")])
+def test_what_a_look_found_is_told_though_the_next_one_fails(error: Exception) -> None:
     """`guard` has written that it closed the node: made again, its look would find nothing to say (rule 11)."""
     gated = Gated(guard.LOOKING)
     first, second = node_hint(1), node_hint(2)
@@ -344,7 +346,7 @@ def test_what_a_look_found_is_told_though_the_next_one_fails() -> None:
     gated.post(second).result(PATIENCE)
     gated.end_look(lambda event: evicted(event, "a"))
     gated.await_look()
-    gated.end_look(raising(Retry("no time")))
+    gated.end_look(raising(error))
     with pytest.raises(Retry):
         answer.result(PATIENCE)
 
@@ -353,6 +355,22 @@ def test_what_a_look_found_is_told_though_the_next_one_fails() -> None:
     gated.end_look(lambda event: evicted(event, "b", of=OTHER))
 
     assert [uids(reply) for reply in again.result(PATIENCE)] == [["a"], ["b"]]
+
+
+def test_that_a_node_was_drained_is_told_by_no_later_look(gated: Gated) -> None:
+    """It is old by then: the one that comes again says what is."""
+    answer = gated.to_second_look(
+        lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)]
+    )
+    gated.end_look(raising(Retry("busy")))
+    with pytest.raises(Retry):
+        answer.result(PATIENCE)
+
+    again = gated.post(hint())
+    gated.await_look()
+    gated.end_look(lambda _event: [])
+
+    assert again.result(PATIENCE) == []
 
 
 def test_hints_without_end_are_not_absorbed_for_ever() -> None:
