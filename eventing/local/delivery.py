@@ -24,7 +24,7 @@ from eventing.local.envelope import Envelope
 from eventing.local.measures import Measures
 from eventing.local.outbox import Failure, Outbox, PendingDelivery
 from eventing.local.posting import Outcome, post
-from eventing.local.triggers import DEFAULT_PARALLELISM, Trigger
+from eventing.local.triggers import Trigger
 from eventing.logs import log
 from kube.backoff import pauses
 
@@ -34,9 +34,9 @@ GRACE_SECONDS = 5.0
 """For requests under way at the end: cut off, they would be made again at the next start."""
 LETTERS_AT_ONCE = 4
 """To one sink of dead letters: what it does not take must not keep its Triggers, or others at that server, waiting."""
-AT_ONE_DOOR = DEFAULT_PARALLELISM
-"""Requests under way to one server, of all Triggers together: one process may serve all functions. What is more waits
-here, where no time-out of a request runs meanwhile."""
+AT_ONE_DOOR = 10
+"""Requests under way to one server, of all Triggers together: one process may serve all functions, and has so many
+threads. What is more waits here, where no time-out of a request runs meanwhile."""
 ERROR_TEXT = 500
 """Characters of an answer that go into the log."""
 OTHER = "other"
