@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import click
 
-from console.operations.describing import full_name, phase_word, plain
+from console.operations.describing import full_name, held_up, phase_word, plain
 from console.operations.maintaining import create, machines_on
 from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api, within
@@ -124,29 +124,40 @@ def start(
             return made
         follow, end = f"kubectl maintenance status {node}", f"kubectl maintenance stop {node}"
         goes_on(lambda: f"the maintenance of {node} goes on: {follow} shows it, {end} ends it")
-        late = f"{node} is not drained yet, its maintenance goes on: kubectl maintenance status {node}"
-        return await within(timeout, _drained(api, made, output), lambda: late)
+        seen = [made]
+        return await within(timeout, _drained(api, seen, output), lambda: _late(node, timeout, seen[-1]))
 
     made = with_api(work)
     if output == "json":
         show_json(plain(made))
 
 
-async def _drained(api: Api, made: Object, output: str) -> Object:
-    """The NodeMaintenance once its node is drained, its progress shown meanwhile; a one-line error if it fails."""
+def _late(node: str, seconds: float, item: Object) -> str:
+    """That it is not drained in time, with what holds it up."""
+    reason = held_up(item.get("status") or {})
+    why = f" ({reason})" if reason else ""
+    return f"{node} is not drained after {seconds:g} s{why}, its maintenance goes on: kubectl maintenance status {node}"
+
+
+async def _drained(api: Api, seen: list[Object], output: str) -> Object:
+    """The NodeMaintenance once its node is drained, its progress shown meanwhile; a one-line error if it fails.
+
+    In: the object as it was created, to which what is seen of it is added.
+    """
     from console.terminal.display import awaited, line  # only what is drawn needs it
     from console.terminal.escaping import escaped_all
 
     screen = (
         live(lambda item: awaited(item, datetime.now(timezone.utc)), line) if output == "table" else nullcontext(_mute)
     )
-    uid, name = made["metadata"]["uid"], full_name(made)
+    uid, name = seen[0]["metadata"]["uid"], full_name(seen[0])
     with screen as show_state:
-        async with aclosing(watched(api, node_name(made))) as states:
+        async with aclosing(watched(api, node_name(seen[0]))) as states:
             async for state in states:
                 item = next((item for item in state if item["metadata"]["uid"] == uid), None)
                 if item is None or is_deleting(item):
                     raise click.ClickException(f"{name} was deleted before its node was drained")
+                seen[1:] = [item]
                 show_state(escaped_all(item))
                 if condition(item, "Drained").get("status") == "True":
                     return item
