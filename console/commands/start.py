@@ -124,8 +124,8 @@ def start(
             return made
         follow, end = f"kubectl maintenance status {node}", f"kubectl maintenance stop {node}"
         goes_on(lambda: f"the maintenance of {node} goes on: {follow} shows it, {end} ends it")
-        seen = [made]
-        return await within(timeout, _drained(api, seen, output), lambda: _late(node, timeout, seen[-1]))
+        latest = [made]
+        return await within(timeout, _drained(api, latest, output), lambda: _late(node, timeout, latest[0]))
 
     made = with_api(work)
     if output == "json":
@@ -139,10 +139,10 @@ def _late(node: str, seconds: float, item: Object) -> str:
     return f"{node} is not drained after {seconds:g} s{why}, its maintenance goes on: kubectl maintenance status {node}"
 
 
-async def _drained(api: Api, seen: list[Object], output: str) -> Object:
+async def _drained(api: Api, latest: list[Object], output: str) -> Object:
     """The NodeMaintenance once its node is drained, its progress shown meanwhile; a one-line error if it fails.
 
-    In: the object as it was created, to which what is seen of it is added.
+    In: the object as it was created, in a list of one, where whoever gives up finds it as it was seen last.
     """
     from console.terminal.display import awaited, line  # only what is drawn needs it
     from console.terminal.escaping import escaped_all
@@ -150,14 +150,15 @@ async def _drained(api: Api, seen: list[Object], output: str) -> Object:
     screen = (
         live(lambda item: awaited(item, datetime.now(timezone.utc)), line) if output == "table" else nullcontext(_mute)
     )
-    uid, name = seen[0]["metadata"]["uid"], full_name(seen[0])
+    (made,) = latest
+    uid, name = made["metadata"]["uid"], full_name(made)
     with screen as show_state:
-        async with aclosing(watched(api, node_name(seen[0]))) as states:
+        async with aclosing(watched(api, node_name(made))) as states:
             async for state in states:
                 item = next((item for item in state if item["metadata"]["uid"] == uid), None)
                 if item is None or is_deleting(item):
                     raise click.ClickException(f"{name} was deleted before its node was drained")
-                seen[1:] = [item]
+                latest[0] = item
                 show_state(escaped_all(item))
                 if condition(item, "Drained").get("status") == "True":
                     return item

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -22,8 +22,9 @@ from functions.failures import Retry
 from functions.hints import Looking, Replies, State, Subject
 from kube.door.deadline import has_time, seconds_left
 
+T = TypeVar("T")
 KEPT = 1000
-"""Subjects whose last look is remembered."""
+"""Subjects of which the last look is known, and what it found."""
 LOOKS = 2
 """In one request; after these the answer says that there is more to see, where it can."""
 MOST_LOOKS = 4
@@ -70,7 +71,7 @@ class Looks:
             return []
         try:
             replies = self._replies(look, event, once)
-            self._remember(look.subject, Seen(_key(event), self._rule.state(replies)))
+            self._note(self._seen, look.subject, Seen(_key(event), self._rule.state(replies)))
             return replies
         finally:
             self._end(look)
@@ -81,13 +82,11 @@ class Looks:
         is_told = False
         try:
             told = self._looked(look, event, once, looks)
-            replies = told if not untold else self._rule.merged(event, [untold, told], more=False) or []
             is_told = True
-            return replies
         finally:
-            kept = [reply for replies in looks for reply in self._rule.kept(replies)]
-            if not is_told and (untold or kept):
-                self._keep(look.subject, [*untold, *kept])
+            if not is_told and (kept := [*untold, *(one for found in looks for one in self._rule.kept(found))]):
+                self._note(self._untold, look.subject, kept)
+        return (self._rule.merged(event, [untold, told], more=False) or []) if untold else told
 
     def _looked(
         self, look: Look, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies], looks: list[Replies]
@@ -113,12 +112,6 @@ class Looks:
         then, or there is hardly time for it."""
         ends = len(looks) + 1 >= MOST_LOOKS or not has_time(LOOK_SECONDS)
         return ends and self._rule.merged(event, looks, more=True) is None
-
-    def _keep(self, subject: Subject, replies: Replies) -> None:
-        self._untold[subject] = replies
-        with self._changed:
-            if len(self._untold) > KEPT:
-                self._untold.popitem(last=False)
 
     def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:
         """The caller's look, as soon as its place is free; None when another one has absorbed the hint, or seen it.
@@ -148,12 +141,13 @@ class Looks:
         seen = self._seen.get(subject)
         return seen is not None and seen.event != _key(hint) and self._rule.has_seen(seen.state, hint)
 
-    def _remember(self, subject: Subject, seen: Seen) -> None:
+    def _note(self, known: OrderedDict[Subject, T], subject: Subject, value: T) -> None:
+        """Know this of a subject; of too many, the oldest is forgotten."""
         with self._changed:
-            self._seen[subject] = seen
-            self._seen.move_to_end(subject)
-            if len(self._seen) > KEPT:
-                self._seen.popitem(last=False)
+            known[subject] = value
+            known.move_to_end(subject)
+            if len(known) > KEPT:
+                known.popitem(last=False)
 
     def _absorbed(self, look: Look, *, is_last: bool) -> list[BaseCloudEvent]:
         """The hints that came since; without one the look ends in the same breath, so that none is lost between.

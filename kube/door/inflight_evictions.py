@@ -220,7 +220,7 @@ class Sending:
                     break
             else:
                 return "evicted"
-        return Blocked(identity(pod), "Changing", "the pod changed again and again while its eviction was sent")
+        return Blocked(identity(pod), "Changing", "the pod changed while its eviction was under way")
 
     async def _request(self, pod: Pod, budgeted: bool, options: DrainOptions) -> None:
         if options.disable_eviction:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import runpy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,7 +14,7 @@ import pytest
 import requests
 
 from eventing.local.delivery import AT_ONE_DOOR, LETTERS_AT_ONCE
-from tests.eventing.local.workbench import Broker, binary, reply, service, trigger
+from tests.eventing.local.workbench import ROOT, Broker, binary, reply, service, trigger
 from tests.receiver import PATIENCE, Answer, Received, Receiver
 
 Start = Callable[..., Broker]
@@ -135,6 +136,13 @@ def test_one_server_gets_so_many_requests_at_once_and_the_rest_waits_without_a_t
         assert len(receiver.wait_for(f"/{name}", AT_ONE_DOOR)) == AT_ONE_DOOR
     assert max(running) == AT_ONE_DOOR
     assert len(receiver.requests) == AT_ONE_DOOR * len(names)  # none had to be sent again
+
+
+def test_a_server_of_all_functions_has_a_thread_for_each_request_that_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever changes one number has to change the other: at its door a request waits with its time running."""
+    monkeypatch.delenv("FUNCTION", raising=False)
+
+    assert runpy.run_path(str(ROOT / "functions/gunicorn.conf.py"))["threads"] == AT_ONE_DOOR
 
 
 def test_a_retried_event_holds_back_only_its_own_key(receiver: Receiver, start: Start) -> None:
