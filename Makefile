@@ -8,6 +8,7 @@ ACTORS ?= off
 REAL ?= 0
 ARGS ?=
 WORKERS ?= 3
+APART ?= 4
 OVERLAY ?= knative
 NODE ?=
 IMAGE ?=
@@ -78,12 +79,12 @@ check: $(STAMP) ## check style, types, rules and functions, without faults and c
 checked: $(STAMP)
 	@$(BIN)/python -m pytest $(SHARED) -m 'not e2e and not real and not installs and not alone' $(CHECKED) $(ARGS)
 
-# Each engine is one worker's: Knative's data plane listens where there is room for one.
+# Each worker has a network of its own: Knative's data plane listens where there is room for one.
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m localcluster build --delivery knative
 	@$(BIN)/python -m localcluster build --delivery rabbitmq
-	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m e2e -rP tests $(ARGS)
+	@$(BIN)/python -m tests.own_network $(APART) --no-loadscope-reorder -m e2e -rP tests $(ARGS)
 
 # What looks whether anything is left on the machine has it for itself.
 e2e-real: $(STAMP) ## build the image on a Debian that is fetched once, run the product as pods of real nodes, and drain these; as root

@@ -18,7 +18,7 @@ from kube.door.api_errors import ApiError
 from kube.door.list_watch import Change, follow
 from kube.door.sync_client import Cluster
 from kube.maintenance.quorum import CONTROL_PLANE
-from localcluster import access
+from localcluster import access, certificates
 from localcluster.nodes import identities
 from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
 from localcluster.programs import build
@@ -183,15 +183,11 @@ class LocalCluster(Startable):
             folder.mkdir(parents=True, exist_ok=True)
         access.write_signing_key(self._lines.signing_key)
         self._tokens = access.Tokens(self._lines.tokens, {**access.users(), **identities.users(self._real)})
+        certificates.write_serving(self._lines.certificate, self._lines.certificate_key)
         if self._real:
             identities.Caller(self.pki).write()
         self._start(self._lines.etcd(), self._lines.apiserver())
-        await_ready("the API server's certificate", self._certificate_is_whole, self.servers)
         await_ready("the API server", partial(answers, f"{self.url}/readyz", self._lines.certificate), self.servers)
-
-    def _certificate_is_whole(self) -> bool:
-        file = self._lines.certificate
-        return file.exists() and file.read_text().rstrip().endswith("-----END CERTIFICATE-----")
 
     def _start_clients(self) -> None:
         """Start what works through the API server."""

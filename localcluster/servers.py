@@ -74,7 +74,7 @@ class CommandLines:
         )
 
     def apiserver(self) -> Server:
-        """Say how kube-apiserver is started: RBAC on, static tokens, its own certificate."""
+        """Say how kube-apiserver is started: RBAC on, static tokens."""
         return self._server(
             "kube-apiserver",
             f"--etcd-servers=http://{LOOPBACK}:{self.ports['etcd']}",
@@ -82,7 +82,8 @@ class CommandLines:
             f"--advertise-address={LOOPBACK}",
             "--endpoint-reconciler-type=none",  # a loopback address is refused as an endpoint
             f"--secure-port={self.ports['kube-apiserver']}",
-            f"--cert-dir={self.certificate.parent}",
+            f"--tls-cert-file={self.certificate}",
+            f"--tls-private-key-file={self.certificate_key}",
             f"--service-account-key-file={self.signing_key}",
             f"--service-account-signing-key-file={self.signing_key}",
             "--service-account-issuer=https://kubernetes.default.svc",

@@ -13,16 +13,19 @@ from pathlib import Path
 
 from xdist.scheduler import LoadScopeScheduling
 
-ENGINES = ("knative", "rabbitmq")
-"""An end-to-end test names its engine among its parameters; each engine is one worker's. Where a file is a group of its
-own, the name is that of an overlay."""
+ENGINES = ("knative+wings", "rabbitmq+wings", "knative", "rabbitmq")
+"""An end-to-end test names its engine among its parameters, which is part of the name of its group."""
 END_TO_END = "tests/e2e"
-JUDGES = f"{END_TO_END}/test_admission.py"
-"""Has Knative's controllers at work, which take the port of its dispatcher where that is free: never beside Knative."""
+FAULTS = f"{END_TO_END}/test_faults.py"
 GROUPS = (
-    (f"{END_TO_END}[knative]", JUDGES),
+    (f"{FAULTS}[knative]",),
+    (f"{FAULTS}[rabbitmq]",),
+    (f"{END_TO_END}/test_admission.py",),
+    (f"{END_TO_END}[knative]",),
     (f"{END_TO_END}[rabbitmq]",),
-    ("tests/e2e",),
+    (f"{END_TO_END}[knative+wings]",),
+    (f"{END_TO_END}[rabbitmq+wings]",),
+    (END_TO_END,),
     ("tests/real/test_shipped.py",),
     ("tests/real",),
     ("tests/eventing/journal/test_million.py",),
@@ -41,17 +44,16 @@ GROUPS = (
     ("tests/kube", "tests/func"),
     ("tests",),
 )
-"""A test belongs to the first group that names its engine, its file or a folder above it; the longest come first."""
+"""A test belongs to the first group that names its file or a folder above it, with its engine or without."""
 
 
 def group_of(test: str) -> int:
     """Give the place in `GROUPS` of a test by its id, whose path is relative to the root of the repository."""
     name, _, parameters = test.partition("::")
-    file = Path(name)
+    file, words = Path(name), parameters.partition("[")[2]
     above = {str(file), *map(str, file.parents)}
-    engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
-    if END_TO_END in above and engine and not any(str(file) in names for names in GROUPS):
-        above = {f"{END_TO_END}[{engine}]"}
+    engine = next((engine for engine in ENGINES if engine in words), "")
+    above |= {f"{each}[{engine}]" for each in above if engine}
     return next(number for number, names in enumerate(GROUPS) if above & set(names))
 
 

@@ -65,13 +65,6 @@ def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
     assert all((ROOT / name.partition("[")[0]).exists() for names in GROUPS for name in names)
 
 
-def test_what_is_installed_for_an_engine_is_judged_where_knative_is_not_at_work_meanwhile() -> None:
-    """Knative's controllers take its dispatcher's port where that is free."""
-    tests = {f"tests/e2e/test_admission.py::test_an_install{where}" for where in ("", *(f"[{e}]" for e in ENGINES))}
-
-    assert {group_of(test) for test in tests} == {group_of("tests/e2e/test_faults.py::test_a[knative]")}
-
-
 def test_the_first_group_that_names_a_file_takes_it() -> None:
     assert "tests/chain/test_audit.py" in GROUPS[group_of("tests/chain/test_audit.py::test_a")]
     assert GROUPS[group_of("tests/chain/test_speed.py::test_a")] == ("tests/chain",)
@@ -79,11 +72,19 @@ def test_the_first_group_that_names_a_file_takes_it() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_is_one_workers(engine: str) -> None:
-    """Knative's data plane listens where there is room for one; elsewhere the same word says nothing."""
-    names = ("test_faults.py", "test_drains.py")
+def test_what_an_engine_does_end_to_end_is_one_workers(engine: str) -> None:
+    """It would be started once more for a few tests; elsewhere the same word says nothing."""
+    names = ("test_rights.py", "test_drains.py")
     (group,) = {group_of(f"tests/e2e/{name}::test_a[{words}]") for name in names for words in (engine, f"a b-{engine}")}
 
-    assert f"tests/e2e[{engine}]" in GROUPS[group]
+    assert GROUPS[group] == (f"tests/e2e[{engine}]",)
     assert GROUPS[group_of(f"tests/manifests/test_overlays.py::test_a[{engine}]")] == ("tests/manifests",)
     assert GROUPS[group_of(f"tests/e2e/test_{engine}.py::test_a")] == ("tests/e2e",)
+
+
+def test_an_install_for_an_engine_is_judged_without_that_engine() -> None:
+    (group,) = {
+        group_of(f"tests/e2e/test_admission.py::test_an_install{where}") for where in ("", "[base]", "[knative]")
+    }
+
+    assert GROUPS[group] == ("tests/e2e/test_admission.py",)

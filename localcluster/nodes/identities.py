@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from localcluster import access
+from localcluster import access, certificates
 
 PROXY = "system:kube-proxy"
 CALLER = "kube-apiserver-kubelet-client"
-DAYS = 365
 
 
 def name(number: int) -> str:
@@ -40,15 +38,7 @@ class Caller:
 
     def write(self) -> None:
         """Issue it."""
-        from kube.certificates import issuing  # slow to import, and mostly there are no kubelets
-        from kube.certificates.components import Component
-
-        now, whose = datetime.now(timezone.utc), Component("kubelets", timedelta(days=DAYS))
-        authority = issuing.new_authority(whose, now)
-        pair = issuing.new_serving(authority, [CALLER], whose, now)
-        access.write_secret(self.key, pair.key)
-        self.certificate.write_text(pair.certificate)
-        self.authority.write_text(authority.certificate)
+        self.authority.write_text(certificates.write("kubelets", [CALLER], self.certificate, self.key))
 
     def flags(self) -> tuple[str, ...]:
         """Give the flags of an API server that asks kubelets and pods, and lets kubelets do what is theirs."""

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
 
 from localcluster import deliveries
 from localcluster.engine import EngineProduct
-from localcluster.knative.planes import reserved_ports
-from localcluster.trouble import LocalClusterError
 from localcluster.up.keeper import Keeper
 from localcluster.wings.choice import DEFAULT, KNOWN
 from tests.e2e.stage import NODES, Stage
 
 ENGINES = ("knative", "rabbitmq")
-
-
-@pytest.fixture(scope="session")
-def dispatcher_ports() -> Iterator[ExitStack]:
-    """Keep the dispatcher's ports from programs of the other worker; what is given is closed when it comes."""
-    with ExitStack() as kept:
-        kept.enter_context(reserved_ports())
-        yield kept
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -36,23 +25,15 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     engine.check()
     engine.build(wings)
     folder = tmp_path_factory.mktemp(request.param)
-    kept = request.getfixturevalue("dispatcher_ports") if name == "knative" else ExitStack()
-    with engine.cluster(folder / "servers", NODES) as cluster:
-        with ExitStack() as work:
-            with (tmp_path_factory.getbasetemp().parent / "opening").open("w") as opening:
-                fcntl.flock(opening, fcntl.LOCK_EX)  # adapters that start meanwhile would take the dispatcher's port
-                kept.close()
-                product = work.enter_context(engine.open(cluster, folder / "product", wings))
-            keeper = work.enter_context(Keeper())
-            assert isinstance(product, EngineProduct)
-            if name == "rabbitmq":
-                keeper.keep(product.servers)  # away from RabbitMQ for some seconds, ingress and dispatchers end
-            stage = Stage(cluster, product)
-            yield stage
-            stage.close()
-        if name == "knative":
-            with suppress(LocalClusterError):  # another was faster; the next start says so
-                kept.enter_context(reserved_ports())
+    with engine.cluster(folder / "servers", NODES) as cluster, ExitStack() as work:
+        product = work.enter_context(engine.open(cluster, folder / "product", wings))
+        keeper = work.enter_context(Keeper())
+        assert isinstance(product, EngineProduct)
+        if name == "rabbitmq":
+            keeper.keep(product.servers)  # away from RabbitMQ for some seconds, ingress and dispatchers end
+        stage = Stage(cluster, product)
+        yield stage
+        stage.close()
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,7 @@ of cert-manager, which nobody judges here."""
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory, dispatcher_ports: object) -> Iterator[LocalCluster]:
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Give a cluster with Knative's controllers and admission webhooks at work, on which no event flows."""
     folder = tmp_path_factory.mktemp("admission")
     with LocalCluster(folder / "servers", nodes=1, flags=install.APISERVER_FLAGS) as cluster:
