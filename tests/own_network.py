@@ -17,7 +17,9 @@ import sys
 from pathlib import Path
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
-SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # linux/sockios.h, linux/if.h
+SIOCSIFFLAGS, SIOCSIFADDR, IFF_UP = 0x8914, 0x8916, 1  # linux/sockios.h, linux/if.h
+ADDRESS = "192.0.2.1"
+"""Of a machine that has none but loopback's, which Endpoints may not have. RFC 5737: nobody else's."""
 SCRIPT = Path(__file__).resolve()
 
 
@@ -43,6 +45,8 @@ def enter() -> None:
         _map("gid", group)
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+        address = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(ADDRESS))
+        fcntl.ioctl(any_socket, SIOCSIFADDR, struct.pack("16s16s", b"lo:own", address))
 
 
 def _unshare(kinds: int) -> None:
