@@ -18,14 +18,14 @@ ENGINES = ("knative+wings", "rabbitmq+wings", "knative", "rabbitmq")
 END_TO_END = "tests/e2e"
 FAULTS = f"{END_TO_END}/test_faults.py"
 GROUPS = (
-    (f"{FAULTS}[knative]",),
-    (f"{FAULTS}[rabbitmq]",),
-    (f"{END_TO_END}/test_admission.py",),
-    (f"{END_TO_END}[knative]",),
     (f"{END_TO_END}[rabbitmq]",),
+    (f"{END_TO_END}[knative]",),
+    (f"{FAULTS}[knative]",),
     (f"{END_TO_END}[knative+wings]",),
     (f"{END_TO_END}[rabbitmq+wings]",),
+    (f"{END_TO_END}/test_admission.py",),
     (END_TO_END,),
+    ("tests/chaos",),
     ("tests/real/test_shipped.py",),
     ("tests/real",),
     ("tests/eventing/journal/test_million.py",),
@@ -44,17 +44,16 @@ GROUPS = (
     ("tests/kube", "tests/func"),
     ("tests",),
 )
-"""A test belongs to the first group that names its file or a folder above it, with its engine or without."""
+"""A test belongs to the group that names its file, or else the nearest folder above it; better with its engine."""
 
 
 def group_of(test: str) -> int:
     """Give the place in `GROUPS` of a test by its id, whose path is relative to the root of the repository."""
     name, _, parameters = test.partition("::")
-    file, words = Path(name), parameters.partition("[")[2]
-    above = {str(file), *map(str, file.parents)}
-    engine = next((engine for engine in ENGINES if engine in words), "")
-    above |= {f"{each}[{engine}]" for each in above if engine}
-    return next(number for number, names in enumerate(GROUPS) if above & set(names))
+    engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
+    above = (name, *map(str, Path(name).parents))
+    named = [each + suffix for each in above for suffix in ((f"[{engine}]", "") if engine else ("",))]
+    return next(number for each in named for number, names in enumerate(GROUPS) if each in names)
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

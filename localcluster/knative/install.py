@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ SERVING = Part(
 
 def apply(cluster: LocalCluster, items: list[Manifest]) -> None:
     """Apply objects as their owner."""
-    text = yaml.safe_dump_all(items)
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})  # YAML takes eighty times as long to write
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text)
 
 

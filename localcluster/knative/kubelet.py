@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,8 @@ from localcluster.processes import Server
 from localcluster.servers import ROOT
 from localcluster.trouble import LocalClusterError
 
-LIFETIME = "8760h"  # nobody renews a token, so it has to last as long as the cluster
+LIFETIME = 365 * 24 * 3600
+"""Seconds. Nobody renews a token, so it has to last as long as the cluster."""
 OURS = "nodemaintenance"
 """The image of our own programs."""
 SIGNING = "signing"
@@ -27,8 +27,13 @@ def kubeconfig(cluster: LocalCluster, namespace: str, account: str) -> Path:
     """Write a kubeconfig with a token of a ServiceAccount, as the TokenRequest API gives it to pods."""
     file = cluster.directory / "users" / f"{namespace}_{account}.token.kubeconfig"
     if not file.exists():
-        request = ("create", "token", account, "-n", namespace, f"--duration={LIFETIME}")
-        token = cluster.kubectl(*request).stdout.strip()
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": LIFETIME},
+        }
+        answer = cluster.door().create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
+        token = answer["status"]["token"]
         access.write_kubeconfig(file, cluster.url, cluster.certificate, f"{namespace}:{account}", token)
     return file
 
@@ -42,8 +47,8 @@ class Kubelet:
 
     def server(self, namespace: str, deployment: str, **overrides: str) -> Server:
         """Give the process for the one container of a Deployment; `overrides` are ports that must not collide here."""
-        found = self._cluster.kubectl("get", "deployment", deployment, "-n", namespace, "-o", "json").stdout
-        spec = json.loads(found)["spec"]["template"]["spec"]
+        found = self._cluster.door().get(f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}")
+        spec = found["spec"]["template"]["spec"]
         account = spec.get("serviceAccountName") or "default"
         [container] = spec["containers"]
         environment = {
@@ -83,5 +88,5 @@ class Kubelet:
         return found
 
     def _from_map(self, namespace: str, reference: Mapping[str, str]) -> str:
-        found = self._cluster.kubectl("get", "configmap", reference["name"], "-n", namespace, "-o", "json").stdout
-        return str(json.loads(found)["data"][reference["key"]])
+        found = self._cluster.door().get(f"/api/v1/namespaces/{namespace}/configmaps/{reference['name']}")
+        return str(found["data"][reference["key"]])

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eventing import sinks
+from kube.paths import Object
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
 from localcluster.engine import EngineProduct
 from localcluster.knative import identities, install
 from localcluster.knative.planes import Planes
-from localcluster.processes import Server, free_port
+from localcluster.processes import Server, await_ready, free_port
 from localcluster.servers import ROOT
 from localcluster.wings import overlay
 from localcluster.wings.choice import DEFAULT, Wings
@@ -22,6 +23,8 @@ KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
 BROKER = f"/{NAMESPACE}/default"
 """Path of our Broker at the ingress that all Brokers share."""
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
+PODSOURCE, PING = "podsource-deployment", "pingsource-mt-adapter"
+"""Deployments that Knative makes: of our ContainerSource, and of all PingSources."""
 IDENTITY = "podsource-sinkbinding.token"
 """The file of the token that the SinkBinding of our ContainerSource has, where Knative asks who sends."""
 
@@ -93,20 +96,30 @@ class KnativeProduct(EngineProduct):
 
     def _adapters(self) -> dict[str, Server]:
         """Give the processes of the sources, as the Deployments say that Knative made of them."""
-        wait = ("wait", f"--timeout={SECONDS}s")
-        kubectl, kubelet = self._cluster.kubectl, self.planes.kubelet
-        found = {}
-        for source in self._api_sources:
-            which = ("deployment", "-n", NAMESPACE, "-l", f"{SOURCE_LABEL}={source}")
-            kubectl(*wait, *which, "--for=create")
-            name = kubectl("get", *which, "-o", "name").stdout.strip().rsplit("/", 1)[-1]
-            found[source] = kubelet.server(NAMESPACE, name)
-        bound = '--for=jsonpath={.spec.template.spec.containers[0].env[?(@.name=="K_SINK")].value}'
-        kubectl(*wait, "-n", NAMESPACE, "deployment/podsource-deployment", "--for=create")
-        kubectl(*wait, "-n", NAMESPACE, "deployment/podsource-deployment", bound)
+        kubelet, system = self.planes.kubelet, install.EVENTING.namespace
+        await_ready("what Knative makes of our sources", self._is_made, [], SECONDS)
+        found = {source: kubelet.server(NAMESPACE, name) for source, name in self._made_of_api_sources().items()}
         own = {"PORT": str(free_port()), sinks.FILE: str(self._directory / IDENTITY)}
-        found["podsource"] = kubelet.server(NAMESPACE, "podsource-deployment", **own)
-        system = install.EVENTING.namespace
-        kubectl(*wait, "-n", system, "deployment/pingsource-mt-adapter", "--for=jsonpath={.spec.replicas}=1")
-        found["ping"] = kubelet.server(system, "pingsource-mt-adapter")
+        found["podsource"] = kubelet.server(NAMESPACE, PODSOURCE, **own)
+        found["ping"] = kubelet.server(system, PING)
         return found
+
+    def _is_made(self) -> bool:
+        """Tell whether each source has its Deployment, that of PodSource knows where events go, and somebody ticks."""
+        found = {item["metadata"]["name"]: item["spec"] for item in self._deployments(NAMESPACE)}
+        variables = found[PODSOURCE]["template"]["spec"]["containers"][0].get("env", []) if PODSOURCE in found else []
+        ping = [item["spec"] for item in self._deployments(install.EVENTING.namespace, PING)]
+        return (
+            set(self._api_sources) <= self._made_of_api_sources().keys()
+            and any(each["name"] == "K_SINK" and each.get("value") for each in variables)
+            and any(spec["replicas"] == 1 for spec in ping)
+        )
+
+    def _made_of_api_sources(self) -> dict[str, str]:
+        """Give the name of the Deployment that Knative made of each ApiServerSource."""
+        found = {item["metadata"]["labels"].get(SOURCE_LABEL): item for item in self._deployments(NAMESPACE)}
+        return {source: found[source]["metadata"]["name"] for source in self._api_sources if source in found}
+
+    def _deployments(self, namespace: str, name: str = "") -> list[Object]:
+        path, fields = f"/apis/apps/v1/namespaces/{namespace}/deployments", f"metadata.name={name}" if name else ""
+        return list(self._cluster.door().list(path, fields=fields)["items"])

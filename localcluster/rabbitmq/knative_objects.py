@@ -5,6 +5,7 @@ What a controller would write into a status is written here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,4 +63,5 @@ def _identity(body: Object) -> Object:
 
 
 def _apply(cluster: LocalCluster, items: list[Object], *options: str) -> None:
-    cluster.kubectl("apply", "--server-side", *options, "-f", "-", input=yaml.safe_dump_all(items))
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})  # YAML takes eighty times as long to write
+    cluster.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
