@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from kube.paths import Object
 from kube.pods import is_ready, is_terminating
@@ -44,6 +44,8 @@ SHOWN = {"Running": "Running", "Stopped": "Stopped", "Failed": "Stopped"}
 
 class FakeVirt(Actor):
     """Plays it for as long as its block lasts."""
+
+    watched: ClassVar[Mapping[str, str]] = {**Actor.watched, MACHINES: ""}
 
     def look(self) -> None:
         """Bring everything one step on."""

@@ -8,18 +8,17 @@ paused. `tests.actors` has both as processes.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from kube.door.api_errors import ApiError
 from kube.door.sync_client import Cluster
 from kube.mutex.pools import CLUSTER_VERSIONS, POOLS
 from kube.mutex.versions import VERSION_LABEL, WORKER
-from kube.nodes import node_path
+from kube.nodes import NODES, node_path
 from kube.paths import Object
 from kube.selectors import matches
+from tests.player import Player
 
 MASTER = "master"
 IMAGE = "quay.io/openshift-release-dev/ocp-release"
@@ -78,45 +77,33 @@ class FakeCvo:
         self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=whole))
 
 
-class FakeMco:
+class FakeMco(Player):
     """Upgrades nodes for as long as its block lasts; `upgraded` has their names in the order of their upgrades."""
 
+    watched: ClassVar[Mapping[str, str]] = {CLUSTER_VERSIONS: "", POOLS: "", NODES: WORKER}
+
     def __init__(self, admin: Cluster, seconds: float = 0.05) -> None:
-        self._admin = admin
-        self._seconds = seconds
-        self._stopping = threading.Event()
+        super().__init__(admin, seconds)
         self._holding: set[str] = set()
-        self._thread = threading.Thread(target=self._work, daemon=True)
         self._rendered: dict[str, float] = {}
         self.upgraded: list[str] = []
-        self.trouble: list[str] = []
-
-    def __enter__(self) -> FakeMco:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(timeout=30)
 
     def hold(self, *names: str) -> None:
         """Upgrade none of these nodes, whatever their pools say."""
         self._holding = set(names)
+        self._changed.set()
 
-    def _work(self) -> None:
-        """Look at all pools and nodes again and again, as a machine-config-daemon would be told to."""
-        while not self._stopping.wait(self._seconds):
-            try:
-                self._look()
-            except ApiError as error:
-                self.trouble.append(error.message)
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Upgrade the nodes whose pools are not paused, as a machine-config-daemon would be told to."""
         wanted = reached(self._admin.get(f"{CLUSTER_VERSIONS}/version"))
-        if not wanted or time.monotonic() < self._rendered.setdefault(wanted, time.monotonic() + RENDERING_SECONDS):
+        if not wanted:
+            return
+        rendered = self._rendered.setdefault(wanted, time.monotonic() + RENDERING_SECONDS)
+        if (left := rendered - time.monotonic()) > 0:
+            self._rest = left
             return
         pools = self._admin.list(POOLS, version="0")["items"]
-        for node in self._admin.list("/api/v1/nodes", labels=WORKER, version="0")["items"]:
+        for node in self._admin.list(NODES, labels=WORKER, version="0")["items"]:
             name, labels = node["metadata"]["name"], node["metadata"]["labels"]
             if labels.get(VERSION_LABEL) == wanted or name in self._holding:
                 continue

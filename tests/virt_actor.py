@@ -1,22 +1,18 @@
-"""What those who play parts of KubeVirt have in common: a loop that looks, and how they write what they saw.
-
-All is decided by what is on the cluster, so each may be killed and started again.
-"""
+"""What those who play parts of KubeVirt have in common: what they look at, and how they write what they saw."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 from kube.budgets import TARGET
-from kube.door.api_errors import ApiError, Conflict, NotFound
 from kube.door.sync_client import Cluster
-from kube.nodes import node_path
+from kube.nodes import NODES, node_path
 from kube.paths import PODS, Object
 from kube.times import timestamp
-from kube.virtualization.machines import API_VERSION, CREATED_BY
+from kube.virtualization.machines import API_VERSION, CREATED_BY, INSTANCES, MIGRATIONS
+from tests.player import Player
 
 BOOTED = "fake-virt/booted"
 """On an instance: when its guest booted, and in which launcher. It is unbroken as long as this is the same."""
@@ -30,43 +26,15 @@ MIGRATION = TARGET
 """Label of a migration's launcher, as KubeVirt has it: the uid of the migration."""
 Item = Mapping[str, Any]
 """An object, read only."""
-A = TypeVar("A", bound="Actor")
 
 
-class Actor:
-    """Plays its part for as long as its block lasts: looks every few hundredths of a second, and takes a step."""
+class Actor(Player):
+    """Plays its part for as long as its block lasts."""
+
+    watched: ClassVar[Mapping[str, str]] = {INSTANCES: "", MIGRATIONS: "", PODS: CREATED_BY, NODES: ""}
 
     def __init__(self, admin: Cluster, seconds: float = 0.1) -> None:
-        self._admin = admin
-        self._seconds = seconds
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self.trouble: list[str] = []
-
-    def __enter__(self: A) -> A:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(timeout=30)
-
-    def look(self) -> None:
-        """Bring everything one step on."""
-        raise NotImplementedError
-
-    def _work(self) -> None:
-        while not self._stopping.wait(self._seconds):
-            self._tried(self.look)
-
-    def _tried(self, step: Callable[[], None]) -> None:
-        """Do one thing; what somebody else was quicker at is seen by the next look."""
-        try:
-            step()
-        except (Conflict, NotFound):
-            return
-        except ApiError as error:
-            self.trouble.append(error.message)
+        super().__init__(admin, seconds)
 
     def _listed(self, path: str) -> list[Object]:
         items: list[Object] = self._admin.list(path)["items"]

@@ -18,7 +18,7 @@ from localcluster.access import NAMESPACE
 from localcluster.knative import install
 from localcluster.knative.product import KINDS
 from tests.e2e.stage import Stage
-from tests.machine import slowness
+from tests.machine import is_below, slowness
 from tests.proofs import proves
 from tests.receiver import Answer, Received, Receiver
 
@@ -81,7 +81,7 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     late = hops[len(hops) * 95 // 100]
     print(f"hop over {len(hops)} events: median {statistics.median(hops):.1f} ms, 95th percentile {late:.1f} ms")
     assert len(hops) == PROBES
-    assert statistics.median(hops) < 10 * slowness()
+    assert is_below(statistics.median(hops), 10)
 
 
 @on_knative

@@ -13,7 +13,7 @@ from eventing.journal.store import Journal, Query
 from localcluster.processes import await_ready
 from tests.e2e.mischief import Mischief
 from tests.e2e.stage import PATIENCE, REPAIRED, Drains, Stage
-from tests.machine import slowness
+from tests.machine import is_below
 from tests.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
@@ -43,7 +43,7 @@ def hold(drains: Drains, what: str, *, seconds: float = REPAIRED, log_is_whole: 
     print(f"{what}: all Succeeded {took:.1f} s after the repair")
     drains.check(log_is_whole=log_is_whole)
     drains.end()
-    assert took < seconds * slowness()
+    assert is_below(took, seconds)
 
 
 @pytest.mark.parametrize("function", ["cordon", "evict", "status"])
