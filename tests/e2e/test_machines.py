@@ -100,7 +100,6 @@ def labelled(stage: Stage) -> Iterator[Labels]:
         seen.admin.together(*(seen.admin.api.request("DELETE", node_path(name)) for name in more))
 
 
-@pytest.mark.alone
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38", "X-3")
 def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Labels) -> None:
     """One patch for each node that has it, none for another, soon, none takes long, and ticks then write nothing."""

@@ -17,11 +17,10 @@ from localcluster.processes import Server, await_ready
 from localcluster.readiness import answers, is_ready
 from localcluster.up.keeper import Keeper
 from tests.e2e.stage import Stage
-from tests.machine import slowness
+from tests.machine import is_below
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.alone,
     pytest.mark.parametrize("stage", ["knative"], indirect=True),
     pytest.mark.usefixtures("whole_again"),
 ]
@@ -49,11 +48,10 @@ def test_what_is_killed_amid_drains_is_back_in_time(stage: Stage) -> None:
         took = {server.name: _seconds_away(server, ready) for server, ready in parts}
         drains.await_succeeded()
 
-    limit = BACK * slowness()
     print(", ".join(f"{name} {seconds:.2f} s" for name, seconds in took.items()))
     drains.check()
     drains.end()
-    assert {name: seconds for name, seconds in took.items() if seconds >= limit} == {}
+    assert {name: seconds for name, seconds in took.items() if not is_below(seconds, BACK)} == {}
 
 
 def _seconds_away(server: Server, ready: Callable[[], bool]) -> float:

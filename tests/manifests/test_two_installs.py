@@ -71,7 +71,6 @@ def maintain(cluster: LocalCluster, node: str) -> None:
     cluster.kubectl("wait", "--for=condition=Drained", f"nm/{node}", f"--timeout={SECONDS}s")
 
 
-@pytest.mark.alone
 @proves("DRN-15")
 def test_of_two_installs_one_acts_until_it_is_gone(shared: LocalCluster, tmp_path: Path) -> None:
     """The second says so in log, metric and Event, and writes nothing else; what the first began it ends."""
