@@ -16,11 +16,9 @@ from xdist.scheduler import LoadScopeScheduling
 ENGINES = ("knative+wings", "rabbitmq+wings", "knative", "rabbitmq")
 """An end-to-end test names its engine among its parameters, which is part of the name of its group."""
 END_TO_END = "tests/e2e"
-FAULTS = f"{END_TO_END}/test_faults.py"
 GROUPS = (
-    (f"{END_TO_END}[rabbitmq]",),
     (f"{END_TO_END}[knative]",),
-    (f"{FAULTS}[knative]",),
+    (f"{END_TO_END}[rabbitmq]",),
     (f"{END_TO_END}[knative+wings]",),
     (f"{END_TO_END}[rabbitmq+wings]",),
     (f"{END_TO_END}/test_admission.py",),
