@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ SENDERS = (
     "sources.knative.dev/v1/{}/sinkbindings",
 )
 """Who gets an account to send under."""
+CHANNELS = f"/apis/messaging.knative.dev/v1/namespaces/{NAMESPACE}/inmemorychannels"
 TOLD = ("K_AUDIENCE", "K_OIDC_SERVICE_ACCOUNT")
 """Variables that tell an adapter of Knative's for whom its tokens are, and in whose name."""
 MOUNTED = "oidc-token"
@@ -52,8 +54,14 @@ def require(cluster: LocalCluster) -> None:
 
 
 def waive(cluster: LocalCluster) -> None:
-    """Have Knative ask nobody; return when it has taken back what it told our objects and their programs."""
+    """Have Knative ask nobody; return when it has taken back what it told our objects and their programs.
+
+    It leaves the EventPolicy of the Broker's channel behind, by which the channel stays not ready: its dispatcher
+    serves it until it is started anew, and never again.
+    """
     _switch(cluster, {FLAG: "disabled", DISCOVERY: None}, asked=False)
+    cluster.kubectl("delete", "eventpolicy", "--all", "-n", NAMESPACE)
+    await_ready("the Broker's channel", lambda: _are_ready(cluster.door().list(CHANNELS)["items"]), [], SECONDS)
 
 
 def told(cluster: LocalCluster) -> dict[str, dict[str, str]]:
@@ -110,7 +118,7 @@ def _stands(cluster: LocalCluster, *, asked: bool) -> bool:
             if any(entry["name"] == "K_SINK" for entry in _entries(item))
         ),
     ]
-    return set(known) == {asked} and all(map(_is_ready, [broker, *senders]))
+    return set(known) == {asked} and _are_ready([broker, *senders])
 
 
 def _is_told(deployment: Object) -> bool:
@@ -120,9 +128,9 @@ def _is_told(deployment: Object) -> bool:
     )
 
 
-def _is_ready(item: Object) -> bool:
-    conditions = {each["type"]: each["status"] for each in item["status"]["conditions"]}
-    return conditions.get("Ready") == "True"
+def _are_ready(items: Iterable[Object]) -> bool:
+    conditions = [{each["type"]: each["status"] for each in item["status"]["conditions"]} for item in items]
+    return all(each.get("Ready") == "True" for each in conditions)
 
 
 def _deployments(cluster: LocalCluster) -> list[Object]:

@@ -159,6 +159,22 @@ def test_the_tick_is_accepted(asked: Stage) -> None:
     await_ready("a tick", lambda: bool(ticks()), [], SECONDS)
 
 
+def test_once_nobody_is_asked_any_more_a_dispatcher_that_is_started_anew_delivers(asked: Stage) -> None:
+    """What Knative leaves behind keeps its channel from being ready, which it is not served without."""
+    product = asked.product
+    assert isinstance(product, KnativeProduct)
+    asked.local.kubectl("delete", "-f", SENDERS)
+    product.waive_identities()
+
+    product.kill_data("dispatcher")
+    product.start_data("dispatcher")
+
+    drains = asked.drains("300ms", nodes=asked.nodes[:1])
+    drains.begin()
+    drains.await_succeeded(SECONDS)
+    drains.end(SECONDS)
+
+
 def _posted(stage: Stage, token: str, event: CloudEvent) -> int:
     """What Knative's ingress answers."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
