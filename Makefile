@@ -81,9 +81,7 @@ checked: $(STAMP)
 
 # Each worker has a network of its own: Knative's data plane listens where there is room for one.
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
-	@$(BIN)/python -m localcluster build
-	@$(BIN)/python -m localcluster build --delivery knative
-	@$(BIN)/python -m localcluster build --delivery rabbitmq
+	@$(BIN)/python -m tests.e2e.builds
 	@$(BIN)/python -m tests.own_network $(APART) --no-loadscope-reorder -m e2e -rP tests $(ARGS)
 
 # What looks whether anything is left on the machine has it for itself.

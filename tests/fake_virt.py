@@ -71,7 +71,9 @@ class FakeVirt(Actor):
     ) -> list[Object]:
         """The launchers of migrations that were deleted amid their work, unless their instance is there already."""
         there = ("", *(migration["metadata"]["uid"] for migration in migrations))
-        homes = {instance["metadata"]["uid"]: instance["status"].get("nodeName") for instance in known.values()}
+        homes = {
+            instance["metadata"]["uid"]: (instance.get("status") or {}).get("nodeName") for instance in known.values()
+        }
         return [
             pod
             for uid, home in homes.items()
@@ -137,7 +139,7 @@ class FakeVirt(Actor):
 
     def _migrate(self, migration: Object, instance: Object, launchers: list[Object]) -> None:
         """Bring a migration one step on: a launcher on another node, then its run, then its end."""
-        uid, source = migration["metadata"]["uid"], instance["status"].get("nodeName")
+        uid, source = migration["metadata"]["uid"], (instance.get("status") or {}).get("nodeName")
         target = next((pod for pod in launchers if pod["metadata"]["labels"].get(MIGRATION) == uid), None)
         at = (migration.get("status") or {}).get("phase")
         if target is None:

@@ -39,6 +39,8 @@ def enter() -> None:
     try:
         _unshare(CLONE_NEWNET)
     except PermissionError:
+        if not user:
+            raise  # a root that may not has, in a namespace of users, no other user to become, as PostgreSQL has to
         _unshare(CLONE_NEWUSER | CLONE_NEWNET)
         _map("uid", user)
         Path("/proc/self/setgroups").write_text("deny")  # user_namespaces(7): before groups are mapped

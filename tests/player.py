@@ -1,4 +1,4 @@
-"""Who plays a part of a system that is not here: looks when something changes, takes a step, and asks nothing at rest.
+"""Who plays a part of a system that is not here: looks when something changes, takes a step, and rests meanwhile.
 
 All is decided by what is on the cluster, so each may be killed and started again.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import ClassVar, TypeVar
 
@@ -37,20 +36,20 @@ class Player:
         self._admin = admin
         self._seconds, self._rest = seconds, 0.0
         self._stopping, self._changed = threading.Event(), threading.Event()
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix=type(self).__name__)
+        work = (self._work, lambda: admin.run(self._watch()))
+        self._threads = [threading.Thread(target=each, daemon=True) for each in work]
         self.trouble: list[str] = []
 
     def __enter__(self: P) -> P:
-        self._working = self._threads.submit(self._work)
-        self._watching = self._threads.submit(lambda: self._admin.run(self._watch()))
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._changed.set()
-        self._working.result(timeout=30)
-        self._watching.result(timeout=30)
-        self._threads.shutdown()
+        for thread in self._threads:
+            thread.join(timeout=30)
 
     def look(self) -> None:
         """Bring everything one step on."""
@@ -76,10 +75,13 @@ class Player:
 
     async def _watch(self) -> None:
         following = [asyncio.ensure_future(self._follow(path, labels)) for path, labels in self.watched.items()]
-        await asyncio.get_running_loop().run_in_executor(None, self._stopping.wait)
+        while not (self._stopping.is_set() or any(task.done() for task in following)):
+            await asyncio.sleep(0.1)
         for task in following:
             task.cancel()
-        await asyncio.gather(*following, return_exceptions=True)
+        ends = await asyncio.gather(*following, return_exceptions=True)
+        for error in (end for end in ends if isinstance(end, Exception)):
+            raise error
 
     async def _follow(self, path: str, labels: str) -> None:
         """Have each change be seen; a collection that is not there may come."""

@@ -1,4 +1,4 @@
-"""Who plays a part looks when something changes, and asks nothing while nothing does."""
+"""Who plays a part looks when something changes, and seldom while nothing does."""
 
 from __future__ import annotations
 
