@@ -1,7 +1,7 @@
 """The certificates of a cluster's servers, each signed by an authority whose key nobody keeps.
 
-What the API server would make for itself has RSA keys: finding them takes most of its start, and each connection
-another millisecond.
+What the API server would make for itself has RSA keys: finding two takes some tenths of a second of its start, and to
+sign for a connection takes fifteen times as long.
 """
 
 from __future__ import annotations

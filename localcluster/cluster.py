@@ -18,6 +18,7 @@ from kube.door.api_errors import ApiError
 from kube.door.list_watch import Change, follow
 from kube.door.sync_client import Cluster
 from kube.maintenance.quorum import CONTROL_PLANE
+from kube.paths import Object
 from localcluster import access, certificates
 from localcluster.nodes import identities
 from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
@@ -153,6 +154,11 @@ class LocalCluster(Startable):
             said = done.stderr.strip() or done.stdout.strip()
             raise LocalClusterError(f"kubectl {' '.join(map(str, arguments))}: {said}")
         return done
+
+    def apply(self, items: Sequence[Object], *options: str) -> None:
+        """Apply objects on the server's side; as JSON, which takes an eightieth of the time of YAML to write."""
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        self.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
 
     def add_nodes(self, count: int) -> list[str]:
         """Create that many more nodes, node-1 being the first, and return their names when they are Ready."""

@@ -32,7 +32,7 @@ class Player:
 
     watched: ClassVar[Mapping[str, str]]
 
-    def __init__(self, admin: Cluster, seconds: float) -> None:
+    def __init__(self, admin: Cluster, seconds: float = 0.1) -> None:
         self._admin = admin
         self._seconds, self._rest = seconds, 0.0
         self._stopping, self._changed = threading.Event(), threading.Event()

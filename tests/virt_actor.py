@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 from kube.budgets import TARGET
-from kube.door.sync_client import Cluster
 from kube.nodes import NODES, node_path
 from kube.paths import PODS, Object
 from kube.times import timestamp
@@ -32,9 +31,6 @@ class Actor(Player):
     """Plays its part for as long as its block lasts."""
 
     watched: ClassVar[Mapping[str, str]] = {INSTANCES: "", MIGRATIONS: "", PODS: CREATED_BY, NODES: ""}
-
-    def __init__(self, admin: Cluster, seconds: float = 0.1) -> None:
-        super().__init__(admin, seconds)
 
     def _listed(self, path: str) -> list[Object]:
         items: list[Object] = self._admin.list(path)["items"]

@@ -99,7 +99,7 @@ class Webhook(Startable):
         """Have a certificate that is for this machine's address, too."""
         secret = yaml.safe_load(SECRET.read_text())
         secret["metadata"]["annotations"][holders.NAMES] += f",{LOOPBACK}"
-        self._cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=yaml.safe_dump(secret))
+        self._cluster.apply([secret], "--force-conflicts")
 
     def _look(self) -> None:
         """Do what `renew-certificates` does: issue what is missing, and put the CA where the API server reads it."""
@@ -113,7 +113,7 @@ class Webhook(Startable):
         wanted = yaml.safe_load((COMPONENT / "webhook.yaml").read_text())
         for webhook in wanted["webhooks"]:
             webhook["clientConfig"] = {"url": f"{self.url}/validate"}
-        self._cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=yaml.safe_dump(wanted))
+        self._cluster.apply([wanted], "--force-conflicts")
 
     def _refuses(self, node: str) -> bool:
         """Tell whether a maintenance of a node that is not there is refused; it is not kept anyway."""

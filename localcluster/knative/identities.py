@@ -67,8 +67,8 @@ def waive(cluster: LocalCluster) -> None:
 def told(cluster: LocalCluster) -> dict[str, dict[str, str]]:
     """Give, for each of our Deployments, what its container is told of `TOLD`."""
     return {
-        item["metadata"]["name"]: {entry["name"]: entry["value"] for entry in _entries(item) if entry["name"] in TOLD}
-        for item in _deployments(cluster)
+        item["metadata"]["name"]: {entry["name"]: entry["value"] for entry in entries(item) if entry["name"] in TOLD}
+        for item in deployments(cluster)
     }
 
 
@@ -112,18 +112,14 @@ def _stands(cluster: LocalCluster, *, asked: bool) -> bool:
     known = [
         "audience" in broker["status"]["address"],
         *(bool(item["status"].get("auth")) for item in senders),
-        *(
-            _is_told(item)
-            for item in _deployments(cluster)
-            if any(entry["name"] == "K_SINK" for entry in _entries(item))
-        ),
+        *(_is_told(item) for item in deployments(cluster) if any(entry["name"] == "K_SINK" for entry in entries(item))),
     ]
     return set(known) == {asked} and _are_ready([broker, *senders])
 
 
 def _is_told(deployment: Object) -> bool:
     volumes = deployment["spec"]["template"]["spec"].get("volumes", [])
-    return any(entry["name"] in TOLD for entry in _entries(deployment)) or any(
+    return any(entry["name"] in TOLD for entry in entries(deployment)) or any(
         volume["name"] == MOUNTED for volume in volumes
     )
 
@@ -133,9 +129,11 @@ def _are_ready(items: Iterable[Object]) -> bool:
     return all(each.get("Ready") == "True" for each in conditions)
 
 
-def _deployments(cluster: LocalCluster) -> list[Object]:
+def deployments(cluster: LocalCluster) -> list[Object]:
+    """Give the Deployments of our namespace, ours and those that Knative made of our sources."""
     return list(cluster.door().list(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"])
 
 
-def _entries(deployment: Object) -> list[Object]:
+def entries(deployment: Object) -> list[Object]:
+    """Give the variables of its first container."""
     return list(deployment["spec"]["template"]["spec"]["containers"][0].get("env", []))

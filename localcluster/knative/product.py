@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from eventing import sinks
@@ -98,7 +98,8 @@ class KnativeProduct(EngineProduct):
         """Give the processes of the sources, as the Deployments say that Knative made of them."""
         kubelet, system = self.planes.kubelet, install.EVENTING.namespace
         await_ready("what Knative makes of our sources", self._is_made, [], SECONDS)
-        found = {source: kubelet.server(NAMESPACE, name) for source, name in self._made_of_api_sources().items()}
+        made = self._made_of_api_sources(identities.deployments(self._cluster))
+        found = {source: kubelet.server(NAMESPACE, name) for source, name in made.items()}
         own = {"PORT": str(free_port()), sinks.FILE: str(self._directory / IDENTITY)}
         found["podsource"] = kubelet.server(NAMESPACE, PODSOURCE, **own)
         found["ping"] = kubelet.server(system, PING)
@@ -106,20 +107,16 @@ class KnativeProduct(EngineProduct):
 
     def _is_made(self) -> bool:
         """Tell whether each source has its Deployment, that of PodSource knows where events go, and somebody ticks."""
-        found = {item["metadata"]["name"]: item["spec"] for item in self._deployments(NAMESPACE)}
-        variables = found[PODSOURCE]["template"]["spec"]["containers"][0].get("env", []) if PODSOURCE in found else []
-        ping = [item["spec"] for item in self._deployments(install.EVENTING.namespace, PING)]
+        ours = identities.deployments(self._cluster)
+        (bound,) = [identities.entries(item) for item in ours if item["metadata"]["name"] == PODSOURCE] or [[]]
+        ping = f"/apis/apps/v1/namespaces/{install.EVENTING.namespace}/deployments/{PING}"
         return (
-            set(self._api_sources) <= self._made_of_api_sources().keys()
-            and any(each["name"] == "K_SINK" and each.get("value") for each in variables)
-            and any(spec["replicas"] == 1 for spec in ping)
+            set(self._api_sources) <= self._made_of_api_sources(ours).keys()
+            and any(each["name"] == "K_SINK" and each.get("value") for each in bound)
+            and self._cluster.door().get(ping)["spec"]["replicas"] == 1
         )
 
-    def _made_of_api_sources(self) -> dict[str, str]:
+    def _made_of_api_sources(self, ours: Iterable[Object]) -> dict[str, str]:
         """Give the name of the Deployment that Knative made of each ApiServerSource."""
-        found = {item["metadata"]["labels"].get(SOURCE_LABEL): item for item in self._deployments(NAMESPACE)}
-        return {source: found[source]["metadata"]["name"] for source in self._api_sources if source in found}
-
-    def _deployments(self, namespace: str, name: str = "") -> list[Object]:
-        path, fields = f"/apis/apps/v1/namespaces/{namespace}/deployments", f"metadata.name={name}" if name else ""
-        return list(self._cluster.door().list(path, fields=fields)["items"])
+        found = {item["metadata"]["labels"].get(SOURCE_LABEL): item["metadata"]["name"] for item in ours}
+        return {source: found[source] for source in self._api_sources if source in found}

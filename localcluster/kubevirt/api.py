@@ -85,7 +85,7 @@ class VirtApi(Startable):
             "metadata": {"name": name, "namespace": namespace},
             "data": data,
         }
-        self._cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=json.dumps(body))
+        self._cluster.apply([body], "--force-conflicts")
 
     def _webhook(self, trusted: str) -> dict[str, Any]:
         """Give the one of KubeVirt's webhooks that evictions go through, as its operator writes it."""

@@ -5,7 +5,6 @@ What a controller would write into a status is written here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,10 @@ def install(cluster: LocalCluster, files: Sequence[str], ours: Sequence[tuple[Ob
     module = build.module_folder("rabbitmq", MODULE)
     theirs = [item for name in files for item in _objects(module / name)]
     kinds = [f"crd/{item['metadata']['name']}" for item in theirs if item["kind"] == "CustomResourceDefinition"]
-    _apply(cluster, theirs)
+    cluster.apply(theirs)
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *kinds)
-    _apply(cluster, [body for body, _ in ours])
-    _apply(cluster, [{**_identity(body), "status": status} for body, status in ours], "--subresource=status")
+    cluster.apply([body for body, _ in ours])
+    cluster.apply([{**_identity(body), "status": status} for body, status in ours], "--subresource=status")
 
 
 def _address(document: Document, broker_url: str) -> Object:
@@ -60,8 +59,3 @@ def _objects(file: Path) -> Iterator[Object]:
 def _identity(body: Object) -> Object:
     metadata = {key: body["metadata"][key] for key in ("name", "namespace")}
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}
-
-
-def _apply(cluster: LocalCluster, items: list[Object], *options: str) -> None:
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})  # YAML takes eighty times as long to write
-    cluster.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
