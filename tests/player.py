@@ -15,6 +15,7 @@ from kube.door.api_errors import ApiError, Conflict, NotFound
 from kube.door.list_watch import follow
 from kube.door.sync_client import Cluster
 from kube.paths import Object
+from tests.waiting import until_set
 
 REST = 10.0
 """Seconds between two looks where nothing changes: some parts have something to say each minute."""
@@ -36,8 +37,7 @@ class Player:
         self._admin = admin
         self._seconds, self._rest = seconds, 0.0
         self._stopping, self._changed = threading.Event(), threading.Event()
-        work = (self._work, lambda: admin.run(self._watch()))
-        self._threads = [threading.Thread(target=each, daemon=True) for each in work]
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._work, self._watch)]
         self.trouble: list[str] = []
 
     def __enter__(self: P) -> P:
@@ -73,15 +73,8 @@ class Player:
             self._rest = AGAIN
             self.trouble.append(error.message)
 
-    async def _watch(self) -> None:
-        following = [asyncio.ensure_future(self._follow(path, labels)) for path, labels in self.watched.items()]
-        while not (self._stopping.is_set() or any(task.done() for task in following)):
-            await asyncio.sleep(0.1)
-        for task in following:
-            task.cancel()
-        ends = await asyncio.gather(*following, return_exceptions=True)
-        for error in (end for end in ends if isinstance(end, Exception)):
-            raise error
+    def _watch(self) -> None:
+        self._admin.run(until_set(self._stopping, *(self._follow(*each) for each in self.watched.items())))
 
     async def _follow(self, path: str, labels: str) -> None:
         """Have each change be seen; a collection that is not there may come."""

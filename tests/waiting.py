@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from kube.door.api import Api
 from kube.door.api_errors import NotFound, Unavailable
@@ -35,6 +36,19 @@ def between(act: Callable[[], object], wait: Callable[[], T], seconds: float) ->
         except TimeoutError:
             if time.monotonic() > deadline:
                 raise
+
+
+async def until_set(stopping: threading.Event, *works: Coroutine[Any, Any, None]) -> None:
+    """Do these works side by side, none of which ends by itself, until `stopping` is set; raises what one raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    while not (stopping.is_set() or any(task.done() for task in tasks)):
+        await asyncio.sleep(0.05)
+    ended = [task for task in tasks if task.done()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in ended:
+        task.result()
 
 
 class Known:

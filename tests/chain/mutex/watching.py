@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -12,6 +11,7 @@ from kube.door.sync_client import Cluster
 from kube.mutex.node_labels import is_released, run_of
 from kube.nodes import NODES
 from kube.paths import Object
+from tests.waiting import until_set
 
 
 class Watcher:
@@ -39,21 +39,13 @@ class Watcher:
         self._seeing.result()  # who sees nothing any more must not pass for one who saw nothing wrong
 
     def _work(self) -> None:
-        self._admin.run(self._follow())
+        self._admin.run(until_set(self._stopping, self._follow()))
 
     async def _follow(self) -> None:
-        async def see() -> None:
-            async with aclosing(follow(self._admin.api, NODES)) as changes:
-                async for change in changes:
-                    if change.kind != "SYNCED":
-                        self._see(change.object, gone=change.kind == "DELETED")
-
-        task = asyncio.ensure_future(see())
-        while not (self._stopping.is_set() or task.done()):
-            await asyncio.sleep(0.05)
-        if task.done():
-            task.result()
-        task.cancel()
+        async with aclosing(follow(self._admin.api, NODES)) as changes:
+            async for change in changes:
+                if change.kind != "SYNCED":
+                    self._see(change.object, gone=change.kind == "DELETED")
 
     def _see(self, node: Object, *, gone: bool) -> None:
         name = node["metadata"]["name"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import Counter, defaultdict
@@ -14,6 +13,7 @@ from kube.door.list_watch import follow
 from kube.door.sync_client import Cluster
 from kube.paths import Object
 from kube.virtualization.machines import MIGRATIONS, is_finished, key, vmi_of
+from tests.waiting import until_set
 
 
 class Watcher:
@@ -38,7 +38,7 @@ class Watcher:
         self.doubled: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Watcher:
-        self._seeing = self._thread.submit(lambda: self._admin.run(self._follow()))
+        self._seeing = self._thread.submit(lambda: self._admin.run(until_set(self._stopping, self._see())))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,14 +48,6 @@ class Watcher:
 
     def _waits(self, migration: Object) -> bool:
         return (migration.get("status") or {}).get("phase", "") in self._held_back
-
-    async def _follow(self) -> None:
-        task = asyncio.ensure_future(self._see())
-        while not (self._stopping.is_set() or task.done()):
-            await asyncio.sleep(0.05)
-        if task.done():
-            task.result()
-        task.cancel()
 
     async def _see(self) -> None:
         async with aclosing(follow(self._admin.api, MIGRATIONS)) as changes:
