@@ -231,12 +231,12 @@ def kill_all(servers: Sequence[Server]) -> None:
 
 
 def start_saying(text: str, servers: Iterable[Server]) -> None:
-    """Start those that are down; return when each of them has said so in its log."""
+    """Start those that are down; return when each of them has said so in its log, and fail at once if one ends."""
     down = [(server, _size(server.log)) for server in servers if not server.alive]
     for server, _ in down:
         server.start()
     for server, size in down:
-        await_ready(server.name, _Said(text, server.log, size), [])
+        await_ready(server.name, _Said(text, server.log, size), [server])
 
 
 class _Said:

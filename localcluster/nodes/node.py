@@ -9,8 +9,7 @@ from pathlib import Path
 from localcluster.nodes.addresses import Addresses
 from localcluster.nodes.rooms import Room
 from localcluster.nodes.settings import SOCKET, Settings
-from localcluster.processes import Server, await_ready
-from localcluster.trouble import LocalClusterError
+from localcluster.processes import Server, start_saying
 
 OUTSIDE = """
 nsenter --target "$(cat {switch})" --net ip link add {name} type veth peer name eth0 netns $PID
@@ -44,7 +43,8 @@ ip link set eth0 up
 ip route add default via {switch}
 echo 1 > /proc/sys/net/ipv4/ip_forward
 """
-SECONDS = 60
+SERVES_PODS = "Start streaming server"
+"""A containerd answers before it serves CRI, the later the more images it has; and a kubelet that is refused ends."""
 
 
 class RealNode:
@@ -84,17 +84,9 @@ class RealNode:
     def start(self) -> None:
         """Start all; a node that is Ready comes later. Images are there before: `store.give`."""
         self.room.open()
-        self.containerd.start()
         self.proxy.start()
-        await_ready(f"containerd of {self.name}", self._answers, [self.room.holder, self.containerd], SECONDS)
+        start_saying(SERVES_PODS, [self.containerd])
         self.kubelet.start()
-
-    def _answers(self) -> bool:
-        try:
-            self.room.run("ctr", "--address", SOCKET, "version")
-        except LocalClusterError:
-            return False
-        return True
 
     def tag(self, image: str, name: str) -> None:
         """Have containerd know an image that it has by another name, too."""
