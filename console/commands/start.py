@@ -10,6 +10,7 @@ import click
 from console.operations.describing import full_name, held_up, phase_word, plain
 from console.operations.maintaining import create, machines_on
 from console.operations.maintenance_watch import watched
+from console.operations.pods_foreseen import pods_foreseen
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, switch
@@ -116,9 +117,9 @@ def start(
             warn(warning)
         if moving := foreseen.moves(GROUPS[group]):
             note(moving, output)
-        note(f"{full_name(made)} {'would be created' if dry_run else 'created'}", output)
         if dry_run:
-            return {**made, "virtualMachines": foreseen.reports}
+            return await _shown(api, made, foreseen.reports, output)
+        note(f"{full_name(made)} created", output)
         if not wait:
             note(f"Follow it with: kubectl maintenance status {node} --watch", output)
             return made
@@ -130,6 +131,17 @@ def start(
     made = with_api(work)
     if output == "json":
         show_json(plain(made))
+
+
+async def _shown(api: Api, made: Object, machines: list[Object], output: str) -> Object:
+    """The NodeMaintenance that would be created, with what it would do to pods and virtual machines."""
+    pods = await pods_foreseen(api, made, machines)
+    if pods.unknown:
+        warn(pods.unknown)
+    for line in pods.lines():
+        note(line, output)
+    note(f"{full_name(made)} would be created", output)
+    return {**made, **pods.as_data(), "virtualMachines": machines}
 
 
 def _late(node: str, seconds: float, item: Object) -> str:

@@ -1,0 +1,95 @@
+"""`start --dry-run` says of each pod what a maintenance would do with it, by the rules of the drain itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from kube.maintenance.groups import MEDIK8S
+from localcluster.access import UNPRIVILEGED
+from localcluster.cluster import LocalCluster
+from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
+from tests.console.conftest import Nodes, Run
+from tests.proofs import proves
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def furnish(cluster: LocalCluster, node: str) -> None:
+    """Put a pod of each fate on the node: one goes, two wait for a budget, one loses data, one stays."""
+    labels = {"kept": "yes"}
+    scratch = [{"name": "scratch", "emptyDir": {}}]
+    apply(cluster, pod(f"bare-{node}", node), pod(f"local-{node}", node, volumes=scratch))
+    apply(cluster, controlled("DaemonSet", node), controlled("ReplicaSet", node, labels, replicas=2))
+    apply(cluster, budget(f"keep-{node}", node, labels, minAvailable=2))
+
+
+@proves("DRN-1a")
+def test_it_says_who_goes_who_waits_and_for_what(installed: LocalCluster, run: Run, node: str) -> None:
+    """NMO-6, NMO-7: and changes nothing."""
+    furnish(installed, node)
+
+    result = run("start", node, "--dry-run", "--delete-emptydir-data=false")
+
+    assert result.exit_code == 0, result.output
+    goes, *wait, made = result.stdout.splitlines()
+    assert goes == f"would evict pod default/bare-{node}"
+    assert wait[0].startswith(f"would wait with pod default/local-{node}: its emptyDir data would be lost: ")
+    for line in wait[1:]:
+        assert line.startswith(f"would wait with pod default/replicaset-{node}-")
+        assert f"budget keep-{node} needs 2 healthy pods and has 2" in line
+    assert len(wait) == 3
+    assert made == f"nodemaintenance.nodemaintenance.medik8s.io/{node} would be created"
+    assert len(pods_on(installed, node)) == 5
+    assert not is_cordoned(installed, node)
+    assert installed.door().list(MEDIK8S.path, fields=f"spec.nodeName={node}")["items"] == []
+
+
+def test_as_json_it_is_the_object_and_its_pods(installed: LocalCluster, run: Run, node: str) -> None:
+    furnish(installed, node)
+
+    found = json.loads(run("start", node, "--dry-run", "-o", "json").stdout)
+
+    assert found["spec"] == {"nodeName": node}
+    assert [item["name"] for item in found["evicted"]] == [f"bare-{node}", f"local-{node}"]
+    assert {(item["reason"], item["budget"]) for item in found["blockedPods"]} == {("DisruptionBudget", f"keep-{node}")}
+    assert [item["name"].split("-")[0] for item in found["ignored"]] == ["daemonset"]
+
+
+def test_who_goes_in_it_is_who_goes(installed: LocalCluster, run: Run, new_node: Nodes) -> None:
+    """By `drain`, which evicts by the same rules: the twin's pods of the same kinds are left."""
+    node, twin = new_node(), new_node()
+    for each in (node, twin):
+        furnish(installed, each)
+
+    found = json.loads(run("start", node, "--dry-run", "-o", "json").stdout)
+    run("drain", twin, "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=1s")
+
+    gone = {item["name"].removesuffix(f"-{node}") for item in found["evicted"]}
+    left = {item["metadata"]["name"].split("-")[0] for item in pods_on(installed, twin)}
+    assert gone == {"bare", "local"}
+    assert left == {"daemonset", "replicaset"}
+
+
+@pytest.fixture
+def maintainer(served: LocalCluster) -> Iterator[str]:
+    """Somebody who may begin a maintenance, and see no pods."""
+    name, groups = "maintainer", ["", "nodemaintenance.medik8s.io", "nodemaintenance.kubevirt.io", "kubevirt.io"]
+    rule = {"apiGroups": groups, "resources": ["nodes", "nodemaintenances"], "verbs": ["get", "list", "create"]}
+    served.door().create(f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": [rule]})
+    served.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={UNPRIVILEGED}")
+    yield UNPRIVILEGED
+    served.kubectl("delete", f"clusterrole/{name}", f"clusterrolebinding/{name}")
+
+
+@proves("X-6")
+def test_who_may_not_list_pods_is_told_so_and_sees_all_else(run: Run, node: str, maintainer: str) -> None:
+    """The server's sentence is in their place."""
+    result = run("start", node, "--dry-run", user=maintainer)
+
+    assert result.exit_code == 0, result.output
+    assert f"Warning: the pods of {node} could not be read: " in result.stderr
+    assert 'cannot list resource "pods"' in result.stderr
+    assert result.stdout == f"nodemaintenance.nodemaintenance.medik8s.io/{node} would be created\n"
