@@ -23,14 +23,13 @@ from localcluster import access, certificates
 from localcluster.nodes import identities
 from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
 from localcluster.programs import build
-from localcluster.readiness import answers
+from localcluster.readiness import answers, are_established, is_ready_node
 from localcluster.servers import LOOPBACK, CommandLines
 from localcluster.trouble import LocalClusterError
 
 PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 AT_ONCE = 100
 """Nodes that are created side by side: a door waits ten seconds for an answer, and a busy server answers late."""
-NOT_READY = "node.kubernetes.io/not-ready"
 FAKE = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 """The taint by which kwok's nodes leave ordinary pods to real ones."""
 
@@ -160,6 +159,13 @@ class LocalCluster(Startable):
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         self.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
 
+    def await_kinds(self, *crds: str) -> None:
+        """Return when the kinds of these CustomResourceDefinitions are Established, by default of all that are there.
+
+        As `kubectl wait` does, which fails on one that is so new that it has no conditions.
+        """
+        await_ready(f"the kinds {' '.join(crds)}".rstrip(), partial(are_established, self.door(), crds), self.servers)
+
     def add_nodes(self, count: int) -> list[str]:
         """Create that many more nodes, node-1 being the first, and return their names when they are Ready."""
         names = [f"node-{number}" for number in range(self.nodes + 1, self.nodes + count + 1)]
@@ -217,7 +223,7 @@ class LocalCluster(Startable):
     def ready_nodes(self) -> set[str]:
         """Give the names of the nodes that are Ready."""
         nodes = self.door().list("/api/v1/nodes", version="0")["items"]
-        return {node["metadata"]["name"] for node in nodes if _is_ready(node)}
+        return {node["metadata"]["name"] for node in nodes if is_ready_node(node)}
 
 
 @cache
@@ -237,10 +243,3 @@ def _node(name: str, tainted: bool) -> dict[str, Any]:
     for condition in node["status"]["conditions"]:
         condition |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
     return node
-
-
-def _is_ready(node: dict[str, Any]) -> bool:
-    """Tell whether it is Ready, and the taint gone that each node has until the controller manager has seen that."""
-    conditions = node.get("status", {}).get("conditions", [])
-    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-    return ready and all(taint["key"] != NOT_READY for taint in node["spec"].get("taints", []))

@@ -38,7 +38,7 @@ def install(cluster: LocalCluster, *, v1alpha1: bool = False, opted: choice.Wing
     for wing in choice.FOREIGN:
         if wing in opted:
             cluster.kubectl("apply", "--server-side", "-k", COMPONENTS / wing / "local")
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+    cluster.await_kinds()
     for group in ("medik8s", "kubevirt"):  # established is not yet served; kubectl asks again until it is
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
     for kind in MUTEX_KINDS if choice.MUTEX in opted else ():

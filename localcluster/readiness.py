@@ -1,12 +1,17 @@
-"""Health pages, which tell whether a server is ready; objects of the API server are read through `kube.door`."""
+"""What tells whether a server is ready, by its health page, and whether a node is, or a kind, by its conditions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import requests
 
+from kube.door.sync_client import Cluster
+from kube.paths import Object
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+NOT_READY = "node.kubernetes.io/not-ready"
 READY = "/health/readiness"
 """The page of every program of ours."""
 SECONDS = 5.0
@@ -26,3 +31,19 @@ def answers(url: str, certificate: Path | None = None, headers: Mapping[str, str
 def is_ready(url: str) -> bool:
     """Tell whether a program of ours at this address is ready."""
     return answers(url.rstrip("/") + READY)
+
+
+def is_ready_node(node: Object) -> bool:
+    """Tell whether it is Ready, and the taint gone that each node has until the controller manager has seen that."""
+    return _is_true(node, "Ready") and all(taint["key"] != NOT_READY for taint in node["spec"].get("taints", []))
+
+
+def are_established(door: Cluster, crds: Collection[str]) -> bool:
+    """Tell whether the kinds of these CustomResourceDefinitions, by default of all, can be asked for."""
+    found = {item["metadata"]["name"]: item for item in door.list(CRDS)["items"]}
+    return all(name in found and _is_true(found[name], "Established") for name in crds or found)
+
+
+def _is_true(item: Object, kind: str) -> bool:
+    conditions = item.get("status", {}).get("conditions") or []
+    return any(condition["type"] == kind and condition["status"] == "True" for condition in conditions)

@@ -138,7 +138,7 @@ def install(cluster: LocalCluster, part: Part, ports: Mapping[str, int]) -> None
             del item["spec"]["selector"]  # its endpoint is not a pod
     endpoints = [_endpoint(part.namespace, service, ports[service]) for service in part.webhooks]
     apply(cluster, [*rest, *endpoints])
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+    cluster.await_kinds()
 
 
 def _endpoint(namespace: str, service: str, port: int) -> Manifest:

@@ -31,7 +31,7 @@ def apply(cluster: LocalCluster) -> None:
     """Install it; its pods start when there are nodes that know its images."""
     for half in install.halves(manifests()):
         install.apply(cluster, half)
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+        cluster.await_kinds()
 
 
 def await_ready(cluster: LocalCluster) -> None:

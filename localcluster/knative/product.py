@@ -91,7 +91,7 @@ class KnativeProduct(EngineProduct):
         self._api_sources = [item["metadata"]["name"] for item in found if item["kind"] == "ApiServerSource"]
         install.apply(self._cluster, [item for item in found if item["kind"] in install.FIRST])
         install.place(self._cluster, NAMESPACE)
-        self._cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+        self._cluster.await_kinds()
         install.apply(self._cluster, [item for item in found if item["kind"] not in install.FIRST])
 
     def _adapters(self) -> dict[str, Server]:

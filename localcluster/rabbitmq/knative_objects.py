@@ -34,9 +34,9 @@ def install(cluster: LocalCluster, files: Sequence[str], ours: Sequence[tuple[Ob
     """Apply Knative's own objects from these files of its Go module, then ours, each with its status."""
     module = build.module_folder("rabbitmq", MODULE)
     theirs = [item for name in files for item in _objects(module / name)]
-    kinds = [f"crd/{item['metadata']['name']}" for item in theirs if item["kind"] == "CustomResourceDefinition"]
+    kinds = [item["metadata"]["name"] for item in theirs if item["kind"] == "CustomResourceDefinition"]
     cluster.apply(theirs)
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *kinds)
+    cluster.await_kinds(*kinds)
     cluster.apply([body for body, _ in ours])
     cluster.apply([{**_identity(body), "status": status} for body, status in ours], "--subresource=status")
 

@@ -16,5 +16,5 @@ def knative(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("knative"), nodes=1) as cluster:
         files = [word for file in knative_crds() for word in ("-f", str(file))]
         cluster.kubectl("apply", "--server-side", *files)
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        cluster.await_kinds()
         yield cluster

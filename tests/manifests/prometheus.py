@@ -19,8 +19,7 @@ def install(cluster: LocalCluster) -> None:
     folder = _module() / "example" / "prometheus-operator-crd"
     for kind in CRDS:
         cluster.kubectl("apply", "--server-side", "-f", folder / f"monitoring.coreos.com_{kind}.yaml")
-    names = [f"crd/{kind}.monitoring.coreos.com" for kind in CRDS]
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+    cluster.await_kinds(*(f"{kind}.monitoring.coreos.com" for kind in CRDS))
 
 
 def _module() -> Path:

@@ -34,11 +34,11 @@ def managed(installed: LocalCluster) -> Iterator[LocalCluster]:
     crds = [yaml.safe_load(file.read_text()) for file in files]
     for crd in crds:
         crd["metadata"] = {"name": crd["metadata"]["name"]}  # the rest is what its chart fills in
-    names = [f"crd/{crd['metadata']['name']}" for crd in crds]
+    names = [crd["metadata"]["name"] for crd in crds]
     installed.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(crds))
-    installed.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+    installed.await_kinds(*names)
     yield installed
-    installed.kubectl("delete", *names)
+    installed.kubectl("delete", "crd", *names)
 
 
 @proves("OSV-23")

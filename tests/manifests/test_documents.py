@@ -115,7 +115,7 @@ def without_the_oldest(documented: Scene) -> Iterator[None]:
 def test_the_document_of_the_node_drain(documented: Scene, kubectl: Kubectl) -> None:
     """Its two files make the API and the object; the node is Ready,SchedulingDisabled, has both taints, and is back."""
     made = kubectl("create -f deploy/crds/nodemaintenance_crd.yaml")
-    kubectl(f"wait --for=condition=Established crd/{OLDEST}")
+    documented.cluster.await_kinds(OLDEST)
 
     applied = kubectl("apply -f deploy/crds/nodemaintenance_cr.yaml")
     documented.reaches(f"{KUBEVIRT_ALPHA.path}/nodemaintenance-xyz")

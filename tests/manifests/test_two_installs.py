@@ -32,7 +32,7 @@ def shared(tmp_path: Path) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
         files = [word for file in knative_crds() for word in ("-f", str(file))]
         cluster.kubectl("apply", "--server-side", *files)
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        cluster.await_kinds()
         for name in OVERLAYS.values():
             cluster.kubectl("apply", SPARING, "-k", MANIFESTS / "overlays" / name)
         yield cluster

@@ -56,7 +56,7 @@ def test_without_knative_nothing_works_until_a_second_apply_completes_it(bare: L
 
     files = [word for file in knative_crds() for word in ("-f", str(file))]
     bare.kubectl("apply", "--server-side", *files)
-    bare.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    bare.await_kinds()
     second = bare.kubectl("apply", SPARING, "-k", COMPACT)
 
     assert len(second.stdout.splitlines()) == len(objects)

@@ -108,14 +108,14 @@ def test_a_kind_that_appears_later_is_followed_from_its_first_object(
     )
     start_synced(lampposts)
     cluster.kubectl("apply", "-f", "-", input=CRD)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/lampposts.example.com")
+    cluster.await_kinds("lampposts.example.com")
     cluster.kubectl("create", "-f", "-", input=LAMPPOST)
 
     (added,) = receiver.wait_for("/f")
     cluster.kubectl("delete", "crd", "lampposts.example.com")
     deleted = receiver.wait_for("/f", 2)[-1]
     cluster.kubectl("apply", "-f", "-", input=CRD)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/lampposts.example.com")
+    cluster.await_kinds("lampposts.example.com")
     cluster.kubectl("create", "-f", "-", input=LAMPPOST)
     again = receiver.wait_for("/f", 3)[-1]
     cluster.kubectl("delete", "crd", "lampposts.example.com")

@@ -239,7 +239,7 @@ def benches(cluster: LocalCluster, namespace: str) -> Iterator[str]:
     """The path of a kind that was not served from the cluster's first moment: the server's memory of changes begins
     when the kind does, so version 1 is too old for it."""
     cluster.kubectl("apply", "-f", "-", input=CRD)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/benches.following.example.com")
+    cluster.await_kinds("benches.following.example.com")
     yield f"/apis/following.example.com/v1/namespaces/{namespace}/benches"
     cluster.kubectl("delete", "crd", "benches.following.example.com")
 

@@ -32,7 +32,7 @@ def leftover(installed: LocalCluster, admin: Cluster) -> Iterator[None]:
     spec = {"group": "kubevirt.io", "scope": "Cluster", "names": names, "versions": [version]}
     body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
     admin.create(CRDS, {**body, "metadata": {"name": NAME}})
-    installed.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{NAME}")
+    installed.await_kinds(NAME)
     installed.kubectl("get", NAME)
     yield
     installed.kubectl("delete", "crd", NAME, "--timeout=30s")
