@@ -10,8 +10,7 @@ import click
 
 from console.operations.diff import DIFFERS, UNRECORDED, Replayed, as_json, summary
 from console.operations.errors import NoResult
-from console.operations.replay_targets import Target, Targets, Wanted
-from console.operations.replaying import compared
+from console.operations.replaying import Target, Targets, Wanted, compared
 from console.terminal.diff import lost_lines, replay_lines
 from console.terminal.errors import confirm, door
 from console.terminal.options import cluster_options, output_option, picked, target_options

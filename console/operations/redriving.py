@@ -17,7 +17,7 @@ from eventing.journal.entries import Attempt, Entry, Query
 from eventing.replay.redrive import function_of, is_open, redrive
 
 if TYPE_CHECKING:
-    from console.operations.replay_targets import Targets
+    from console.operations.replaying import Targets
     from eventing.journal.store import Journal
     from kube.door.sync_client import Cluster
 
@@ -61,7 +61,7 @@ def items(letters: Iterable[Entry], base: str, namespace: str, cluster: Cluster)
     letters = list(letters)
     if not letters:
         return []
-    from console.operations.replay_targets import Targets, Wanted  # no dead letter is listed the later for it
+    from console.operations.replaying import Targets, Wanted  # no dead letter is listed the later for it
 
     targets = Targets(Wanted(base=base, namespace=namespace), cluster)
     return [_item(letter, targets) for letter in letters]

@@ -189,7 +189,7 @@ def check_timeout(*, wait: bool, remedy: str) -> None:
 
 
 def target_options(command: Decorated) -> Decorated:
-    """Add the options of `console.operations.replay_targets.Wanted`."""
+    """Add the options of `console.operations.replaying.Wanted`."""
     functions = click.option(
         "--function",
         "functions",

@@ -7,7 +7,7 @@ from contextlib import closing
 from click.testing import CliRunner, Result
 
 from console.cli import commands
-from console.operations.replay_targets import Targets, Wanted
+from console.operations.replaying import Targets, Wanted
 from eventing.journal.entries import Attempt, Entry
 from eventing.journal.store import Journal, Query
 from eventing.replay.again import recorded

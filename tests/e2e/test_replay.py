@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import commands
-from console.operations.replay_targets import Targets, Wanted
+from console.operations.replaying import Targets, Wanted
 from eventing import events
 from eventing.journal.store import Journal, Query
 from eventing.replay.again import post, recorded
