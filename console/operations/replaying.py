@@ -23,6 +23,7 @@ from eventing.subscriptions import SUBSCRIPTIONS, function_of
 from eventing.urls import below
 from kube.door.api import Api, absent_ok
 from kube.door.sync_client import Cluster
+from kube.paths import NAMESPACE
 
 FUNCTION_LABEL = "nodemaintenance.dev/function"
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -161,7 +162,7 @@ def dry_run(entry: Entry, cluster: Cluster, caller: Api, functions: str) -> DryR
     In: the console's door, which finds the Triggers; the caller's, which sees what became of the objects; below which
     URL functions answer by name, "" for where the Triggers say. Raises `NoResult` and `NoAnswer`, in one line each.
     """
-    targets = Targets(Wanted(base=functions), cluster).of(entry.event)
+    targets = Targets(Wanted(base=functions, namespace=NAMESPACE), cluster).of(entry.event)
     changes = cluster.run(read_changes(caller, objects_in([entry])))
     replay_id = new_replay_id()
     answers = [replay(entry, target.function, target.url, dry_run=True, replay_id=replay_id) for target in targets]

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 import yaml
 
+from console.operations.redriving import broker_address
+from console.operations.replaying import dry_run
+from eventing import events
+from eventing.journal.entries import Entry
+from kube.door.sync_client import Cluster
+from kube.maintenance.groups import MEDIK8S
+from kube.paths import NAMESPACE
+from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import CONFINED, MANIFESTS, ROOT, Manifest, of_kind, pod_specs, rendered
 from tests.manifests.touches import Right, touches
+from tests.receiver import Receiver
 
 OURS = {"app.kubernetes.io/part-of": "node-maintenance", "app.kubernetes.io/component": "console"}
 
@@ -140,3 +151,53 @@ def test_a_real_api_server_takes_what_the_components_add(
 
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A function that a Trigger names."""
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture
+def console_door(knative: LocalCluster, receiver: Receiver, tmp_path: Path) -> Iterator[Cluster]:
+    """The door of the console's own account, with the shipped rights, where there are a Broker and a Trigger."""
+    admin, eventing = knative.door(), f"/apis/eventing.knative.dev/v1/namespaces/{NAMESPACE}"
+    admin.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    knative.kubectl("apply", "-f", MANIFESTS / "components" / "console" / "rbac.yaml")
+    filters = {"attributes": {"type": events.NODE_CORDONED}}
+    spec = {"broker": "default", "filter": filters, "subscriber": {"uri": receiver.url}}
+    admin.create(f"{eventing}/triggers", {**_item("Trigger", "taint-on-node-cordoned"), "spec": spec})
+    admin.create(f"{eventing}/brokers", _item("Broker", "default"))
+    admin.patch(f"{eventing}/triggers/taint-on-node-cordoned/status", {"status": {"subscriberUri": receiver.url}})
+    admin.patch(f"{eventing}/brokers/default/status", {"status": {"address": {"url": receiver.url}}})
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/console/token"
+    token, file = admin.create(path, {"spec": {}})["status"]["token"], tmp_path / "console.kubeconfig"
+    access.write_kubeconfig(file, knative.url, knative.certificate, "console", token)
+    door = Cluster(str(file))
+    yield door
+    door.close()
+    knative.kubectl("delete", "namespace", NAMESPACE)
+
+
+def _item(kind: str, name: str) -> Manifest:
+    return {"apiVersion": "eventing.knative.dev/v1", "kind": kind, "metadata": {"name": name}}
+
+
+def test_its_rights_are_enough_to_find_where_to_replay_and_where_to_redrive(
+    knative: LocalCluster, console_door: Cluster, receiver: Receiver
+) -> None:
+    """In a cluster the Triggers say where functions are, and its account may list those of its own namespace alone."""
+    about = events.Reference(MEDIK8S.api_version, "node-1", "uid-1")
+    event = events.event(events.NODE_CORDONED, "cordon", about, "node-1")
+    entry = Entry(1, datetime.now(timezone.utc), event)
+
+    caller = console_door.api.bearing(knative.token())
+
+    shown = dry_run(entry, console_door, caller, "")
+
+    assert [request.id for request in receiver.requests] == [event.get_id()]
+    assert [each.now.function for each in shown.answers] == ["taint"]
+    assert broker_address(console_door, NAMESPACE) == receiver.url
