@@ -30,7 +30,8 @@ def wanted(environment: Mapping[str, str]) -> bool:
     if not any(environment.get(name) for name in ENDPOINTS):
         return False
     if not find_spec("opentelemetry") or not find_spec("opentelemetry.exporter"):
-        raise ValueError(f"{ENDPOINTS[0]} is set and the library is missing: pip install 'function[tracing]'")
+        remedy = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+        raise ValueError(f"{ENDPOINTS[0]} is set and the library is missing: {remedy}")
     return True
 
 

@@ -156,5 +156,6 @@ def test_a_collector_without_the_library_is_one_line_at_the_start() -> None:
 
     assert done.returncode == 1
     assert done.stderr == (
-        "OTEL_EXPORTER_OTLP_ENDPOINT is set and the library is missing: pip install 'function[tracing]'\n"
+        "OTEL_EXPORTER_OTLP_ENDPOINT is set and the library is missing: "
+        "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http\n"
     )

@@ -23,6 +23,7 @@ from tests.manifests.rendering import CONFINED, MANIFESTS, ROOT, Manifest, of_ki
 from tests.manifests.touches import Right, touches
 from tests.receiver import Receiver
 
+RIGHTS = MANIFESTS / "components" / "console" / "rbac.yaml"
 OURS = {"app.kubernetes.io/part-of": "node-maintenance", "app.kubernetes.io/component": "console"}
 
 
@@ -165,8 +166,8 @@ def receiver() -> Iterator[Receiver]:
 def console_door(knative: LocalCluster, receiver: Receiver, tmp_path: Path) -> Iterator[Cluster]:
     """The door of the console's own account, with the shipped rights, where there are a Broker and a Trigger."""
     admin, eventing = knative.door(), f"/apis/eventing.knative.dev/v1/namespaces/{NAMESPACE}"
-    admin.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    knative.kubectl("apply", "-f", MANIFESTS / "components" / "console" / "rbac.yaml")
+    knative.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
+    knative.kubectl("apply", "-f", RIGHTS)
     filters = {"attributes": {"type": events.NODE_CORDONED}}
     spec = {"broker": "default", "filter": filters, "subscriber": {"uri": receiver.url}}
     admin.create(f"{eventing}/triggers", {**_item("Trigger", "taint-on-node-cordoned"), "spec": spec})
@@ -179,7 +180,8 @@ def console_door(knative: LocalCluster, receiver: Receiver, tmp_path: Path) -> I
     door = Cluster(str(file))
     yield door
     door.close()
-    knative.kubectl("delete", "namespace", NAMESPACE)
+    knative.kubectl("delete", "-f", RIGHTS)
+    knative.kubectl("delete", "trigger/taint-on-node-cordoned", "broker/default", "-n", NAMESPACE)
 
 
 def _item(kind: str, name: str) -> Manifest:

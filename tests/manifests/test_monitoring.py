@@ -104,10 +104,11 @@ def test_prometheus_is_let_in_to_the_port_that_it_reads(name: str, tmp_path: Pat
 
     (monitor,) = of_kind(objects, "PodMonitor")
     opened = {item["metadata"]["name"]: item["spec"] for item in of_kind(objects, "NetworkPolicy")}["from-prometheus"]
-    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    plain, secure = monitor["spec"]["podMetricsEndpoints"]
     (rule,) = opened["ingress"]
-    assert (endpoint["portNumber"], endpoint["path"]) == (8080, "/metrics")
+    assert (plain["portNumber"], plain["path"]) == (8080, "/metrics")
     assert rule["ports"] == [{"protocol": "TCP", "port": 8080}]
+    assert (secure["portNumber"], secure["path"], secure["scheme"]) == (8443, "/metrics", "https")
     assert rule["from"][0]["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}
     assert opened["podSelector"] == monitor["spec"]["selector"]
     assert {pod["metadata"]["namespace"] for pod in of_kind(objects, "Deployment", "Service")} <= {"node-maintenance"}
