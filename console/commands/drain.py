@@ -7,14 +7,16 @@ import click
 from console.operations.drain_without_maintenance import Drain, cordon, look
 from console.operations.errors import InvalidSelector
 from console.operations.maintaining import known_node
+from console.operations.pods_foreseen import DAEMON, Pods, parted
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, switch
 from console.terminal.options import cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
+from kube.budgets import Blocked
 from kube.door.api import Api
 from kube.paths import Object
-from kube.pods import DrainOptions, Sorted, key, name_of, warnings
+from kube.pods import DrainOptions, Pod, Sorted, key, name_of, warnings
 
 
 @click.command(cls=KubectlFlags)
@@ -57,13 +59,12 @@ def drain(
         _refuse(node, found, cordoned=not dry_run)
         for warning in warnings(found):
             click.echo(f"Warning: {warning}", err=True)
-        if not dry_run:
-            await _evict(api, node, found, options, timeout, output)
-        return _report(node, found, dry_run)
+        if dry_run:
+            return _foreseen(node, found, await parted(api, found.leaving, options), output)
+        await _evict(api, node, found, options, timeout, output)
+        return _report(node, found, dry_run=dry_run)
 
     report = with_api(work)
-    for pod in report["evicted"] if dry_run else []:
-        note(f"would evict pod {pod['namespace']}/{pod['name']}", output)
     note(f"node/{node} {'would be drained' if dry_run else 'drained'}", output)
     if output == "json":
         show_json(report)
@@ -95,7 +96,16 @@ async def _evict(api: Api, node: str, found: Sorted, options: DrainOptions, time
     )
 
 
-def _report(node: str, found: Sorted, dry_run: bool) -> Object:
+def _foreseen(node: str, found: Sorted, fates: tuple[list[Pod], list[Pod], list[Blocked]], output: str) -> Object:
+    """The report of a dry run, each pod that would leave with what it would wait for."""
+    going, ending, blocked = fates
+    pods = Pods(going, blocked, ending, [(pod, DAEMON) for pod in sorted(found.daemons, key=key)])
+    for line in pods.lines():
+        note(line, output)
+    return {**_report(node, found, dry_run=True), **pods.as_data()}
+
+
+def _report(node: str, found: Sorted, *, dry_run: bool) -> Object:
     return {
         "node": node,
         "dryRun": dry_run,

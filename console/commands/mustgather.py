@@ -50,6 +50,8 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
     wanted = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
     index = _gather(wanted, namespace, logs, journal)
     note(f"{wanted}: {counted(len(index['files']), 'file')}", output)
+    if not any(each["file"].startswith("logs/") for each in index["files"]):
+        note("No logs are in it: name the folder that has those of functions that run in no pods by --logs.", output)
     if not journal:
         note("The recorded events are not in it: name their journal by --journal.", output)
     if output == "json":

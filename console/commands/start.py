@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import aclosing, nullcontext
 from datetime import datetime, timezone
 
@@ -10,7 +11,7 @@ import click
 from console.operations.describing import full_name, held_up, phase_word, plain
 from console.operations.maintaining import create, machines_on
 from console.operations.maintenance_watch import watched
-from console.operations.pods_foreseen import pods_foreseen
+from console.operations.pods_foreseen import Pods, pods_foreseen
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, switch
@@ -19,6 +20,7 @@ from console.terminal.screen import live, note, show_json, warn
 from kube.door.access_reviews import whoami
 from kube.door.api import Api
 from kube.door.decoding import hearing
+from kube.maintenance.drain_flags import options_of
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.objects import FAILED, condition, is_deleting, node_name
 from kube.paths import Object
@@ -117,8 +119,11 @@ def start(
             warn(warning)
         if moving := foreseen.moves(GROUPS[group]):
             note(moving, output)
-        if dry_run:
-            return await _shown(api, made, foreseen.reports, output)
+        pods = await pods_foreseen(api, made, foreseen.reports) if dry_run or _selects(made) else None
+        for warning in _about(pods, made) if pods else ():
+            warn(warning)
+        if pods and dry_run:
+            return _shown(pods, made, foreseen.reports, output)
         note(f"{full_name(made)} created", output)
         if not wait:
             note(f"Follow it with: kubectl maintenance status {node} --watch", output)
@@ -133,11 +138,22 @@ def start(
         show_json(plain(made))
 
 
-async def _shown(api: Api, made: Object, machines: list[Object], output: str) -> Object:
-    """The NodeMaintenance that would be created, with what it would do to pods and virtual machines."""
-    pods = await pods_foreseen(api, made, machines)
+def _selects(made: Object) -> str:
+    return options_of(made).pod_selector
+
+
+def _about(pods: Pods, made: Object) -> Iterator[str]:
+    """What a person should know before of the pods that it would drain, or of what is not known of them."""
     if pods.unknown:
-        warn(pods.unknown)
+        yield pods.unknown
+    elif (selector := _selects(made)) and not (pods.going or pods.blocked or pods.ending):
+        yield f"no pod on {node_name(made)} that would leave it is selected by {selector}"
+    if pods.deleted:
+        yield "pods are deleted, whatever their budgets say, where the component deleting is installed: else they stay"
+
+
+def _shown(pods: Pods, made: Object, machines: list[Object], output: str) -> Object:
+    """The NodeMaintenance that would be created, with what it would do to pods and virtual machines."""
     for line in pods.lines():
         note(line, output)
     note(f"{full_name(made)} would be created", output)

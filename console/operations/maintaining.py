@@ -124,7 +124,8 @@ async def _refuse_second(api: Api, node: str) -> None:
             message = f"{node} is being given back by {full_name(other)}"
             raise Refusal(HTTPStatus.CONFLICT, message, "try again when that is gone")
         message = f"{node} is in maintenance already by {full_name(other)} ({phase_word(other)})"
-        raise Refusal(HTTPStatus.CONFLICT, message, f"kubectl maintenance stop {node}")
+        change, end = f"kubectl edit {full_name(other)}", f"kubectl maintenance stop {node}"
+        raise Refusal(HTTPStatus.CONFLICT, message, f"{change} changes how it drains, {end} ends it")
 
 
 async def end(api: Api, node: str) -> list[Object]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +17,9 @@ from kube.maintenance.objects import FAILED, Maintenance, node_name
 from kube.words import counted
 
 BAR_WIDTH = 20
+HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
+SPACE, LEAST_FOR_REMEDY = 3, 40
+"""Columns between two, and for the last: with fewer its words are broken."""
 COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
 
 
@@ -96,7 +101,7 @@ def _maintenance(item: Maintenance, now: datetime) -> list[RenderableType]:
     if status.get("lastError"):
         parts.append(Text(f"Last error: {status['lastError']}", "red"))
     if status.get("blockedPods"):
-        parts += [Text(""), _blocked_table(status["blockedPods"], now)]
+        parts += [Text(""), BlockedPods(status["blockedPods"], now)]
     parts += _pending(status)
     return parts
 
@@ -118,19 +123,48 @@ def _pending(status: Mapping[str, Any]) -> list[RenderableType]:
     return [Text(""), Text("PENDING"), *map(Text, moving)] if moving else []
 
 
-def _blocked_table(blocked: Sequence[Mapping[str, Any]], now: datetime) -> Table:
-    table = headed("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
-    for item in blocked:
-        counts = f"{item['healthy']}/{item['needed']}" if "healthy" in item and "needed" in item else ""
-        since = age(item["since"], now) if item.get("since") else ""
-        pod = f"{item['namespace']}/{item['name']}"
-        table.add_row(pod, item["reason"], item.get("budget") or "", counts, since, Text(remedy(item)))
-    return table
+class BlockedPods:
+    """A table where the terminal has room for it, else some lines a pod: a name or command in two cannot be copied."""
+
+    def __init__(self, blocked: Sequence[Mapping[str, Any]], now: datetime) -> None:
+        self._rows = [_blocked_row(item, now) for item in blocked]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it by the width that there is."""
+        widths = (max(map(cell_len, column)) for column in zip(HEADINGS, *self._rows, strict=True))
+        *others, _remedy = (width + SPACE for width in widths)
+        yield self._table() if sum(others) + LEAST_FOR_REMEDY <= options.max_width else self._list()
+
+    def _table(self) -> Table:
+        table = headed(*HEADINGS)
+        for *cells, unblocks in self._rows:
+            table.add_row(*cells, Text(unblocks))
+        return table
+
+    def _list(self) -> Group:
+        return Group(Text(HEADINGS[0], "bold"), *(part for row in self._rows for part in _lines(row)))
+
+
+def _blocked_row(item: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
+    counts = f"{item['healthy']}/{item['needed']}" if "healthy" in item and "needed" in item else ""
+    since = age(item["since"], now) if item.get("since") else ""
+    pod = f"{item['namespace']}/{item['name']}"
+    return pod, item["reason"], item.get("budget") or "", counts, since, remedy(item)
+
+
+def _lines(row: Sequence[str]) -> Iterator[RenderableType]:
+    """The pod, why it is blocked, and indented below that what unblocks it."""
+    pod, reason, budget, counts, since, unblocks = row
+    under, counted_as = f"under {budget}" if budget else "", f"{counts} healthy/needed" if counts else ""
+    about = (reason, under, counted_as, f"for {since}" if since else "")
+    yield Text(pod)
+    yield Padding(Text(", ".join(filter(None, about))), (0, 0, 0, 2))
+    yield Padding(Text(unblocks), (0, 0, 0, 2))
 
 
 def headed(*columns: str) -> Table:
     """A table without lines, with these headings."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, SPACE, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table

@@ -11,9 +11,19 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 METAVAR = "[=true|false]"
 
 
+class _TrueOrFalse(click.types.BoolParamType):
+    """As click reads them, but for nothing at all, which is an empty variable of a shell rather than false."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """A usage error for what is neither."""
+        if value == "":
+            self.fail("nothing follows the =: write true or false", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def switch(*names: str, help: str, default: bool | None = False) -> Callable[[Decorated], Decorated]:
     """A flag that is off unless given, or has another default, for a command of class `KubectlFlags`."""
-    return click.option(*names, type=bool, default=default, metavar=METAVAR, help=help)
+    return click.option(*names, type=_TrueOrFalse(), default=default, metavar=METAVAR, help=help)
 
 
 class KubectlFlags(click.Command):

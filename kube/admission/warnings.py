@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
-from kube.budgets import Blocked, Budget, budget_key, plan
+from kube.budgets import Blocked, Budget, allows_none, budget_key, plan
 from kube.maintenance.drain_flags import going, options_of, sorted_for
 from kube.maintenance.objects import Maintenance
 from kube.pods import Pod, controller, is_terminating, key, tolerates_everything, uid
@@ -71,7 +71,8 @@ def _behind_budgets(blocked: Iterable[Blocked], budgets: Iterable[Budget], *, ad
 def _words(budget: Budget) -> str:
     name, status = budget_key(budget), budget.get("status") or {}
     if never_admits(budget):
-        words = "asks for all of its pods and never lets one go, add a replica or change it"
+        remedy = "change it, no replica helps" if allows_none(budget) else "add a replica or change it"
+        words = f"asks for all of its pods and never lets one go, {remedy}"
         return f"budget {name} {words}; it keeps {{}} here: {{}}"
     healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
     words = f"needs {needed} healthy pods and has {healthy}, so it lets none go now"

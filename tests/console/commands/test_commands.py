@@ -55,6 +55,7 @@ def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
         ["stop", "node-1", "--timeout=soon"],
         ["status", "-o", "yaml"],
         ["drain", "node-1", "--force=maybe"],
+        ["drain", "node-1", "--force="],
         ["status", "--kubeconfig=/no/such/file"],
         ["console", "--listen=8090"],
         ["console", "--listen=nowhere:8090"],

@@ -8,20 +8,23 @@ from collections.abc import Iterator
 import pytest
 
 from kube.maintenance.groups import MEDIK8S
+from kube.pods import MIRROR_ANNOTATION
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
 from tests.console.conftest import Nodes, Run
 from tests.proofs import proves
 
+WOULD = "would be drained"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 def furnish(cluster: LocalCluster, node: str) -> None:
-    """Put a pod of each fate on the node: one goes, two wait for a budget, one loses data, one stays."""
+    """Put a pod of each fate on the node: one goes, two wait for a budget, one loses data, two stay."""
     labels = {"kept": "yes"}
     scratch = [{"name": "scratch", "emptyDir": {}}]
-    apply(cluster, pod(f"bare-{node}", node), pod(f"local-{node}", node, volumes=scratch))
+    static = pod(f"static-{node}", node, annotations={MIRROR_ANNOTATION: "here"})
+    apply(cluster, pod(f"bare-{node}", node), pod(f"local-{node}", node, volumes=scratch), static)
     apply(cluster, controlled("DaemonSet", node), controlled("ReplicaSet", node, labels, replicas=2))
     apply(cluster, budget(f"keep-{node}", node, labels, minAvailable=2))
 
@@ -34,15 +37,18 @@ def test_it_says_who_goes_who_waits_and_for_what(installed: LocalCluster, run: R
     result = run("start", node, "--dry-run", "--delete-emptydir-data=false")
 
     assert result.exit_code == 0, result.output
-    goes, *wait, made = result.stdout.splitlines()
+    goes, *wait, daemon, static, made = result.stdout.splitlines()
     assert goes == f"would evict pod default/bare-{node}"
     assert wait[0].startswith(f"would wait with pod default/local-{node}: its emptyDir data would be lost: ")
     for line in wait[1:]:
         assert line.startswith(f"would wait with pod default/replicaset-{node}-")
         assert f"budget keep-{node} needs 2 healthy pods and has 2" in line
     assert len(wait) == 3
+    assert daemon.startswith(f"would leave pod default/daemonset-{node}-")
+    assert daemon.endswith(": of a DaemonSet")
+    assert static == f"would leave pod default/static-{node}: static"
     assert made == f"nodemaintenance.nodemaintenance.medik8s.io/{node} would be created"
-    assert len(pods_on(installed, node)) == 5
+    assert len(pods_on(installed, node)) == 6
     assert not is_cordoned(installed, node)
     assert installed.door().list(MEDIK8S.path, fields=f"spec.nodeName={node}")["items"] == []
 
@@ -55,7 +61,10 @@ def test_as_json_it_is_the_object_and_its_pods(installed: LocalCluster, run: Run
     assert found["spec"] == {"nodeName": node}
     assert [item["name"] for item in found["evicted"]] == [f"bare-{node}", f"local-{node}"]
     assert {(item["reason"], item["budget"]) for item in found["blockedPods"]} == {("DisruptionBudget", f"keep-{node}")}
-    assert [item["name"].split("-")[0] for item in found["ignored"]] == ["daemonset"]
+    assert [(item["name"].split("-")[0], item["reason"]) for item in found["ignored"]] == [
+        ("daemonset", "of a DaemonSet"),
+        ("static", "static"),
+    ]
 
 
 def test_who_goes_in_it_is_who_goes(installed: LocalCluster, run: Run, new_node: Nodes) -> None:
@@ -70,7 +79,56 @@ def test_who_goes_in_it_is_who_goes(installed: LocalCluster, run: Run, new_node:
     gone = {item["name"].removesuffix(f"-{node}") for item in found["evicted"]}
     left = {item["metadata"]["name"].split("-")[0] for item in pods_on(installed, twin)}
     assert gone == {"bare", "local"}
-    assert left == {"daemonset", "replicaset"}
+    assert left == {"daemonset", "replicaset", "static"}
+
+
+def test_a_dry_drain_says_the_same_of_the_same_pods(installed: LocalCluster, run: Run, node: str) -> None:
+    """But for static pods, of which kubectl drain does not speak either."""
+    furnish(installed, node)
+
+    begun = run("start", node, "--dry-run").stdout.splitlines()[:-1]
+    drained = run("drain", node, "--dry-run", "--force", "--ignore-daemonsets", "--delete-emptydir-data")
+
+    assert drained.stdout.splitlines() == [*(line for line in begun if "static" not in line), f"node/{node} {WOULD}"]
+    assert not is_cordoned(installed, node)
+
+
+def test_who_is_not_selected_stays_and_who_selects_nobody_is_warned(
+    installed: LocalCluster, run: Run, node: str
+) -> None:
+    """A drain of no pod succeeds at once, and looks like one that has emptied its node."""
+    furnish(installed, node)
+
+    some = run("start", node, "--dry-run", "--pod-selector=kept=yes")
+    nobody = run("start", node, "--dry-run", "--pod-selector=kept=no")
+    begun = run("start", node, "--pod-selector=kept=no")
+    run("stop", node, "--no-wait")
+
+    assert f"would leave pod default/bare-{node}: not selected" in some.stdout.splitlines()
+    assert "selected by" not in some.stderr
+    for result in (nobody, begun):
+        assert f"Warning: no pod on {node} that would leave it is selected by kept=no" in result.stderr
+
+
+def test_without_evictions_pods_are_deleted_past_their_budgets(installed: LocalCluster, run: Run, node: str) -> None:
+    """And it is said that the shipped rights do not have it."""
+    furnish(installed, node)
+
+    result = run("start", node, "--dry-run", "--disable-eviction")
+
+    lines = result.stdout.splitlines()
+    assert len([line for line in lines if line.startswith(f"would delete pod default/replicaset-{node}-")]) == 2
+    assert not [line for line in lines if "would wait" in line or "would evict" in line]
+    assert "where the component deleting is installed: else they stay" in result.stderr
+
+
+def test_a_pod_on_its_way_is_waited_for(installed: LocalCluster, run: Run, node: str) -> None:
+    apply(installed, pod(f"slow-{node}", node, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "20s"}))
+    installed.kubectl("delete", "pod", f"slow-{node}", "--wait=false")
+
+    result = run("start", node, "--dry-run")
+
+    assert f"would wait for pod default/slow-{node}, which is ending" in result.stdout.splitlines()
 
 
 @pytest.fixture

@@ -149,7 +149,9 @@ def test_a_second_maintenance_for_the_node_is_refused(run: Run, node: str) -> No
 
     assert second.exit_code == 1
     holder = f"nodemaintenance.nodemaintenance.medik8s.io/{node} (Succeeded)"
-    assert second.stderr == f"Error: {node} is in maintenance already by {holder}: kubectl maintenance stop {node}\n"
+    change = f"kubectl edit nodemaintenance.nodemaintenance.medik8s.io/{node} changes how it drains"
+    remedy = f"{change}, kubectl maintenance stop {node} ends it"
+    assert second.stderr == f"Error: {node} is in maintenance already by {holder}: {remedy}\n"
 
 
 def test_a_name_that_another_node_uses_is_refused(product: Product, run: Run, new_node: Nodes) -> None:

@@ -115,6 +115,19 @@ def test_no_secret_is_in_the_archive(run: Run, maintained: str, tmp_path: Path) 
     assert file.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_what_explains_most_is_missed_aloud(
+    run: Run, product: Product, maintained: str, tmp_path: Path, given: bool
+) -> None:
+    """Functions that run in no pods have their logs in a folder, which nobody can guess."""
+    logs = ["--logs", str(product.functions_log.parent)] if given else []
+
+    result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"), *logs)
+
+    assert ("No logs are in it: " in result.stdout) is not given
+    assert "The recorded events are not in it: name their journal by --journal." in result.stdout
+
+
 @pytest.fixture
 def reader(served: LocalCluster) -> Iterator[Path]:
     """A kubeconfig of a ServiceAccount that may list nodes and the maintenances of one group, and nothing else."""

@@ -45,9 +45,9 @@ RUNNING = maintenance(
 )
 
 
-def text(shown: RenderableType) -> str:
+def text(shown: RenderableType, width: int = 200) -> str:
     out = StringIO()
-    Console(file=out, width=200).print(shown)
+    Console(file=out, width=width).print(shown)
     return out.getvalue()
 
 
@@ -107,6 +107,24 @@ def test_the_details_tell_blocked_pods_from_those_on_their_way() -> None:
     assert "Last error: shop/web-1: said" in blocked
     assert "shop/web-1" in blocked.split("BLOCKED")[1]
     assert pending.split() == ["shop/web-2", "shop/db"]
+
+
+def test_on_a_narrow_terminal_no_name_and_no_command_is_broken() -> None:
+    """A table of six columns would fold them into pieces that nobody can copy."""
+    item, error = "shop/web-6c9bff56b7-fsp2j-of-a-stateful-set", "MultipleBudgets"
+    blocked = [{**BLOCKED, "name": item.partition("/")[2], "since": SINCE, "message": "said"}]
+    running = maintenance(phase="Running", evictionPods=1, blockedPods=[*blocked, {**blocked[0], "reason": error}])
+
+    narrow = text(details("node-1", "cordoned", [running], NOW), 80).split("BLOCKED")[1].splitlines()
+    wide = text(details("node-1", "cordoned", [running], NOW)).split("BLOCKED")[1].splitlines()
+
+    assert [line.strip() for line in narrow[1:3]] == [
+        item,
+        "DisruptionBudget, under web, 2/2 healthy/needed, for 10m",
+    ]
+    assert "kubectl -n shop edit pdb web" in " ".join(line.strip() for line in narrow)
+    assert narrow.count(item) == 2
+    assert len(wide) == 3
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
