@@ -46,7 +46,7 @@ def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
     counts = [f"{counted(len(branches), 'event')} in {(last - first).total_seconds():.3f} s"]
     failed = sum(len(branch.failures) for branch in branches)
     retried = sum(made.failed for branch in branches for made in branch.attempts) - failed
-    absent = sum(len(branch.missing) for branch in branches)
+    absent = sum(len(branch.missing) - len(branch.answered) for branch in branches)
     letters = sum(len(branch.dead_letters) for branch in branches)
     alerts = {f"{failed} failed": failed, f"{absent} missing": absent, counted(letters, "dead letter"): letters}
     counts += [f"{retried} retried"] if retried else []
@@ -65,7 +65,8 @@ def _line(depth: int, branch: Branch, start: datetime) -> str:
     offset = (branch.entry.arrived - start).total_seconds()
     indent = "  " * (min(depth, DEEPEST) - 1) + "└─ " if depth else ""
     kind = f"{indent}{escaped(short(branch.entry.event.get_type()))}"
-    outcomes = [*map(_attempt, branch.attempts), *map(_missing, branch.missing), *map(_letter, branch.dead_letters)]
+    absent = [_answered(name) if name in branch.answered else _missing(name) for name in branch.missing]
+    outcomes = [*map(_attempt, branch.attempts), *absent, *map(_letter, branch.dead_letters)]
     return f"{offset:+9.3f} s  {kind:{TYPE_WIDTH}} {_hop(branch):>{HOP_WIDTH}}  {', '.join(outcomes)}".rstrip()
 
 
@@ -87,6 +88,10 @@ def _attempt(made: Attempt) -> str:
 
 def _missing(function: str) -> str:
     return click.style(f"{function} MISSING", fg="red", bold=True)
+
+
+def _answered(function: str) -> str:
+    return click.style(f"{function} ANSWERED, how long it took is not known", fg="yellow")
 
 
 def _letter(letter: DeadLetter) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from eventing.deadletters import DeadLetter
+from eventing.events import SOURCE
 from eventing.journal.entries import Attempt, Entry, maintenance_of
 from eventing.subscriptions import subscribers
 
@@ -41,6 +42,12 @@ class Branch:
     def attempts(self) -> list[Attempt]:
         """The recorded attempts without replays."""
         return [attempt for attempt in self.entry.attempts if not attempt.replay]
+
+    @property
+    def answered(self) -> list[str]:
+        """Those missing that replied: they ran, and ended before they could say so."""
+        sources = {effect.entry.event.get_source() for effect in self.effects}
+        return [function for function in self.missing if SOURCE + function in sources]
 
     @property
     def failures(self) -> list[Attempt]:

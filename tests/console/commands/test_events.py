@@ -85,6 +85,18 @@ def test_the_tree_shows_what_was_slow_failed_or_is_missing(show: Events) -> None
     assert tick.split()[2:] == ["sources.ping", "resync", "30", "ms"]
 
 
+def test_who_replied_and_was_killed_is_not_called_missing(journal_url: str) -> None:
+    """Its run is lost with its process; that it ran is not."""
+    with closing(Journal(journal_url)) as book:
+        book.write_all(((ADDED, START), (BEGUN, START + timedelta(seconds=1))))
+
+    lines = CliRunner().invoke(commands, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()
+
+    assert lines[0].endswith("2 events in 1.000 s, 2 missing")
+    assert lines[1].endswith("begin ANSWERED, how long it took is not known")
+    assert lines[2].endswith("cordon MISSING, status MISSING")
+
+
 def test_slow_and_missing_stand_out_on_a_terminal(show: Events) -> None:
     """Yellow from a second on, red for what went wrong."""
     coloured = show("-o", "tree", color=True).stdout

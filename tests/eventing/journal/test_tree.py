@@ -58,12 +58,13 @@ def test_an_answer_hangs_under_what_it_answers_and_a_hint_under_the_maintenance(
 
 
 def test_what_takes_an_event_and_has_no_run_is_missing() -> None:
-    """A replay is no run; another function's run is no excuse."""
+    """A replay is no run; another function's run is no excuse. Whoever replied did run, and was killed behind that."""
     entries = [at(0, ADDED, "begin", replay="r1"), at(0.1, BEGUN, "status"), at(0.2, CORDONED)]
 
     (tree,) = trees_of(entries, (), LATER)
 
     assert [branch.missing for _, branch in tree.branches()] == [("begin",), ("cordon",), ("taint",)]
+    assert [branch.answered for _, branch in tree.branches()] == [["begin"], ["cordon"], []]
 
 
 def test_a_run_may_be_told_a_moment_later() -> None:
