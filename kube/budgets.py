@@ -201,13 +201,12 @@ def is_counted(budget: Budget) -> bool:
 
 
 def allows_none(budget: Budget) -> bool:
-    """Whether the budget asks for all of its pods, and for more when there are more: `maxUnavailable: 0` and the like.
-
-    Of a number in `minAvailable` a pod more than that would do.
+    """Whether the budget asks for all of its pods, and for more when there are more: by `maxUnavailable` 0 or 0 %, or
+    `minAvailable` 100 %. Of any other, pods more would do.
     """
-    status = budget.get("status") or {}
-    fixed = isinstance(budget["spec"].get("minAvailable"), int)
-    return not fixed and 0 < status.get("expectedPods", 0) <= status.get("desiredHealthy", 0)
+    spec, status = budget["spec"], budget.get("status") or {}
+    for_all = spec.get("maxUnavailable") in (0, "0%") or spec.get("minAvailable") == "100%"
+    return bool(for_all and 0 < status.get("expectedPods", 0) <= status.get("desiredHealthy", 0))
 
 
 def identity(pod: Pod) -> dict[str, str]:

@@ -23,7 +23,7 @@ from localcluster import access, certificates
 from localcluster.nodes import identities
 from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
 from localcluster.programs import build
-from localcluster.readiness import answers, are_established, is_ready_node
+from localcluster.readiness import answers, is_ready_node, unestablished
 from localcluster.servers import LOOPBACK, CommandLines
 from localcluster.trouble import LocalClusterError
 
@@ -164,7 +164,11 @@ class LocalCluster(Startable):
 
         As `kubectl wait` does, which fails on one that is so new that it has no conditions.
         """
-        await_ready(f"the kinds {' '.join(crds)}".rstrip(), partial(are_established, self.door(), crds), self.servers)
+        left = partial(unestablished, self.door(), crds)
+        try:
+            await_ready("CustomResourceDefinitions", lambda: not left(), self.servers)
+        except LocalClusterError as error:
+            raise LocalClusterError(f"{error}: {'; '.join(left())}") from None
 
     def add_nodes(self, count: int) -> list[str]:
         """Create that many more nodes, node-1 being the first, and return their names when they are Ready."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import requests
 
+from kube.door.api_errors import NotFound, Unavailable
 from kube.door.sync_client import Cluster
 from kube.paths import Object
 
@@ -38,10 +39,22 @@ def is_ready_node(node: Object) -> bool:
     return _is_true(node, "Ready") and all(taint["key"] != NOT_READY for taint in node["spec"].get("taints", []))
 
 
-def are_established(door: Cluster, crds: Collection[str]) -> bool:
-    """Tell whether the kinds of these CustomResourceDefinitions, by default of all, can be asked for."""
-    found = {item["metadata"]["name"]: item for item in door.list(CRDS)["items"]}
-    return all(name in found and _is_true(found[name], "Established") for name in crds or found)
+def unestablished(door: Cluster, crds: Collection[str]) -> list[str]:
+    """Name those of these CustomResourceDefinitions, by default of all, whose kinds cannot be asked for, and why."""
+    try:
+        items = [door.get(f"{CRDS}/{name}") for name in crds] if crds else door.list(CRDS)["items"]
+    except (NotFound, Unavailable) as error:
+        return [error.message]
+    return [f"{item['metadata']['name']} is not Established{_why(item)}" for item in items if not _is_established(item)]
+
+
+def _is_established(crd: Object) -> bool:
+    return _is_true(crd, "Established") and not crd["metadata"].get("deletionTimestamp")
+
+
+def _why(crd: Object) -> str:
+    conditions = crd.get("status", {}).get("conditions") or []
+    return "".join(f": {each['message']}" for each in conditions if each["status"] == "False" and each.get("message"))
 
 
 def _is_true(item: Object, kind: str) -> bool:

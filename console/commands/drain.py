@@ -7,16 +7,15 @@ import click
 from console.operations.drain_without_maintenance import Drain, cordon, look
 from console.operations.errors import InvalidSelector
 from console.operations.maintaining import known_node
-from console.operations.pods_foreseen import DAEMON, Pods, parted
+from console.operations.pods_foreseen import DAEMON, Pods, fates
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, switch
 from console.terminal.options import cluster_options, output_option, timeout_option
-from console.terminal.screen import note, show_json
-from kube.budgets import Blocked
+from console.terminal.screen import note, show_json, warn
 from kube.door.api import Api
 from kube.paths import Object
-from kube.pods import DrainOptions, Pod, Sorted, key, name_of, warnings
+from kube.pods import DrainOptions, Sorted, key, name_of, warnings
 
 
 @click.command(cls=KubectlFlags)
@@ -60,7 +59,7 @@ def drain(
         for warning in warnings(found):
             click.echo(f"Warning: {warning}", err=True)
         if dry_run:
-            return _foreseen(node, found, await parted(api, found.leaving, options), output)
+            return _foreseen(node, found, await fates(api, found.leaving, options), output)
         await _evict(api, node, found, options, timeout, output)
         return _report(node, found, dry_run=dry_run)
 
@@ -96,10 +95,11 @@ async def _evict(api: Api, node: str, found: Sorted, options: DrainOptions, time
     )
 
 
-def _foreseen(node: str, found: Sorted, fates: tuple[list[Pod], list[Pod], list[Blocked]], output: str) -> Object:
+def _foreseen(node: str, found: Sorted, leaving: Pods, output: str) -> Object:
     """The report of a dry run, each pod that would leave with what it would wait for."""
-    going, ending, blocked = fates
-    pods = Pods(going, blocked, ending, [(pod, DAEMON) for pod in sorted(found.daemons, key=key)])
+    pods = leaving._replace(staying=[(pod, DAEMON) for pod in sorted(found.daemons, key=key)])
+    for warning in pods.unknown:
+        warn(warning)
     for line in pods.lines():
         note(line, output)
     return {**_report(node, found, dry_run=True), **pods.as_data()}

@@ -20,12 +20,14 @@ from console.terminal.screen import live, note, show_json, warn
 from kube.door.access_reviews import whoami
 from kube.door.api import Api
 from kube.door.decoding import hearing
-from kube.maintenance.drain_flags import options_of
+from kube.maintenance.drain_flags import options_of, spec_of
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.objects import FAILED, condition, is_deleting, node_name
 from kube.paths import Object
+from kube.pods import NODE_MAINTENANCE, DrainOptions
 from kube.selectors import parsed
 
+NO_PODS = Pods([], [], [], [])
 GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 FIELDS = {
     "force": "force",
@@ -112,17 +114,17 @@ def start(
     async def work(api: Api) -> Object:
         requester = await whoami(api)
         door = api.dry_run() if dry_run else api
-        foreseen = await machines_on(api, node)
+        options, foreseen = options_of({"spec": spec_of(drain)}), await machines_on(api, node)
+        is_plain = options == NODE_MAINTENANCE and not dry_run
+        pods = NO_PODS if is_plain else await pods_foreseen(api, node, options, foreseen.reports)
+        foreseen = foreseen.without(pods.machines)
         with hearing() as warnings:
             made = await create(door, GROUPS[group], node, name or node, reason, requester, drain)
-        for warning in (*warnings, *foreseen.warnings(GROUPS[group])):
+        for warning in (*warnings, *foreseen.warnings(GROUPS[group]), *_about(pods, node, options)):
             warn(warning)
         if moving := foreseen.moves(GROUPS[group]):
             note(moving, output)
-        pods = await pods_foreseen(api, made, foreseen.reports) if dry_run or _selects(made) else None
-        for warning in _about(pods, made) if pods else ():
-            warn(warning)
-        if pods and dry_run:
+        if dry_run:
             return _shown(pods, made, foreseen.reports, output)
         note(f"{full_name(made)} created", output)
         if not wait:
@@ -138,16 +140,11 @@ def start(
         show_json(plain(made))
 
 
-def _selects(made: Object) -> str:
-    return options_of(made).pod_selector
-
-
-def _about(pods: Pods, made: Object) -> Iterator[str]:
-    """What a person should know before of the pods that it would drain, or of what is not known of them."""
-    if pods.unknown:
-        yield pods.unknown
-    elif (selector := _selects(made)) and not (pods.going or pods.blocked or pods.ending):
-        yield f"no pod on {node_name(made)} that would leave it is selected by {selector}"
+def _about(pods: Pods, node: str, options: DrainOptions) -> Iterator[str]:
+    """What a person should know before of the pods that it would drain, and what is not known of them."""
+    yield from pods.unknown
+    if pods.selects_none:
+        yield f"no pod that would leave {node} is selected by {options.pod_selector}"
     if pods.deleted:
         yield "pods are deleted, whatever their budgets say, where the component deleting is installed: else they stay"
 

@@ -3,7 +3,7 @@ that does to the node's virtual machines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -40,6 +40,11 @@ class Machines(NamedTuple):
         """What a person should know of them before a maintenance of this group."""
         unheard = outlook.unheard(self.kubevirt, self.reports, group.drain_taint)
         return [*filter(None, (self.unknown, unheard)), *outlook.warnings(self.reports)]
+
+    def without(self, machines: Collection[tuple[str, str]]) -> Machines:
+        """The same without these, by namespace and name."""
+        left = [report for report in self.reports if (report["namespace"], report["name"]) not in machines]
+        return self._replace(reports=left)
 
     def moves(self, group: Group) -> str:
         """The line about those that will move without a break, "" for none."""

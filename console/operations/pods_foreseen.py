@@ -12,17 +12,16 @@ from kube.door.api_errors import ApiError
 from kube.door.eviction_batch import budgets_over, orphans
 from kube.maintenance import drain_flags
 from kube.maintenance.lookup import pods_on_node
-from kube.maintenance.objects import Maintenance, node_name
 from kube.paths import Object
-from kube.pods import DrainOptions, Pod, is_daemon, is_mirror, is_terminating, key, name_of, uid
+from kube.pods import DrainOptions, Pod, is_mirror, is_terminating, key, name_of, uid
 from kube.virtualization.outlook import launcher_of
 
-STATIC, DAEMON, UNSELECTED = "static", "of a DaemonSet", "not selected"
-"""Why a pod stays."""
+STATIC, DAEMON = "static", "of a DaemonSet"
+"""Why a pod stays, whatever the flags."""
 
 
 class Pods(NamedTuple):
-    """What becomes of the pods of a node, each kind by namespace and name; or why it is not known.
+    """What becomes of the pods of a node, each kind by namespace and name.
 
     Attributes:
         going: those that go, where no budget over them is used up before their turn.
@@ -30,7 +29,9 @@ class Pods(NamedTuple):
         ending: those that are on their way already, which is waited for.
         staying: those that the drain leaves alone, each with the reason.
         deleted: whether they go by deletion, which asks no budget.
-        unknown: why nothing is known, "" where it is.
+        selects_none: whether a selector is all that leaves the node's pods alone.
+        machines: virtual machines, by namespace and name, whose launcher pods stay.
+        unknown: what could not be read, a sentence each.
     """
 
     going: list[Pod]
@@ -38,7 +39,9 @@ class Pods(NamedTuple):
     ending: list[Pod]
     staying: list[tuple[Pod, str]]
     deleted: bool = False
-    unknown: str = ""
+    selects_none: bool = False
+    machines: Collection[tuple[str, str]] = ()
+    unknown: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """A line for each pod."""
@@ -53,50 +56,69 @@ class Pods(NamedTuple):
 
     def as_data(self) -> dict[str, Any]:
         """The same for programs, in the words of `drain -o json` and of the status."""
-        if self.unknown:
-            return {"podsUnknown": self.unknown}
         return {
             "evicted": [name_of(pod) for pod in self.going],
             "blockedPods": [item.as_data() for item in self.blocked],
             "ending": [name_of(pod) for pod in self.ending],
             "ignored": [{**name_of(pod), "reason": why} for pod, why in self.staying],
+            **({"podsUnknown": "; ".join(self.unknown)} if self.unknown else {}),
         }
 
 
-async def pods_foreseen(api: Api, maintenance: Maintenance, machines: Iterable[Object]) -> Pods:
-    """Those of the node that it names; the launchers of `machines`, which are told of apart, are left out.
+async def pods_foreseen(api: Api, node: str, options: DrainOptions, machines: Iterable[Object]) -> Pods:
+    """Those of a node, drained with these options; but launchers of `machines` that leave, which are told of apart.
 
     What cannot be read keeps nobody from all else.
     """
-    told = {(machine["namespace"], machine["name"]) for machine in machines}
     try:
-        return await _foreseen(api, node_name(maintenance), drain_flags.options_of(maintenance), told)
+        pods = sorted((await pods_on_node(api, node)).items, key=key)
     except ApiError as error:
-        unknown = f"the pods of {node_name(maintenance)} could not be read: {error.message}"
-        return Pods([], [], [], [], unknown=unknown)
+        return Pods([], [], [], [], unknown=(f"the pods of {node} could not be read: {error.message}",))
+    unknown, orphaned = await _orphans(api, pods)
+    now = datetime.now(timezone.utc)
+    found = drain_flags.sorted_for(pods, options, now, orphaned)
+    leaving = drain_flags.going(found, options)
+    launchers = _launchers(pods, machines)
+    foreseen = await fates(api, [pod for pod in leaving if uid(pod) not in launchers], options)
+    about, refused = {uid(pod) for pod in found.leaving}, drain_flags.refused(found, options)
+    return foreseen._replace(
+        blocked=sorted([*foreseen.blocked, *refused], key=lambda item: (item.pod["namespace"], item.pod["name"])),
+        staying=[(pod, _why(pod, options, now)) for pod in pods if uid(pod) not in about],
+        selects_none=bool(options.pod_selector) and not found.leaving,
+        machines={machine for mark, machine in launchers.items() if mark not in {uid(pod) for pod in leaving}},
+        unknown=(*unknown, *foreseen.unknown),
+    )
 
 
-async def parted(api: Api, pods: Iterable[Pod], options: DrainOptions) -> tuple[list[Pod], list[Pod], list[Blocked]]:
-    """Those among pods that are to leave that go, are on their way, and wait for a budget."""
-    leaving = sorted(pods, key=key)
-    ending, waiting = ([pod for pod in leaving if is_terminating(pod) is state] for state in (True, False))
-    blocked = plan(waiting, (await budgets_over(api, waiting)).items, options).blocked
+async def fates(api: Api, leaving: Iterable[Pod], options: DrainOptions) -> Pods:
+    """What becomes of pods that are to leave: they go, are on their way, or wait for a budget."""
+    unknown: tuple[str, ...] = ()
+    ordered = sorted(leaving, key=key)
+    waiting = [pod for pod in ordered if not is_terminating(pod)]
+    try:
+        budgets = [] if options.disable_eviction else (await budgets_over(api, waiting)).items
+    except ApiError as error:
+        budgets, unknown = [], (f"disruption budgets could not be read, so none is thought of: {error.message}",)
+    blocked = plan(waiting, budgets, options).blocked
     kept = {item.pod["uid"] for item in blocked}
-    return [pod for pod in waiting if uid(pod) not in kept], ending, blocked
+    going, ending = [pod for pod in waiting if uid(pod) not in kept], [pod for pod in ordered if is_terminating(pod)]
+    return Pods(going, blocked, ending, [], options.disable_eviction, unknown=unknown)
 
 
-async def _foreseen(api: Api, node: str, options: DrainOptions, machines: Collection[tuple[str, str]]) -> Pods:
-    pods = [pod for pod in (await pods_on_node(api, node)).items if launcher_of(pod) not in machines]
-    found = drain_flags.sorted_for(pods, options, datetime.now(timezone.utc), await orphans(api, pods))
-    going, ending, blocked = await parted(api, drain_flags.going(found, options), options)
-    blocked += drain_flags.refused(found, options)
-    about = {uid(pod) for pod in found.leaving}
-    staying: list[tuple[Pod, str]] = [(pod, _why(pod)) for pod in sorted(pods, key=key) if uid(pod) not in about]
-    in_order = sorted(blocked, key=lambda item: (item.pod["namespace"], item.pod["name"]))
-    return Pods(going, in_order, ending, staying, options.disable_eviction)
+async def _orphans(api: Api, pods: Iterable[Pod]) -> tuple[tuple[str, ...], Collection[str]]:
+    """What is not known of DaemonSets, and the uids of pods whose DaemonSet is gone."""
+    try:
+        return (), await orphans(api, pods)
+    except ApiError as error:
+        return (f"DaemonSets could not be read, so none is thought to be gone: {error.message}",), ()
 
 
-def _why(pod: Pod) -> str:
-    if is_mirror(pod):
-        return STATIC
-    return DAEMON if is_daemon(pod) else UNSELECTED
+def _launchers(pods: Iterable[Pod], machines: Iterable[Object]) -> dict[str, tuple[str, str]]:
+    """The launcher pods of these virtual machines by uid, each with its machine."""
+    told = {(machine["namespace"], machine["name"]) for machine in machines}
+    found = {uid(pod): launcher_of(pod) for pod in pods}
+    return {mark: machine for mark, machine in found.items() if machine in told}
+
+
+def _why(pod: Pod, options: DrainOptions, now: datetime) -> str:
+    return STATIC if is_mirror(pod) else drain_flags.left_out(pod, options, now) or DAEMON

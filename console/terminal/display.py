@@ -18,6 +18,8 @@ from kube.words import counted
 
 BAR_WIDTH = 20
 HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
+COMMAND = ": kubectl "
+"""Before a command in a remedy, which has a line of its own where there is no room."""
 SPACE, LEAST_FOR_REMEDY = 3, 40
 """Columns between two, and for the last: with fewer its words are broken."""
 COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
@@ -137,6 +139,8 @@ class BlockedPods:
 
     def _table(self) -> Table:
         table = headed(*HEADINGS)
+        for column in table.columns[:-1]:
+            column.no_wrap = True
         for *cells, unblocks in self._rows:
             table.add_row(*cells, Text(unblocks))
         return table
@@ -159,7 +163,10 @@ def _lines(row: Sequence[str]) -> Iterator[RenderableType]:
     about = (reason, under, counted_as, f"for {since}" if since else "")
     yield Text(pod)
     yield Padding(Text(", ".join(filter(None, about))), (0, 0, 0, 2))
-    yield Padding(Text(unblocks), (0, 0, 0, 2))
+    words, colon, command = unblocks.partition(COMMAND)
+    yield Padding(Text(f"{words}{colon.partition(' ')[0]}"), (0, 0, 0, 2))
+    if command:
+        yield Padding(Text(f"{COMMAND[2:]}{command}"), (0, 0, 0, 4))
 
 
 def headed(*columns: str) -> Table:

@@ -5,7 +5,7 @@ Events that no function replied with (of the API server, PodSource, the tick) ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -27,6 +27,7 @@ class Branch:
         after: seconds from the arrival of its cause to its own, None when the cause is not known.
         cause: type of a cause that is no branch of this tree, such as a tick; else "".
         missing: its subscribers without a recorded attempt.
+        answered: those among them that replied: they ran, and ended before they could say so.
         dead_letters: whom it could not be delivered to.
         effects: the replies to it.
     """
@@ -35,6 +36,7 @@ class Branch:
     after: float | None = None
     cause: str = ""
     missing: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
     dead_letters: list[DeadLetter] = field(default_factory=list)
     effects: list[Branch] = field(default_factory=list)
 
@@ -42,12 +44,6 @@ class Branch:
     def attempts(self) -> list[Attempt]:
         """The recorded attempts without replays."""
         return [attempt for attempt in self.entry.attempts if not attempt.replay]
-
-    @property
-    def answered(self) -> list[str]:
-        """Those missing that replied: they ran, and ended before they could say so."""
-        sources = {effect.entry.event.get_source() for effect in self.effects}
-        return [function for function in self.missing if SOURCE + function in sources]
 
     @property
     def failures(self) -> list[Attempt]:
@@ -90,7 +86,8 @@ def trees_of(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime) -
     """
     events = [entry for entry in entries if entry.dead_letter is None]
     known = {entry.event.get_id(): entry for entry in (*causes, *events)}
-    branches = {entry.event.get_id(): _branch(entry, known, now) for entry in events}
+    replies = {(entry.cause, entry.event.get_source()) for entry in events}
+    branches = {entry.event.get_id(): _branch(entry, known, replies, now) for entry in events}
     trees: dict[str, Tree] = {}
     for branch in branches.values():
         _place(branch, branches, trees)
@@ -107,14 +104,16 @@ def unknown_causes(entries: Iterable[Entry]) -> tuple[str, ...]:
     return tuple({entry.cause for entry in entries if entry.cause} - known)
 
 
-def _branch(entry: Entry, known: Mapping[str, Entry], now: datetime) -> Branch:
+def _branch(entry: Entry, known: Mapping[str, Entry], replies: Collection[tuple[str, str]], now: datetime) -> Branch:
+    absent = missing(entry, now)
+    answered = tuple(name for name in absent if (entry.event.get_id(), SOURCE + name) in replies)
     cause = known.get(entry.cause)
     if cause is None:
-        return Branch(entry, missing=missing(entry, now))
+        return Branch(entry, missing=absent, answered=answered)
     # written side by side, an effect may be there a moment before its cause
     after = max(0.0, (entry.arrived - cause.arrived).total_seconds())
     outside = "" if cause.maintenance == entry.maintenance else cause.event.get_type()
-    return Branch(entry, after, outside, missing(entry, now))
+    return Branch(entry, after, outside, absent, answered)
 
 
 def _place(branch: Branch, branches: Mapping[str, Branch], trees: dict[str, Tree]) -> None:

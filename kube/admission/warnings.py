@@ -71,7 +71,7 @@ def _behind_budgets(blocked: Iterable[Blocked], budgets: Iterable[Budget], *, ad
 def _words(budget: Budget) -> str:
     name, status = budget_key(budget), budget.get("status") or {}
     if never_admits(budget):
-        remedy = "change it, no replica helps" if allows_none(budget) else "add a replica or change it"
+        remedy = "change it, no replica helps" if allows_none(budget) else "add replicas or change it"
         words = f"asks for all of its pods and never lets one go, {remedy}"
         return f"budget {name} {words}; it keeps {{}} here: {{}}"
     healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)

@@ -21,6 +21,8 @@ from kube.times import moment
 FORCE, DELETE_EMPTYDIR_DATA, IGNORE_DAEMONSETS = "Force", "DeleteEmptyDirData", "IgnoreDaemonSets"
 POD_SELECTOR = "PodSelector"
 """Reasons of blocked pods: the flag that refuses them."""
+UNSELECTED, SKIPPED = "not selected", "ending for longer than is waited for"
+"""Why a drain is not about a pod."""
 REMEDIES = {
     IGNORE_DAEMONSETS: "its DaemonSet makes it again here at once: set spec.drain.ignoreDaemonSets, "
     "or keep the DaemonSet off the node",
@@ -61,8 +63,14 @@ def sorted_for(pods: Iterable[Pod], options: DrainOptions, now: datetime, orphan
 
     A selector that cannot be read selects all pods, which are refused then.
     """
-    about = [pod for pod in pods if _selects(options, pod) and not _is_skipped(pod, options, now)]
-    return sort(about, options, orphans)
+    return sort([pod for pod in pods if not left_out(pod, options, now)], options, orphans)
+
+
+def left_out(pod: Pod, options: DrainOptions, now: datetime) -> str:
+    """Why the drain is not about a pod, "" where it is."""
+    if not _selects(options, pod):
+        return UNSELECTED
+    return SKIPPED if _is_skipped(pod, options, now) else ""
 
 
 def _selects(options: DrainOptions, pod: Pod) -> bool:

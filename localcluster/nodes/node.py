@@ -9,7 +9,8 @@ from pathlib import Path
 from localcluster.nodes.addresses import Addresses
 from localcluster.nodes.rooms import Room
 from localcluster.nodes.settings import SOCKET, Settings
-from localcluster.processes import Server, start_saying
+from localcluster.processes import Server, await_ready, start_saying
+from localcluster.trouble import LocalClusterError
 
 OUTSIDE = """
 nsenter --target "$(cat {switch})" --net ip link add {name} type veth peer name eth0 netns $PID
@@ -86,7 +87,16 @@ class RealNode:
         self.room.open()
         self.proxy.start()
         start_saying(SERVES_PODS, [self.containerd])
+        await_ready(f"containerd of {self.name}", self._answers, [self.containerd])
         self.kubelet.start()
+
+    def _answers(self) -> bool:
+        """Whether its socket is served, too, which another thread of it sees to."""
+        try:
+            self.room.run("ctr", "--address", SOCKET, "version")
+        except LocalClusterError:
+            return False
+        return True
 
     def tag(self, image: str, name: str) -> None:
         """Have containerd know an image that it has by another name, too."""

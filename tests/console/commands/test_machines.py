@@ -151,6 +151,27 @@ def test_a_dry_run_as_json_has_the_machines(admin: Cluster, run: Run, node: str)
     assert [each["name"] for each in made["virtualMachines"]] == ["live", "manual", "plain", "stuck"]
 
 
+@proves("OSV-3", "DRN-5")
+def test_launchers_that_are_selected_alone_are_told_of_by_their_machines(admin: Cluster, run: Run, node: str) -> None:
+    """They are pods that leave: it is not said that none is selected."""
+    result = run("start", node, "--dry-run", "--pod-selector=kubevirt.io=virt-launcher")
+
+    assert "1 virtual machine will move to another node without a break: machines/live" in result.stdout
+    assert "virt-launcher" not in result.stdout
+    assert "selected by" not in result.stderr
+
+
+@proves("OSV-3", "DRN-5")
+def test_machines_whose_launchers_stay_are_not_said_to_move_or_end(admin: Cluster, run: Run, node: str) -> None:
+    result = run("start", node, "--dry-run", "--pod-selector=app=web")
+
+    names = ("live", "manual", "plain", "stuck")
+    lines = [f"would leave pod machines/virt-launcher-{name}: not selected" for name in names]
+    assert result.stdout.splitlines()[:-1] == lines
+    assert "virtual machine" not in result.stderr
+    assert f"no pod that would leave {node} is selected by app=web" in result.stderr
+
+
 def test_a_dry_run_has_nothing_to_wait_for(run: Run, node: str) -> None:
     refused = run("start", node, "--dry-run", "--wait")
     assert refused.exit_code == 2

@@ -122,9 +122,13 @@ def test_on_a_narrow_terminal_no_name_and_no_command_is_broken() -> None:
         item,
         "DisruptionBudget, under web, 2/2 healthy/needed, for 10m",
     ]
-    assert "kubectl -n shop edit pdb web" in " ".join(line.strip() for line in narrow)
+    assert "kubectl -n shop edit pdb web" in [line.strip() for line in narrow]
     assert narrow.count(item) == 2
     assert len(wide) == 3
+    for width in range(60, 200):
+        shown = text(details("node-1", "cordoned", [running], NOW), width)
+        assert shown.count(item) == 2, width
+        assert shown.count(error) == 1, width
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])

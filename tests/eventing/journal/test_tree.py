@@ -64,7 +64,15 @@ def test_what_takes_an_event_and_has_no_run_is_missing() -> None:
     (tree,) = trees_of(entries, (), LATER)
 
     assert [branch.missing for _, branch in tree.branches()] == [("begin",), ("cordon",), ("taint",)]
-    assert [branch.answered for _, branch in tree.branches()] == [["begin"], ["cordon"], []]
+    assert [branch.answered for _, branch in tree.branches()] == [("begin",), ("cordon",), ()]
+
+
+def test_who_replied_about_something_else_answered_too() -> None:
+    """As a tick is answered: about each maintenance, whose tree is another."""
+    trees = trees_of([at(0, TICK), at(0.1, FOUND, "begin")], (), LATER)
+
+    (of_none,) = [tree for tree in trees if not tree.uid]
+    assert of_none.roots[0].answered == ("resync",)
 
 
 def test_a_run_may_be_told_a_moment_later() -> None:

@@ -43,7 +43,7 @@ def test_bare_pods_lost_data_and_a_budget_are_warned_of(work: Workload, door: Cl
     assert warned(door, named(node)) == [
         f"1 pod that no controller makes again will be gone for good: {space}/bare",
         f"emptyDir data of 1 pod will be lost: {space}/bare",
-        f"budget {space}/closed asks for all of its pods and never lets one go, add a replica or change it; "
+        f"budget {space}/closed asks for all of its pods and never lets one go, add replicas or change it; "
         f"it keeps 1 pod here: {space}/bare",
     ]
 

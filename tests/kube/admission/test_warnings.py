@@ -66,17 +66,17 @@ def test_a_bare_pod_that_tolerates_everything_does_not_come_back() -> None:
 def test_a_budget_that_lets_none_go_now_is_told_from_one_that_never_does() -> None:
     now = said(owned(), owned("web-2"), budgets=(counted("b", expected=4),))
     never = said(owned(), budgets=(counted("b"),))
-    fixed = counted("b")
-    enough = said(owned(), budgets=({**fixed, "spec": {**fixed["spec"], "minAvailable": 3}},))
+    closed = counted("b")
+    none = said(owned(), budgets=({**closed, "spec": {**closed["spec"], "maxUnavailable": 0}},))
 
     assert now == [
         "budget ns/b needs 3 healthy pods and has 3, so it lets none go now; it keeps 2 pods waiting: ns/web, ns/web-2"
     ]
     assert never == [
-        "budget ns/b asks for all of its pods and never lets one go, change it, no replica helps; "
+        "budget ns/b asks for all of its pods and never lets one go, add replicas or change it; "
         "it keeps 1 pod here: ns/web"
     ]
-    assert enough == [never[0].replace("change it, no replica helps", "add a replica or change it")]
+    assert none == [never[0].replace("add replicas or change it", "change it, no replica helps")]
 
 
 def test_a_budget_that_lets_one_go_is_no_reason() -> None:

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from kube.maintenance import drain_flags
 from kube.maintenance import objects as m
-from kube.maintenance.drain_flags import going, known_orphans, options_of, refused, sorted_for, spec_of, warned
+from kube.maintenance.drain_flags import (
+    SKIPPED,
+    UNSELECTED,
+    going,
+    known_orphans,
+    left_out,
+    options_of,
+    refused,
+    sorted_for,
+    spec_of,
+    warned,
+)
 from kube.paths import Object
 from kube.pods import NODE_MAINTENANCE, DrainOptions, sort, uid
 from kube.selectors import parsed
@@ -154,7 +165,10 @@ def test_who_is_not_waited_for(skip: int, until: str, waited: bool) -> None:
     """DRN-1a: as kubectl's --skip-wait-for-delete-timeout."""
     waiting = pod(deletionTimestamp=until) if until else pod()
 
-    assert (sorted_for([waiting], DrainOptions(skip_wait_seconds=skip), NOW).leaving == [waiting]) is waited
+    options = DrainOptions(skip_wait_seconds=skip)
+    assert (sorted_for([waiting], options, NOW).leaving == [waiting]) is waited
+    assert left_out(waiting, options, NOW) == ("" if waited else SKIPPED)
+    assert left_out(waiting, DrainOptions(pod_selector="app=other"), NOW) == UNSELECTED
 
 
 def test_a_daemon_without_its_daemonset_is_bare() -> None:
