@@ -114,7 +114,7 @@ def patched(audit: Audit) -> Counter[str]:
 
 
 def unheard(audit: Audit) -> set[str]:
-    """The nodes with a patch whose sender was killed before the answer: it may have been kept."""
+    """The nodes with a patch whose sender was killed, or had no time left, before the answer: it may have been kept."""
     entries = audit.writes_by(OURS)
     return {entry["objectRef"]["name"] for entry in entries if entry["responseStatus"]["code"] == UNHEARD}
 
