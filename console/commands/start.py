@@ -14,7 +14,7 @@ from console.operations.maintenance_watch import watched
 from console.operations.pods_foreseen import Pods, pods_foreseen
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
-from console.terminal.flags import KubectlFlags, switch
+from console.terminal.flags import KubectlFlags, dry_run_switch, switch
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import live, note, show_json, warn
 from kube.door.access_reviews import whoami
@@ -75,9 +75,7 @@ def selector(_context: click.Context, _option: click.Parameter, value: str | Non
     type=click.IntRange(0),
     help="Do not wait for pods that were to be gone so many seconds ago.  [default: wait]",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Show what would become of pods and virtual machines, and change nothing."
-)
+@dry_run_switch("Show what would become of pods and virtual machines, and change nothing.")
 @click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
 @timeout_option("0", "the node is drained, with --wait")
 @output_option
@@ -133,7 +131,12 @@ def start(
         follow, end = f"kubectl maintenance status {node}", f"kubectl maintenance stop {node}"
         goes_on(lambda: f"the maintenance of {node} goes on: {follow} shows it, {end} ends it")
         latest = [made]
-        return await within(timeout, _drained(api, latest, output), lambda: _late(node, timeout, latest[0]))
+        try:
+            return await within(timeout, _drained(api, latest, output), lambda: _late(node, timeout, latest[0]))
+        except click.ClickException:
+            if output == "json":
+                show_json(plain(latest[0]))  # there it is, drained or not
+            raise
 
     made = with_api(work)
     if output == "json":

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-METAVAR = "[=true|false]"
+
+
+DRY = {"server": True, "client": True, "none": False}
+"""How kubectl writes a dry run. Of each the server is asked, and nothing is kept."""
 
 
 class _TrueOrFalse(click.types.BoolParamType):
-    """As click reads them, but for nothing at all, which is an empty variable of a shell rather than false."""
+    """As click reads them, but for nothing at all, which is an empty variable of a shell rather than false.
+
+    In: other words that are taken for one of them.
+    """
+
+    def __init__(self, words: Mapping[str, bool]) -> None:
+        self._words = words
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
         """A usage error for what is neither."""
         if value == "":
             self.fail("nothing follows the =: write true or false", param, ctx)
-        return super().convert(value, param, ctx)
+        return self._words[value] if value in self._words else super().convert(value, param, ctx)
 
 
 def switch(*names: str, help: str, default: bool | None = False) -> Callable[[Decorated], Decorated]:
     """A flag that is off unless given, or has another default, for a command of class `KubectlFlags`."""
-    return click.option(*names, type=_TrueOrFalse(), default=default, metavar=METAVAR, help=help)
+    return click.option(*names, type=_TrueOrFalse({}), default=default, metavar="[=true|false]", help=help)
+
+
+def dry_run_switch(help: str) -> Callable[[Decorated], Decorated]:
+    """`--dry-run` alone or as kubectl has it, for a command of class `KubectlFlags`."""
+    return click.option("--dry-run", type=_TrueOrFalse(DRY), default=False, metavar="[=server|none]", help=help)
 
 
 class KubectlFlags(click.Command):
@@ -31,5 +45,5 @@ class KubectlFlags(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Give a switch that stands alone its value, before click takes the next word for it."""
-        switches = {name for option in self.params if option.metavar == METAVAR for name in option.opts}
+        switches = {name for option in self.params if isinstance(option.type, _TrueOrFalse) for name in option.opts}
         return super().parse_args(ctx, [f"{word}=true" if word in switches else word for word in args])

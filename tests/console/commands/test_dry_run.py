@@ -88,6 +88,18 @@ def kinds(names: Iterable[str]) -> set[str]:
     return {name.split("-")[0] for name in names}
 
 
+@pytest.mark.parametrize("written", ["--dry-run=server", "--dry-run=client", "--dry-run=true"])
+@pytest.mark.parametrize("command", ["start", "drain"])
+def test_kubectls_way_of_writing_it_is_understood(
+    installed: LocalCluster, run: Run, node: str, command: str, written: str
+) -> None:
+    alone, as_kubectl = run(command, "--dry-run", node), run(command, node, written)
+
+    assert as_kubectl.exit_code == 0, as_kubectl.output
+    assert as_kubectl.stdout == alone.stdout
+    assert not is_cordoned(installed, node)
+
+
 def test_a_dry_drain_says_the_same_of_the_same_pods(installed: LocalCluster, run: Run, node: str) -> None:
     """But for static pods, of which kubectl drain does not speak either."""
     furnish(installed, node)

@@ -141,6 +141,20 @@ def test_watching_follows_the_maintenance_live_and_ends_with_ctrl_c(
     assert (process.returncode, errors) == (130, "")
 
 
+@proves("X-6")
+def test_json_is_there_too_when_the_time_is_over(installed: LocalCluster, run: Run, node: str) -> None:
+    """The object exists, and whoever reads the output by a program wants to know how far it is."""
+    apply(installed, controlled("ReplicaSet", node, replicas=2), budget(f"keep-{node}", node, minAvailable=2))
+
+    late = run("start", node, "--wait", "--timeout=5s", "-o", "json")
+
+    assert late.exit_code == 1
+    found = json.loads(late.stdout)
+    assert found["metadata"]["name"] == node
+    assert [item["reason"] for item in found["status"]["blockedPods"]] == ["DisruptionBudget"] * 2
+    assert f"{node} is not drained after 5 s" in late.stderr
+
+
 def test_a_second_maintenance_for_the_node_is_refused(run: Run, node: str) -> None:
     """NMO-22, X-7: whatever its group."""
     run("start", node, "--wait")
