@@ -55,6 +55,11 @@ class Blocked:
     allows_none: bool = False
     retry_after: str = ""
 
+    @property
+    def key(self) -> str:
+        """`namespace/name` of the pod."""
+        return f"{self.pod['namespace']}/{self.pod['name']}"
+
     def as_data(self) -> dict[str, Any]:
         """The form that travels in event data; absent counts are left out."""
         fields = {"reason": self.reason, "message": self.message, "budget": self.budget}
@@ -200,13 +205,18 @@ def is_counted(budget: Budget) -> bool:
     return bool(status.get("observedGeneration", 0) >= budget["metadata"].get("generation", 0))
 
 
+def never_admits(budget: Budget) -> bool:
+    """Whether it asks for all of its pods: `maxUnavailable: 0`, or a `minAvailable` of all replicas."""
+    status = budget.get("status") or {}
+    return bool(0 < status.get("expectedPods", 0) <= status.get("desiredHealthy", 0))
+
+
 def allows_none(budget: Budget) -> bool:
     """Whether the budget asks for all of its pods, and for more when there are more: by `maxUnavailable` 0 or 0 %, or
     `minAvailable` 100 %. Of any other, pods more would do.
     """
-    spec, status = budget["spec"], budget.get("status") or {}
-    for_all = spec.get("maxUnavailable") in (0, "0%") or spec.get("minAvailable") == "100%"
-    return bool(for_all and 0 < status.get("expectedPods", 0) <= status.get("desiredHealthy", 0))
+    spec = budget["spec"]
+    return never_admits(budget) and (spec.get("maxUnavailable") in (0, "0%") or spec.get("minAvailable") == "100%")
 
 
 def identity(pod: Pod) -> dict[str, str]:

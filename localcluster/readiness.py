@@ -7,8 +7,10 @@ from pathlib import Path
 
 import requests
 
+from kube import pods
 from kube.door.api_errors import NotFound, Unavailable
 from kube.door.sync_client import Cluster
+from kube.maintenance.objects import condition, is_deleting
 from kube.paths import Object
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -36,7 +38,7 @@ def is_ready(url: str) -> bool:
 
 def is_ready_node(node: Object) -> bool:
     """Tell whether it is Ready, and the taint gone that each node has until the controller manager has seen that."""
-    return _is_true(node, "Ready") and all(taint["key"] != NOT_READY for taint in node["spec"].get("taints", []))
+    return pods.is_ready(node) and all(taint["key"] != NOT_READY for taint in node["spec"].get("taints", []))
 
 
 def unestablished(door: Cluster, crds: Collection[str]) -> list[str]:
@@ -49,14 +51,9 @@ def unestablished(door: Cluster, crds: Collection[str]) -> list[str]:
 
 
 def _is_established(crd: Object) -> bool:
-    return _is_true(crd, "Established") and not crd["metadata"].get("deletionTimestamp")
+    return condition(crd, "Established").get("status") == "True" and not is_deleting(crd)
 
 
 def _why(crd: Object) -> str:
     conditions = crd.get("status", {}).get("conditions") or []
     return "".join(f": {each['message']}" for each in conditions if each["status"] == "False" and each.get("message"))
-
-
-def _is_true(item: Object, kind: str) -> bool:
-    conditions = item.get("status", {}).get("conditions") or []
-    return any(condition["type"] == kind and condition["status"] == "True" for condition in conditions)

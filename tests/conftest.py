@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from localcluster.product import Product
 from tests.abreast import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.postgresql import PostgreSQL
 from tests.proofs import PROVED, collects_all, proved
+from tests.receiver import Receiver
 from tests.sharing import GroupScheduling, Machine, group_of
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -113,6 +114,13 @@ def postgresql() -> Iterator[PostgreSQL]:
     """Give a PostgreSQL server; without its programs this fails and says what to install."""
     with PostgreSQL() as running:
         yield running
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Give somebody who takes requests by HTTP, as a subscriber, a function or a broker does."""
+    with closing(Receiver()) as playing:
+        yield playing
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -57,11 +57,17 @@ def drain(
         found = await look(api, node, options)
         _refuse(node, found, cordoned=not dry_run)
         for warning in warnings(found):
-            click.echo(f"Warning: {warning}", err=True)
+            warn(warning)
         if dry_run:
             return _foreseen(node, found, await fates(api, found.leaving, options), output)
         await _evict(api, node, found, options, timeout, output)
-        return _report(node, found, dry_run=dry_run)
+        return {
+            "node": node,
+            "dryRun": False,
+            "drained": True,
+            "evicted": [name_of(pod) for pod in sorted(found.leaving, key=key)],
+            "ignored": [name_of(pod) for pod in sorted(found.daemons, key=key)],
+        }
 
     report = with_api(work)
     note(f"node/{node} {'would be drained' if dry_run else 'drained'}", output)
@@ -102,14 +108,4 @@ def _foreseen(node: str, found: Sorted, leaving: Pods, output: str) -> Object:
         warn(warning)
     for line in pods.lines():
         note(line, output)
-    return {**_report(node, found, dry_run=True), **pods.as_data()}
-
-
-def _report(node: str, found: Sorted, *, dry_run: bool) -> Object:
-    return {
-        "node": node,
-        "dryRun": dry_run,
-        "drained": not dry_run,
-        "evicted": [name_of(pod) for pod in sorted(found.leaving, key=key)],
-        "ignored": [name_of(pod) for pod in sorted(found.daemons, key=key)],
-    }
+    return {"node": node, "dryRun": True, "drained": False, **pods.as_data()}

@@ -125,18 +125,10 @@ def start(
         if dry_run:
             return _shown(pods, made, foreseen.reports, output)
         note(f"{full_name(made)} created", output)
-        if not wait:
-            note(f"Follow it with: kubectl maintenance status {node} --watch", output)
-            return made
-        follow, end = f"kubectl maintenance status {node}", f"kubectl maintenance stop {node}"
-        goes_on(lambda: f"the maintenance of {node} goes on: {follow} shows it, {end} ends it")
-        latest = [made]
-        try:
-            return await within(timeout, _drained(api, latest, output), lambda: _late(node, timeout, latest[0]))
-        except click.ClickException:
-            if output == "json":
-                show_json(plain(latest[0]))  # there it is, drained or not
-            raise
+        if wait:
+            return await _awaited(api, made, node, timeout, output)
+        note(f"Follow it with: kubectl maintenance status {node} --watch", output)
+        return made
 
     made = with_api(work)
     if output == "json":
@@ -158,6 +150,19 @@ def _shown(pods: Pods, made: Object, machines: list[Object], output: str) -> Obj
         note(line, output)
     note(f"{full_name(made)} would be created", output)
     return {**made, **pods.as_data(), "virtualMachines": machines}
+
+
+async def _awaited(api: Api, made: Object, node: str, timeout: float, output: str) -> Object:
+    """The NodeMaintenance once its node is drained; where that fails, with JSON, it is shown as it was seen last."""
+    follow, end = f"kubectl maintenance status {node}", f"kubectl maintenance stop {node}"
+    goes_on(lambda: f"the maintenance of {node} goes on: {follow} shows it, {end} ends it")
+    latest = [made]
+    try:
+        return await within(timeout, _drained(api, latest, output), lambda: _late(node, timeout, latest[0]))
+    except click.ClickException:
+        if output == "json":
+            show_json(plain(latest[0]))
+        raise
 
 
 def _late(node: str, seconds: float, item: Object) -> str:

@@ -107,7 +107,7 @@ class Drain:
         before, self._blocked = self._blocked, {item.pod["uid"]: item for item in blocked}
         for mark, item in self._blocked.items():
             if mark not in before or before[mark].message != item.message:
-                self._show(f"waiting with pod {item.pod['namespace']}/{item.pod['name']}: {item.message}")
+                self._show(f"waiting with pod {item.key}: {item.message}")
 
     def _end_if_hopeless(self) -> None:
         reasons = {self._blocked[mark].reason if mark in self._blocked else "" for mark in self._left}

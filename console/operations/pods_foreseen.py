@@ -48,7 +48,7 @@ class Pods(NamedTuple):
         for pod in self.going:
             yield f"would {'delete' if self.deleted else 'evict'} pod {key(pod)}"
         for item in self.blocked:
-            yield f"would wait with pod {item.pod['namespace']}/{item.pod['name']}: {item.message}"
+            yield f"would wait with pod {item.key}: {item.message}"
         for pod in self.ending:
             yield f"would wait for pod {key(pod)}, which is ending"
         for pod, why in self.staying:
@@ -77,15 +77,15 @@ async def pods_foreseen(api: Api, node: str, options: DrainOptions, machines: It
     unknown, orphaned = await _orphans(api, pods)
     now = datetime.now(timezone.utc)
     found = drain_flags.sorted_for(pods, options, now, orphaned)
-    leaving = drain_flags.going(found, options)
+    leaving = {uid(pod): pod for pod in drain_flags.going(found, options)}
     launchers = _launchers(pods, machines)
-    foreseen = await fates(api, [pod for pod in leaving if uid(pod) not in launchers], options)
+    foreseen = await fates(api, [pod for mark, pod in leaving.items() if mark not in launchers], options)
     about, refused = {uid(pod) for pod in found.leaving}, drain_flags.refused(found, options)
     return foreseen._replace(
         blocked=sorted([*foreseen.blocked, *refused], key=lambda item: (item.pod["namespace"], item.pod["name"])),
         staying=[(pod, _why(pod, options, now)) for pod in pods if uid(pod) not in about],
         selects_none=bool(options.pod_selector) and not found.leaving,
-        machines={machine for mark, machine in launchers.items() if mark not in {uid(pod) for pod in leaving}},
+        machines={machine for mark, machine in launchers.items() if mark not in leaving},
         unknown=(*unknown, *foreseen.unknown),
     )
 

@@ -18,8 +18,8 @@ from kube.words import counted
 
 BAR_WIDTH = 20
 HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
-COMMAND = ": kubectl "
-"""Before a command in a remedy, which has a line of its own where there is no room."""
+COMMAND = "kubectl "
+"""Begins a command in a remedy, which has a line of its own where there is no room."""
 SPACE, LEAST_FOR_REMEDY = 3, 40
 """Columns between two, and for the last: with fewer its words are broken."""
 COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
@@ -163,10 +163,10 @@ def _lines(row: Sequence[str]) -> Iterator[RenderableType]:
     about = (reason, under, counted_as, f"for {since}" if since else "")
     yield Text(pod)
     yield Padding(Text(", ".join(filter(None, about))), (0, 0, 0, 2))
-    words, colon, command = unblocks.partition(COMMAND)
-    yield Padding(Text(f"{words}{colon.partition(' ')[0]}"), (0, 0, 0, 2))
+    words, _, command = unblocks.partition(f": {COMMAND}")
+    yield Padding(Text(f"{words}:" if command else words), (0, 0, 0, 2))
     if command:
-        yield Padding(Text(f"{COMMAND[2:]}{command}"), (0, 0, 0, 4))
+        yield Padding(Text(f"{COMMAND}{command}"), (0, 0, 0, 4))
 
 
 def headed(*columns: str) -> Table:

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 import click
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
 DRY = {"server": True, "client": True, "none": False}
 """How kubectl writes a dry run. Of each the server is asked, and nothing is kept."""
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
-from kube.budgets import Blocked, Budget, allows_none, budget_key, plan
+from kube.budgets import Blocked, Budget, allows_none, budget_key, never_admits, plan
 from kube.maintenance.drain_flags import going, options_of, sorted_for
 from kube.maintenance.objects import Maintenance
 from kube.pods import Pod, controller, is_terminating, key, tolerates_everything, uid
@@ -45,23 +45,16 @@ def sole_control_plane(node: str) -> str:
     )
 
 
-def never_admits(budget: Budget) -> bool:
-    """Whether it asks for all of its pods: `maxUnavailable: 0`, or a `minAvailable` of all replicas."""
-    status = budget.get("status") or {}
-    return bool(0 < status.get("expectedPods", 0) <= status.get("desiredHealthy", 0))
-
-
 def _behind_budgets(blocked: Iterable[Blocked], budgets: Iterable[Budget], *, admitting: Collection[str]) -> list[str]:
     """Of budgets that let no pod of the node go, those that ever will apart; and of pods under two of them."""
     by_key = {budget_key(budget): budget for budget in budgets}
     waiting: dict[str, list[str]] = defaultdict(list)
     between: list[str] = []
     for item in blocked:
-        pod = f"{item.pod['namespace']}/{item.pod['name']}"
         if item.reason == "MultipleBudgets":
-            between.append(pod)
+            between.append(item.key)
         else:
-            waiting[f"{item.pod['namespace']}/{item.budget}"].append(pod)
+            waiting[f"{item.pod['namespace']}/{item.budget}"].append(item.key)
     closed = {name: pods for name, pods in waiting.items() if name not in admitting}
     lines = [line for name, pods in sorted(closed.items()) for line in _about(pods, _words(by_key[name]))]
     words = "{} under two disruption budgets cannot be evicted, delete or narrow one of them: {}"

@@ -42,7 +42,7 @@ def why_blocked(item: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def summary(blocked: Iterable[Blocked]) -> str:
     """One line for `status.lastError`: why pods are blocked, those of one reason together, the first five by name."""
-    named = sorted((f"{item.pod['namespace']}/{item.pod['name']}", item.message) for item in blocked)
+    named = sorted((item.key, item.message) for item in blocked)
     together: dict[str, list[str]] = {}
     for name, message in named[:NAMED]:
         together.setdefault(message, []).append(name)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from kube.paths import Object
+from kube.pods import is_ready
 from localcluster.access import NAMESPACE, write_secret
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install
@@ -61,7 +61,7 @@ def waive(cluster: LocalCluster) -> None:
     """
     _switch(cluster, {FLAG: "disabled", DISCOVERY: None}, asked=False)
     cluster.kubectl("delete", "eventpolicy", "--all", "-n", NAMESPACE)
-    await_ready("the Broker's channel", lambda: _are_ready(cluster.door().list(CHANNELS)["items"]), [], SECONDS)
+    await_ready("the Broker's channel", lambda: all(map(is_ready, cluster.door().list(CHANNELS)["items"])), [], SECONDS)
 
 
 def told(cluster: LocalCluster) -> dict[str, dict[str, str]]:
@@ -114,7 +114,7 @@ def _stands(cluster: LocalCluster, *, asked: bool) -> bool:
         *(bool(item["status"].get("auth")) for item in senders),
         *(_is_told(item) for item in deployments(cluster) if any(entry["name"] == "K_SINK" for entry in entries(item))),
     ]
-    return set(known) == {asked} and _are_ready([broker, *senders])
+    return set(known) == {asked} and all(map(is_ready, [broker, *senders]))
 
 
 def _is_told(deployment: Object) -> bool:
@@ -122,11 +122,6 @@ def _is_told(deployment: Object) -> bool:
     return any(entry["name"] in TOLD for entry in entries(deployment)) or any(
         volume["name"] == MOUNTED for volume in volumes
     )
-
-
-def _are_ready(items: Iterable[Object]) -> bool:
-    conditions = [{each["type"]: each["status"] for each in item["status"]["conditions"]} for item in items]
-    return all(each.get("Ready") == "True" for each in conditions)
 
 
 def deployments(cluster: LocalCluster) -> list[Object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from eventing.journal.entries import Entry
 from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import NAMESPACE
-from localcluster import access
 from localcluster.cluster import LocalCluster
+from localcluster.knative.kubelet import kubeconfig
 from tests.manifests.rendering import CONFINED, MANIFESTS, ROOT, Manifest, of_kind, pod_specs, rendered
 from tests.manifests.touches import Right, touches
 from tests.receiver import Receiver
@@ -155,15 +156,7 @@ def test_a_real_api_server_takes_what_the_components_add(
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """A function that a Trigger names."""
-    receiver = Receiver()
-    yield receiver
-    receiver.close()
-
-
-@pytest.fixture
-def console_door(knative: LocalCluster, receiver: Receiver, tmp_path: Path) -> Iterator[Cluster]:
+def console_door(knative: LocalCluster, receiver: Receiver) -> Iterator[Cluster]:
     """The door of the console's own account, with the shipped rights, where there are a Broker and a Trigger."""
     admin, eventing = knative.door(), f"/apis/eventing.knative.dev/v1/namespaces/{NAMESPACE}"
     knative.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
@@ -174,12 +167,10 @@ def console_door(knative: LocalCluster, receiver: Receiver, tmp_path: Path) -> I
     admin.create(f"{eventing}/brokers", _item("Broker", "default"))
     admin.patch(f"{eventing}/triggers/taint-on-node-cordoned/status", {"status": {"subscriberUri": receiver.url}})
     admin.patch(f"{eventing}/brokers/default/status", {"status": {"address": {"url": receiver.url}}})
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/console/token"
-    token, file = admin.create(path, {"spec": {}})["status"]["token"], tmp_path / "console.kubeconfig"
-    access.write_kubeconfig(file, knative.url, knative.certificate, "console", token)
-    door = Cluster(str(file))
-    yield door
-    door.close()
+    identity = kubeconfig(knative, NAMESPACE, "console")
+    with closing(Cluster(str(identity))) as door:
+        yield door
+    identity.unlink()  # the next account of that name is another one
     knative.kubectl("delete", "-f", RIGHTS)
     knative.kubectl("delete", "trigger/taint-on-node-cordoned", "broker/default", "-n", NAMESPACE)
 
@@ -195,7 +186,6 @@ def test_its_rights_are_enough_to_find_where_to_replay_and_where_to_redrive(
     about = events.Reference(MEDIK8S.api_version, "node-1", "uid-1")
     event = events.event(events.NODE_CORDONED, "cordon", about, "node-1")
     entry = Entry(1, datetime.now(timezone.utc), event)
-
     caller = console_door.api.bearing(knative.token())
 
     shown = dry_run(entry, console_door, caller, "")

@@ -119,6 +119,13 @@ def unheard(audit: Audit) -> set[str]:
     return {entry["objectRef"]["name"] for entry in entries if entry["responseStatus"]["code"] == UNHEARD}
 
 
+def assert_each_once(audit: Audit) -> None:
+    """Each node that offered a Haswell was patched, and none twice, but one of whose patch nobody heard may be."""
+    kept = patched(audit)
+    assert max(kept.values()) == 1
+    assert kept.keys() | unheard(audit) == set(HASWELLS)
+
+
 def seconds(audit: Audit) -> float:
     """From the first write of the administrator to the last kept patch of a node."""
     entries = audit.entries()

@@ -24,13 +24,6 @@ NAMESPACE = "node-maintenance"
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """Give somebody who plays functions and broker."""
-    with closing(Receiver()) as playing:
-        yield playing
-
-
-@pytest.fixture
 def book(tmp_path: Path) -> Iterator[Journal]:
     """Give a journal."""
     with closing(Journal(tmp_path / "journal.db")) as opened:

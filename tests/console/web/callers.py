@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import requests
 from localcluster import access
 from localcluster.processes import await_ready
 from tests.chain.scene import Scene
+from tests.console.rights import allow
 from tests.console.web.site import Site
 
 VIEWER = access.service_account("sources")
@@ -77,7 +77,7 @@ def account(scene: Scene, name: str, rules: Iterable[str]) -> dict[str, str]:
     accounts = "/api/v1/namespaces/default/serviceaccounts"
     scene.admin.create(accounts, {"metadata": {"name": name}})
     subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
-    allow(scene, name, rules, subject, f"system:serviceaccount:default:{name}")
+    allow(scene.admin, name, rules, subject, f"system:serviceaccount:default:{name}")
     return {
         "Authorization": f"Bearer {scene.admin.create(f'{accounts}/{name}/token', {'spec': {}})['status']['token']}"
     }
@@ -89,25 +89,3 @@ def run_as(scene: Scene, folder: Path, name: str, rules: Iterable[str]) -> tuple
     token = account(scene, name, rules)["Authorization"].split()[1]
     access.write_kubeconfig(file, cluster.url, cluster.certificate, name, token)
     return "--kubeconfig", file
-
-
-def allow(scene: Scene, name: str, rules: Iterable[str], subject: dict[str, str], user: str) -> None:
-    """Give a subject these rights in the whole cluster; returns when the API server knows, asked as `user`."""
-    split = [rule.split() for rule in rules]
-    role = [{"apiGroups": ["*"], "resources": [resource], "verbs": [verb]} for verb, resource in split]
-    rbac, about = "rbac.authorization.k8s.io", {"metadata": {"name": name}}
-    reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
-    scene.admin.create(f"/apis/{rbac}/v1/clusterroles", {**about, "rules": role})
-    binding = {**about, "roleRef": reference, "subjects": [subject]}
-    scene.admin.create(f"/apis/{rbac}/v1/clusterrolebindings", binding)
-    for verb, resource in split:
-        await_ready(f"the right to {verb} {resource}", partial(may, scene, user, verb, resource), [], 10)
-
-
-def may(scene: Scene, user: str, verb: str, resource: str) -> bool:
-    """Whether a user has this right in the whole cluster, in every API group."""
-    kind, _, part = resource.partition("/")
-    asked = {"verb": verb, "group": "*", "resource": kind, **({"subresource": part} if part else {})}
-    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    api = scene.admin.api.impersonating(user)
-    return bool(scene.admin.run(api.create(reviews, {"spec": {"resourceAttributes": asked}}))["status"]["allowed"])

@@ -15,7 +15,8 @@ from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from localcluster.processes import await_ready
 from localcluster.web_console import Console
 from tests.chain.scene import Scene
-from tests.console.web.callers import LOOKS, VIEWER, act, allow, look, may, run_as
+from tests.console.rights import allow, may
+from tests.console.web.callers import LOOKS, VIEWER, act, look, run_as
 from tests.console.web.site import Site
 from tests.proofs import proves
 
@@ -60,7 +61,7 @@ def proxied(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 def eve(site: Site) -> str:
     """A user of the API server's who may start and stop."""
     subject = {"kind": "User", "name": "eve", "apiGroup": "rbac.authorization.k8s.io"}
-    allow(site.scene, "eve", ["list nodes", "get nodes", *MAINTENANCES], subject, "eve")
+    allow(site.scene.admin, "eve", ["list nodes", "get nodes", *MAINTENANCES], subject, "eve")
     return "eve"
 
 
@@ -133,7 +134,7 @@ def test_everybody_whom_the_proxy_names_is_authenticated(proxied: Site, scene: S
     """As the API server has it: a right of `system:authenticated` is a right of each user."""
     group = {"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}
     with given_back(scene, "everybody", "mallory", "list", "nodes"):
-        allow(scene, "everybody", ["list nodes", "list nodemaintenances"], group, "mallory")
+        allow(scene.admin, "everybody", ["list nodes", "list nodemaintenances"], group, "mallory")
         assert look(proxied, "/nodes", of("mallory")).status_code == 200
     assert look(proxied, "/nodes", of("mallory")).status_code == 403
 
@@ -143,7 +144,7 @@ def given_back(scene: Scene, name: str, *asked: str) -> Iterator[None]:
     """Takes the role away again; returns when the API server knows."""
     yield
     scene.cluster.kubectl("delete", "clusterrolebinding,clusterrole", name)
-    await_ready("no right", lambda: not may(scene, *asked), [], 10)
+    await_ready("no right", lambda: not may(scene.admin, *asked), [], 10)
 
 
 def test_where_it_may_impersonate_the_api_server_judges_and_knows_the_user(

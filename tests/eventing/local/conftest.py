@@ -1,4 +1,4 @@
-"""A subscriber and a way to start brokers; everything is ended after the test."""
+"""A way to start brokers; everything is ended after the test."""
 
 from __future__ import annotations
 
@@ -12,13 +12,6 @@ from tests.eventing.local.workbench import Broker
 from tests.receiver import Receiver
 
 Start = Callable[..., Broker]
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    subscriber = Receiver()
-    yield subscriber
-    subscriber.close()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -21,12 +19,11 @@ REPLY = CloudEvent({"id": "2", "source": "/f", "type": "t", "datacontenttype": "
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
+def receiver(receiver: Receiver) -> Receiver:
     """Give somebody who plays the function at `/cordon` and the broker at `/broker`."""
-    with closing(Receiver()) as playing:
-        message = binary(REPLY)
-        playing.answers["/cordon"] = lambda _: Answer(200, message.headers, message.body)
-        yield playing
+    message = binary(REPLY)
+    receiver.answers["/cordon"] = lambda _: Answer(200, message.headers, message.body)
+    return receiver
 
 
 def letter() -> Entry:

@@ -6,7 +6,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from kube.admission.warnings import never_admits, sole_control_plane, warnings
+from kube.admission.warnings import sole_control_plane, warnings
+from kube.budgets import never_admits
 from kube.paths import Object
 from tests.kube.samples import budget, maintenance, pod
 

@@ -1,0 +1,31 @@
+"""Rights given to somebody for a test, and whether the API server knows of them yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from kube.door.sync_client import Cluster
+from localcluster.processes import await_ready
+
+
+def allow(admin: Cluster, name: str, rules: Iterable[str], subject: dict[str, str], user: str) -> None:
+    """Give a subject these rights in the whole cluster; returns when the API server knows, asked as `user`."""
+    split = [rule.split() for rule in rules]
+    role = [{"apiGroups": ["*"], "resources": [resource], "verbs": [verb]} for verb, resource in split]
+    rbac, about = "rbac.authorization.k8s.io", {"metadata": {"name": name}}
+    reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
+    admin.create(f"/apis/{rbac}/v1/clusterroles", {**about, "rules": role})
+    binding = {**about, "roleRef": reference, "subjects": [subject]}
+    admin.create(f"/apis/{rbac}/v1/clusterrolebindings", binding)
+    for verb, resource in split:
+        await_ready(f"the right to {verb} {resource}", partial(may, admin, user, verb, resource), [], 10)
+
+
+def may(admin: Cluster, user: str, verb: str, resource: str) -> bool:
+    """Whether a user has this right in the whole cluster, in every API group."""
+    kind, _, part = resource.partition("/")
+    asked = {"verb": verb, "group": "*", "resource": kind, **({"subresource": part} if part else {})}
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    api = admin.api.impersonating(user)
+    return bool(admin.run(api.create(reviews, {"spec": {"resourceAttributes": asked}}))["status"]["allowed"])
