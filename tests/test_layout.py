@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -157,14 +159,19 @@ def test_tests_mirror_the_rooms() -> None:
     assert [folder.as_posix() for folder in sorted(folders) if not (ROOT / folder).is_dir()] == []
 
 
+@cache
+def chain() -> list[dict[str, Any]]:
+    """All that is shipped of Knative Eventing."""
+    files = [ROOT / "manifests/base/eventing/triggers.yaml", *ROOT.glob("manifests/components/*/eventing.yaml")]
+    return [item for file in files for item in yaml.safe_load_all(file.read_text())]
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_step_has_one_name_everywhere(name: str) -> None:
     """Design, rooms: file, function, route, Trigger, ServiceAccount and test of a step share its name."""
     source = ast.parse(source_of(name).read_text())
     rights = list(yaml.safe_load_all(rights_of(name).read_text()))
-    files = [ROOT / "manifests/base/eventing/triggers.yaml", *ROOT.glob("manifests/components/*/eventing.yaml")]
-    chain = [item for file in files for item in yaml.safe_load_all(file.read_text())]
-    triggers = [item for item in chain if item["kind"] == "Trigger"]
+    triggers = [item for item in chain() if item["kind"] == "Trigger"]
     step = name.replace("-", "_")  # no object of Kubernetes is called as Python calls a function of two words
 
     assert any(isinstance(node, ast.FunctionDef) and node.name == step for node in source.body)

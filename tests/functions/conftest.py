@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from cloudevents.core.base import BaseCloudEvent
@@ -15,7 +15,7 @@ from werkzeug.test import TestResponse
 from eventing import events
 from eventing.journal.entries import Attempt, attempts_in
 from eventing.wire import binary, received, structured
-from functions.app import FUNCTIONS, create_app
+from functions.app import create_app
 from functions.data import data_of
 from functions.maintenance import due
 from functions.record import journal
@@ -37,23 +37,38 @@ from tests.functions.hints import added
 from tests.receiver import Receiver
 from tests.workload import Audit, Workload
 
+V = TypeVar("V")
 AT_ONCE = 50
 """A busy server does not get to hundreds of requests at once in the time that one has."""
-ONE_AT_A_TIME = threading.Lock()
+ONE_AT_A_TIME = threading.RLock()
 """Flask's routes are compiled, by syntax trees of which CPython 3.11 makes one at a time; tests run in threads."""
 PASSING = ("was just taking the claim", "no answer from the API server in time")
 """So answers one of two functions that are the first in a cluster, or one on a busy machine; a broker would deliver the
 event again."""
 
 
+class OnDemand(dict[str, V]):
+    """Values by name, each of which is made when it is first asked for: a test asks one or two of thirty functions."""
+
+    def __init__(self, make: Callable[[str], V]) -> None:
+        self._make = make
+
+    def __missing__(self, name: str) -> V:
+        with ONE_AT_A_TIME:
+            if name not in self:
+                self[name] = self._make(name)
+            return self[name]
+
+
 class Functions:
     """All functions, each behind Flask's test client and with its own account's rights and no other."""
 
     def __init__(self, local: LocalCluster, through: Callable[[Path], Path] = lambda kubeconfig: kubeconfig) -> None:
-        kubeconfigs = {name: through(local.kubeconfig_for(access.service_account(name))) for name in FUNCTIONS}
-        self.clusters = {name: Cluster(str(kubeconfig)) for name, kubeconfig in kubeconfigs.items()}
-        with ONE_AT_A_TIME:
-            self.clients = {name: create_app(cluster).test_client() for name, cluster in self.clusters.items()}
+        def door(name: str) -> Cluster:
+            return Cluster(str(through(local.kubeconfig_for(access.service_account(name)))))
+
+        self.clusters = OnDemand(door)
+        self.clients = OnDemand(lambda name: create_app(self.clusters[name]).test_client())
 
     def close(self) -> None:
         for cluster in self.clusters.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from eventing import events
 from eventing.event_types import KNOWN
+from eventing.local.manifests import LOADER
 from eventing.local.pingsource import Schedule
 from eventing.local.triggers import PARALLELISM, Policy, seconds
 from kube import selectors
@@ -41,9 +43,10 @@ CPU_HINTS = (
 CERTIFICATE_HINTS = ("tick", "secret-added", "secret-updated", "secret-deleted")
 
 
+@cache
 def documents(folder: str) -> list[dict[str, Any]]:
     files = sorted((MANIFESTS / folder).glob("*.yaml"))
-    return [document for file in files for document in yaml.safe_load_all(file.read_text())]
+    return [document for file in files for document in yaml.load_all(file.read_text(), Loader=LOADER)]
 
 
 def of_kind(kind: str, *folders: str) -> list[dict[str, Any]]:
