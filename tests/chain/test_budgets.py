@@ -51,7 +51,6 @@ def forbidden(scene: Scene) -> list[Object]:
     return pods
 
 
-@pytest.mark.alone
 @proves("X-6")
 def test_an_eviction_follows_the_deletion_of_the_budget_that_forbade_it(scene: Scene, forbidden: list[Object]) -> None:
     """NMO-13, X-6: a budget that allows none is said; within 0.5 s of its deletion the next eviction goes out."""

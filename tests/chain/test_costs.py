@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
-import pytest
-
 from tests.chain.mutex.test_speed import Requests
 from tests.chain.scene import Scene
 
@@ -16,7 +14,6 @@ PODS, REQUESTS = 10, 42
 """Thirty for a node and 1.2 for each pod, watches and the Events behind the end aside."""
 
 
-@pytest.mark.alone
 def test_a_drain_of_ten_pods_costs_so_many_requests_and_no_more(scene: Scene) -> None:
     """X-3: from the creation to Succeeded; the pods are evicted one by one, all else is read and written once."""
     node, rounds = scene.node(), []

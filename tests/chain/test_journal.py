@@ -17,6 +17,7 @@ from eventing.journal.store import Journal, Query
 from localcluster.processes import await_ready
 from localcluster.servers import ROOT
 from tests.chain.scene import Scene
+from tests.machine import is_below
 
 
 def test_a_drain_is_recorded_with_every_run(scene: Scene) -> None:
@@ -58,7 +59,6 @@ def large(scene: Scene) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-@pytest.mark.alone
 def test_the_tree_of_a_large_drain_is_there_at_once(scene: Scene, large: str) -> None:
     """A drain of 100 pods: `events -o tree` in under 0.3 s, as a command without the interpreter's start."""
     line = ["events", "--journal", str(scene.product.journal), "--maintenance", large, "-o", "tree"]
@@ -78,4 +78,4 @@ def test_the_tree_of_a_large_drain_is_there_at_once(scene: Scene, large: str) ->
     count = len(result.stdout.splitlines())
     print(f"the tree of 100 pods, {count} lines: {min(took):.3f} s; with the interpreter's start {whole:.3f} s")
     assert "node.drained" in result.stdout
-    assert min(took) < 0.3
+    assert is_below(min(took), 0.3)

@@ -24,7 +24,6 @@ def furnished(scene: Scene) -> Iterator[dict[str, list[Object]]]:
     scene.give_back(nodes)
 
 
-@pytest.mark.alone
 def test_the_last_pods_end_is_told_at_once(scene: Scene, furnished: dict[str, list[Object]]) -> None:
     """NMO-10: the median of the times from the last pod's end to `phase: Succeeded` is under 200 ms."""
     lags = [_lag(scene, node, pods) for node, pods in furnished.items()]

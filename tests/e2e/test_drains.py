@@ -57,7 +57,6 @@ def test_a_node_is_drained_and_given_back(stage: Stage, group: Group) -> None:
     drains.end(20)
 
 
-@pytest.mark.alone
 @on_knative
 def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     """From the moment an event is sent to the ingress until its subscriber is called: median under 10 ms."""

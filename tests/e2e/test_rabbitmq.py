@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["rabbitmq"], in
 PROBES = 200
 
 
-@pytest.mark.alone
 def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     """From the moment an event is sent to the ingress until its function has recorded it: median under 10 ms."""
     sent: dict[str, float] = {}

@@ -26,8 +26,8 @@ on_knative = pytest.mark.parametrize("stage", ["knative"], indirect=True)
 
 
 @pytest.mark.parametrize("function", SERVED)
-def test_kubectl_lists_exactly_what_a_function_touches(stage: Stage, function: str) -> None:
-    """`kubectl auth can-i --list`, asked with the very token that the function's process has."""
+def test_the_api_server_lists_exactly_what_a_function_touches(stage: Stage, function: str) -> None:
+    """Asked with the very token that the function's process has."""
     assert_as_documented(stage, function)
 
 

@@ -60,7 +60,7 @@ def test_a_run_amid_kills(stage: Stage, upgrading: runs.Stage) -> None:
 
 
 @proves("MUT-1", "OSV-39")
-def test_kubectl_lists_exactly_what_the_functions_of_opt_in_wings_touch(stage: Stage) -> None:
+def test_the_api_server_lists_exactly_what_functions_of_opt_in_wings_touch(stage: Stage) -> None:
     """Asked with the very tokens that their processes have."""
     functions = sorted(set(served(KNOWN)) - set(SERVED))
     assert {"run-job", "migrate", "label-cpu"} <= set(functions)

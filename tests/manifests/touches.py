@@ -7,11 +7,14 @@ import re
 from typing import NamedTuple
 
 from functions.app import FUNCTIONS
+from kube.door.api import Api
 from kube.maintenance.groups import GROUPS
 from tests.sources import ROOT, source_of
 
 OURS = "node-maintenance"
 NAMESPACES = (OURS, "medik8s-leases", "default", "kube-system", "node-upgrade-mutex-operator")
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+"""What `kubectl auth can-i --list` creates, and prints the answer of."""
 VERBS = "get|list|watch|create|patch|delete"
 CLAUSE = rf"[a-z]+(?:/[a-z]+)? (?:{VERBS})(?:, (?:{VERBS}))*(?: in [a-z0-9-]+)?"
 TOUCHES = re.compile(rf"^Touches: (nothing in the cluster|{CLAUSE}(?:;\s{CLAUSE})*)\.", re.MULTILINE)
@@ -73,6 +76,19 @@ def _rights(clause: str) -> set[Right]:
 
 def documented(account: str) -> set[Right]:
     return touches(ast.get_docstring(ast.parse(DOCUMENTED[account].read_text())) or "")
+
+
+async def allowed(api: Api, namespace: str) -> set[Right]:
+    """What the API server says that whoever asks may do in a namespace."""
+    said = (await api.create(REVIEWS, {"spec": {"namespace": namespace}}))["status"]
+    assert not said["incomplete"]
+    return {
+        Right(group, resource, verb, namespace)
+        for rule in said["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 def reaching(rights: set[Right], namespace: str) -> set[Right]:

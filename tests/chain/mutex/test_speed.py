@@ -7,8 +7,6 @@ import statistics
 from datetime import datetime
 from pathlib import Path
 
-import pytest
-
 from kube.mutex.objects import NAMESPACE
 from kube.mutex.versions import VERSION_LABEL
 from kube.nodes import node_path
@@ -51,7 +49,6 @@ def seconds_to_cleanup(audit: Audit, node: str) -> float:
     return (moment(first, "stageTimestamp") - moment(labelled, "requestReceivedTimestamp")).total_seconds()
 
 
-@pytest.mark.alone
 @proves("MUT-45")
 def test_a_version_that_changes_is_followed_by_the_first_cleanup_job_at_once(stage: Stage) -> None:
     """Under half a second, each of five times."""

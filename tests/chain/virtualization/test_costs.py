@@ -7,8 +7,6 @@ from collections import Counter
 from contextlib import closing
 from datetime import datetime, timezone
 
-import pytest
-
 from eventing import events
 from eventing.journal.entries import Query
 from eventing.journal.store import Journal
@@ -23,7 +21,6 @@ REQUESTS, EVENTS = 120, 40
 OF_MACHINES = ("virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts")
 
 
-@pytest.mark.alone
 @proves("DRN-8")
 def test_a_migration_costs_so_many_events_and_requests_and_no_more(stage: Stage) -> None:
     """Each is created by one request, and claimed by one; all the rest is bounded for each machine."""
