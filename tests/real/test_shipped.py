@@ -106,21 +106,6 @@ def test_a_demo_that_goes_otherwise_says_so(installed: Shipped) -> None:
         demo.check(installed.cluster, installed.nodes, [one])
 
 
-def test_the_node_of_the_product_is_drained_by_it(installed: Shipped) -> None:
-    """Functions, broker, PodSource, journal and console leave by themselves, move, and end the drain.
-
-    Beside those that serve a workload of their own; no pod is evicted twice, and each is in the journal, but for a pod
-    of `evict` that was evicted by itself. What else was in the broker's memory is not (docs/install.md).
-    """
-    web = template("exec sleep 1000", terminationGracePeriodSeconds=1)
-    installed.door.create(f"{APPS}/deployments", owner("web", {"replicas": 6}, web))
-    installed.until_pods("web", ready_and_whole(6))
-
-    judge(installed, selfdrain.drain(installed, "moved", "real-2", LIMIT))
-
-    installed.until_pods("web", ready_and_whole(6))
-
-
 def judge(installed: Shipped, seen: selfdrain.Round) -> None:
     """Hold a drain of the product's own node against what it must be."""
     print(f"{seen.seconds:.1f} s, {len(seen.evicted)} evictions; console silent {seen.silent:.1f} s")
@@ -149,7 +134,15 @@ def test_all_pods_are_ready_and_a_second_apply_changes_nothing(installed: Shippe
 
 @pytest.mark.timeout(600)
 def test_an_upgrade_of_the_image_under_a_running_drain(installed: Shipped) -> None:
-    """Another tag is applied while the product's node is drained, back again: each pod is of that image at its end."""
+    """Another tag is applied while the product's node is drained, back again: each pod is of that image at its end.
+
+    Functions, broker, PodSource, journal and console leave by themselves, move, and end the drain, beside a workload.
+    No pod is evicted twice, and each is in the journal, but for a pod of `evict` that was evicted by itself. What else
+    was in the broker's memory is not (docs/install.md).
+    """
+    web = template("exec sleep 1000", terminationGracePeriodSeconds=1)
+    installed.door.create(f"{APPS}/deployments", owner("web", {"replicas": 6}, web))
+    installed.until_pods("web", ready_and_whole(6))
     for node in installed.nodes.nodes:
         node.tag(product_image.IMAGE, UPGRADED)
 
@@ -158,6 +151,7 @@ def test_an_upgrade_of_the_image_under_a_running_drain(installed: Shipped) -> No
     shipped.await_ready(installed.cluster)
 
     judge(installed, seen)
+    installed.until_pods("web", ready_and_whole(6))
     assert soon(lambda: our_images(installed) == {UPGRADED})
 
 
