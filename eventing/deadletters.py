@@ -6,7 +6,6 @@ For whoever dead-letters an event (delivery, functions) and whoever reads one (j
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 
 from cloudevents.core.base import BaseCloudEvent
@@ -17,6 +16,8 @@ PREFIX = "knativeerror"
 DESTINATION, CODE, DATA = f"{PREFIX}dest", f"{PREFIX}code", f"{PREFIX}data"
 DATA_LIMIT = 1024
 """Characters of base64; Knative cuts `knativeerrordata` here."""
+STATUS_DIGITS = 3
+"""Python makes no number of some thousand digits."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def dead_letter_of(event: BaseCloudEvent) -> DeadLetter | None:
     if not destination:
         return None
     code = str(event.get_extension(CODE) or "")
-    return DeadLetter(str(destination), int(code) if code.isdecimal() else 0, _decoded(event.get_extension(DATA)))
+    known = code.isdecimal() and len(code) <= STATUS_DIGITS
+    return DeadLetter(str(destination), int(code) if known else 0, _decoded(event.get_extension(DATA)))
 
 
 def original(event: BaseCloudEvent) -> CloudEvent:
@@ -70,5 +72,5 @@ def _decoded(data: object) -> str:
     text = str(data or "")
     try:
         return base64.b64decode(text, validate=True).decode(errors="replace")
-    except binascii.Error:
+    except ValueError:  # binascii's of what is no base64, the plain one of what is no ASCII
         return text

@@ -71,7 +71,7 @@ def received(
         raise BadEvent(f"not a CloudEvent 1.0: {error}") from None
     if event.get_specversion() != "1.0":
         raise BadEvent(f"specversion is {event.get_specversion()!r}; send 1.0")
-    _check_text(event, body)
+    _check_values(event, body)
     if body and not any_data and not isinstance(event.get_data(), (dict, list, type(None))):
         raise BadEvent("data is not valid JSON")
     return event
@@ -108,10 +108,12 @@ def _check_required(attributes: object, prefix: str) -> None:
         raise BadEvent(f"not a CloudEvent 1.0: {', '.join(missing)} missing")
 
 
-def _check_text(event: BaseCloudEvent, body: bytes) -> None:
-    """Raises `BadEvent` for an attribute with characters that no text of CloudEvents has, and for half a character in
-    JSON, which it can name and nobody can write."""
+def _check_values(event: BaseCloudEvent, body: bytes) -> None:
+    """Raises `BadEvent` for an attribute of a type, or with characters, that CloudEvents' has not, and for half a
+    character in JSON, which it can name and nobody can write."""
     for name, value in event.get_attributes().items():
+        if isinstance(value, (dict, list)):
+            raise BadEvent(f"attribute {name!a} is an object or a list; send a text, a number or a boolean")
         if NO_TEXT.search(name) or (isinstance(value, str) and NO_TEXT.search(value)):
             raise BadEvent(f"attribute {name!a} has characters that are no text")
     media_type = event.get_datacontenttype() or ""

@@ -91,6 +91,8 @@ def test_what_is_required_is_not_made_up(missing: str) -> None:
         pytest.param(HEADERS, b"[" * 100_000, BadEvent, id="nested without end"),
         pytest.param(STRUCTURED, b"[" * 100_000, BadEvent, id="structured, nested without end"),
         pytest.param({**HEADERS, "ce-specversion": "2.0"}, b"{}", BadEvent, id="another version"),
+        pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "kind": {}}).encode(), BadEvent, id="an object of a value"),
+        pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "kind": ["x"]}).encode(), BadEvent, id="a list of a value"),
     ],
 )
 def test_each_fault_has_its_error(headers: dict[str, str], body: bytes, kind: type[BadEvent]) -> None:

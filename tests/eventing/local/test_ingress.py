@@ -63,6 +63,7 @@ MALFORMED: dict[str, tuple[dict[str, str], bytes, str]] = {
     "structured, line break": (STRUCTURED, json.dumps({**GOOD, "subject": "a\nb"}).encode(), "subject"),
     "structured, name with line break": (STRUCTURED, json.dumps({**GOOD, "name\n": "x"}).encode(), "name"),
     "structured, no text": (STRUCTURED, json.dumps({**GOOD, "subject": "\ud800"}).encode(), "text"),
+    "structured, an object of a value": (STRUCTURED, json.dumps({**GOOD, "kind": {"a": 1}}).encode(), "kind"),
     "structured, too long": (STRUCTURED, json.dumps({**GOOD, "subject": "x" * 9000}).encode(), "subject"),
     "structured, too many": (
         STRUCTURED,
