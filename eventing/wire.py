@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event, to_binary_event, to_structured_event
@@ -13,6 +15,8 @@ from cloudevents.core.exceptions import BaseCloudEventException
 BODY_LIMIT = 2 * 1024 * 1024
 """Bytes. The API server stores no object over 1.5 MiB, so no honest event is larger."""
 STRUCTURED = "application/cloudevents+json"
+DEEPEST = 100
+"""Levels of data. No object of Kubernetes has thirty; Python's JSON, which recurses, writes some nine hundred."""
 REQUIRED = ("specversion", "id", "source", "type")
 """CloudEvents 1.0, "required attributes"."""
 JSON = ("application/json", "text/json")
@@ -31,6 +35,9 @@ class BadEvent(ValueError):
     """The request is no CloudEvent we can read; the message names what is wrong and is fit for the sender."""
 
     status = 400
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text.encode(errors="backslashreplace").decode())  # it may quote half a character
 
 
 class TooLarge(BadEvent):
@@ -67,7 +74,7 @@ def received(
         raise BadEvent(f"not a CloudEvent 1.0: {_reasons(error)}") from None
     except BadEvent:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadEvent(f"not a CloudEvent 1.0: {error}") from None
     if event.get_specversion() != "1.0":
         raise BadEvent(f"specversion is {event.get_specversion()!r}; send 1.0")
@@ -119,11 +126,22 @@ def _check_values(event: BaseCloudEvent, body: bytes) -> None:
     media_type = event.get_datacontenttype() or ""
     if not (media_type.isascii() and media_type.isprintable()):  # the one attribute that is a header as it stands
         raise BadEvent(f"datacontenttype {media_type!a} is no media type")
+    if _is_deep(event.get_data()):
+        raise BadEvent(f"data is nested more than {DEEPEST} deep")
     if SURROGATE in body.lower():
         try:
             json.dumps(event.get_data(), ensure_ascii=False, default=str).encode()
         except UnicodeEncodeError:
             raise BadEvent("data has a surrogate without its other half") from None
+
+
+def _is_deep(data: object) -> bool:
+    """Whether it is nested deeper than `DEEPEST`; level by level, since what recurses is what it must be kept from."""
+    level: list[Any] = [[data]]
+    for _ in range(DEEPEST + 1):
+        inner = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for each in inner if isinstance(each, (dict, list))]
+    return bool(level)
 
 
 def _reasons(error: BaseCloudEventException) -> str:

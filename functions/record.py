@@ -40,13 +40,14 @@ OPENING, OPENING_SECONDS = OneTries(OSError), 5.0
 def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
     """Write the event down once, whole; of `attempts.made`, the attempts.
 
-    Raises `Retry` while the journal cannot be written, `BadEvent` for attempts that are none, and `Forged` for what
-    names one of our programs as its source and is not ours: history must not show what nobody did.
+    Raises `Retry` while the journal cannot be written, and `BadEvent` for attempts that are none. It raises `Forged`
+    for attempts, and for what names one of our programs as its source, that are not ours: history must not show what
+    nobody did.
     """
     arrived = datetime.now(timezone.utc)  # before it waits for the journal, which takes its time to open
     if marks.is_dry_run(event):
         return []
-    if event.get_source().startswith(events.SOURCE):
+    if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE):
         require_ours(event)
     try:
         _keep(event, arrived)

@@ -181,5 +181,13 @@ def _untaint_patch(node: Node, keys: Collection[str]) -> list[Object]:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key to sort names of nodes by: node-2 comes before node-10."""
-    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)]
+    """A key to sort names of nodes by: node-2 comes before node-10.
+
+    Numbers are compared by length, then digit by digit: Python makes none of thousands of digits.
+    """
+    return [_number(word) if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)]
+
+
+def _number(digits: str) -> tuple[int, str]:
+    significant = digits.lstrip("0")
+    return len(significant), significant

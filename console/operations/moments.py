@@ -14,9 +14,9 @@ def parse_moment(text: str) -> datetime:
 
     Raises `ValueError` with a sentence for a person.
     """
-    if match := AGO.fullmatch(text):
-        return datetime.now(timezone.utc) - timedelta(**{UNITS[match[2]]: int(match[1])})
     try:
+        if match := AGO.fullmatch(text):
+            return datetime.now(timezone.utc) - timedelta(**{UNITS[match[2]]: int(match[1])})
         return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
     except (ValueError, OverflowError):
         raise ValueError(

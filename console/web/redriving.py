@@ -20,6 +20,8 @@ PAGE = 200
 """Dead letters on the page, the newest."""
 SOON = 2.0
 """Seconds that a page waits for a redrive to end; after these it shows how far it is."""
+DIGITS = 18
+"""Of a number in the journal, at most; Python reads none of thousands."""
 RUNS = 20
 """Redrives that are remembered, the newest."""
 
@@ -65,7 +67,7 @@ class Redriving:
 
     def _chosen(self) -> list[Entry]:
         """The open dead letters that the form names; 404 when one of them is not there, or was redriven already."""
-        wanted = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal()}
+        wanted = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal() and len(seq) <= DIGITS}
         found = [letter for letter in self._context.journal.select(Query(dead=True)) if letter.seq in wanted]
         if not wanted or len(found) < len(wanted) or not all(map(is_open, found)):
             raise NotFound("no such open dead letter: nothing was redriven; load the page again")

@@ -21,6 +21,10 @@ from eventing.wire import BadEvent
 
 LONGEST, HIGHEST_STATUS = 1e6, 999
 """Seconds of an attempt, and its status; what is more has no place in a database's column."""
+LONGEST_KEY = 512
+"""Bytes of what names an event: PostgreSQL takes no row of an index over 2,700. Characters of what it is found by."""
+LATEST = datetime(9999, 1, 1, tzinfo=timezone.utc)
+"""The last hours of that year may be read back, rounded, as those of the next, which no `datetime` has."""
 Structured = Mapping[str, Any]
 """An event in the JSON format, structured mode."""
 
@@ -221,9 +225,29 @@ def moment(text: str) -> datetime:
     """The time in ISO 8601, in UTC where the text names no zone. Raises `BadEvent`."""
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return time.astimezone(timezone.utc) if time.tzinfo else time.replace(tzinfo=timezone.utc)
+        zoned = time.astimezone(timezone.utc) if time.tzinfo else time.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
         raise BadEvent(f"{text!r} is no ISO 8601 time") from None
+    if zoned > LATEST:
+        raise BadEvent(f"{text!r} is later than any time that can be kept")
+    return zoned
+
+
+def check_event_keys(event: BaseCloudEvent) -> None:
+    """Raises `BadEvent` for an event whose source, id or, of a dead letter, destination is too long to be looked up."""
+    dead = dead_letter_of(event)
+    _check_keys(source=event.get_source(), id=event.get_id(), destination=dead.destination if dead else "")
+
+
+def check_attempt_keys(attempt: Attempt) -> None:
+    """The same for an attempt."""
+    _check_keys(source=attempt.source, event=attempt.event, function=attempt.function, replay=attempt.replay)
+
+
+def _check_keys(**keys: str) -> None:
+    for name, text in keys.items():
+        if len(text.encode(errors="replace")) > LONGEST_KEY:
+            raise BadEvent(f"{name} is over {LONGEST_KEY} bytes")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

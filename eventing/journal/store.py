@@ -23,10 +23,18 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, tru
 from eventing.deadletters import dead_letter_of
 from eventing.events import SOURCE
 from eventing.journal.database import Database, JournalError
-from eventing.journal.entries import Attempt, Entry, Query, maintenance_of, node_of
+from eventing.journal.entries import (
+    LONGEST_KEY,
+    Attempt,
+    Entry,
+    Query,
+    check_attempt_keys,
+    check_event_keys,
+    maintenance_of,
+    node_of,
+)
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.searching import oldest, selected
-from eventing.wire import BadEvent
 
 __all__ = ["Attempt", "Entry", "Journal", "JournalError", "Query"]
 
@@ -35,8 +43,6 @@ AT_ONCE = 500
 ANYBODY: ColumnElement[bool] = true()
 OTHERS: ColumnElement[bool] = ~EVENTS.c.source.startswith(SOURCE)
 """Events that name none of our programs as their source; `record` takes no other's word for that."""
-LONGEST_KEY = 512
-"""Bytes of what names an event: PostgreSQL takes no row of an index over 2,700. Characters of what it is found by."""
 SLICE = 1000
 """Events that are deleted in one transaction: a writer waits no longer than for these."""
 
@@ -189,14 +195,14 @@ def _rows(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str
         "maintenance": uid,
         "name": name,
     }
-    _check_keys({name: columns[name] for name in ("source", "id", "destination")})
+    check_event_keys(event)
     texts = {column: _plain(text)[:LONGEST_KEY] for column, text in columns.items()}
     return {**texts, "arrived": arrived.timestamp(), "size": len(body)}, body
 
 
 def _attempt_row(attempt: Attempt) -> dict[str, Any]:
     columns = {name: getattr(attempt, name) for name in ("source", "event", "function", "error", "replay")}
-    _check_keys({name: columns[name] for name in ("source", "event", "function", "replay")})
+    check_attempt_keys(attempt)
     replies = json.dumps(attempt.replies)
     return {
         **{column: _plain(text) for column, text in columns.items()},
@@ -206,13 +212,6 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         "replies": replies,
         "size": len(replies) + len(attempt.error),
     }
-
-
-def _check_keys(keys: Mapping[str, str]) -> None:
-    """Raises `BadEvent` for what is too long to be looked up."""
-    for name, text in keys.items():
-        if len(text.encode(errors="replace")) > LONGEST_KEY:
-            raise BadEvent(f"{name} is over {LONGEST_KEY} bytes")
 
 
 def _plain(text: str) -> str:

@@ -15,7 +15,16 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.events import ATTEMPTS_MADE
-from eventing.journal.entries import Attempt, Entry, Query, attempts_event, attempts_in, moment
+from eventing.journal.entries import (
+    Attempt,
+    Entry,
+    Query,
+    attempts_event,
+    attempts_in,
+    check_attempt_keys,
+    check_event_keys,
+    moment,
+)
 from eventing.wire import STRUCTURED, BadEvent, received, structured
 
 if TYPE_CHECKING:
@@ -91,7 +100,11 @@ def _parsed(number: int, line: bytes) -> Line:
 def _line(line: bytes) -> Line:
     event = received({"content-type": STRUCTURED}, line, any_data=True, limit=LINE_LIMIT)
     if event.get_type() == ATTEMPTS_MADE:
-        return attempts_in(event)
+        attempts = attempts_in(event)
+        for attempt in attempts:
+            check_attempt_keys(attempt)
+        return attempts
+    check_event_keys(event)
     attributes = event.get_attributes()
     time = attributes.pop(ARRIVED, None)  # no journal has written it: it arrives now
     arrived = datetime.now(timezone.utc) if time is None else moment(str(time))

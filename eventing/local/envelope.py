@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import wire
+from eventing import traces, wire
 
 CONTENT_TYPE = "content-type"
 TRACE = "traceparent"
@@ -72,7 +72,7 @@ def received(headers: Mapping[str, str], body: bytes) -> Envelope:
     lowered = {name.lower(): value for name, value in headers.items()}
     if not lowered.get(CONTENT_TYPE, "").startswith(wire.STRUCTURED):
         envelope = Envelope(envelope.headers, body)  # the very bytes: written anew, they could differ
-    if TRACE in lowered and envelope.attribute(TRACE) is None:
+    if traces.FORM.fullmatch(lowered.get(TRACE, "")) and envelope.attribute(TRACE) is None:
         return envelope.extended({TRACE: lowered[TRACE]})
     return envelope
 

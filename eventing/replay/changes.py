@@ -110,8 +110,8 @@ def _named(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
         yield from _node(_mapping(data.get("spec")).get("nodeName"))
     elif kind == "Node":
         yield from _node(metadata.get("name"))
-    elif kind in MUTEX:
-        yield from _mutex(str(kind), metadata)
+    elif isinstance(kind, str) and kind in MUTEX:
+        yield from _mutex(kind, metadata)
     else:
         for each in MUTEX:
             yield from _mutex(each, _mapping(data.get(SUBJECTS[each])))
@@ -122,10 +122,14 @@ def _named(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
             yield RecordedObject(POD, f"{pod['namespace']}/{pod['name']}", pod["uid"], path)
 
 
-def pods_in(data: Mapping[str, Any]) -> list[Mapping[str, str]]:
-    """The pods, each with its uid, that an answer of `evict` names."""
-    listed = [*_list(data.get("evicted")), *_list(data.get("blocked"))]
-    return [pod for pod in listed if all(_mapping(pod).get(key) for key in ("namespace", "name", "uid"))]
+def pods_in(data: object) -> list[Mapping[str, str]]:
+    """The pods, each with its uid, that an answer of `evict` names; what anybody else made of it has none."""
+    listed = [*_list(_mapping(data).get("evicted")), *_list(_mapping(data).get("blocked"))]
+    return [pod for pod in listed if all(_is_name(_mapping(pod).get(key)) for key in ("namespace", "name", "uid"))]
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _maintenance(data: Mapping[str, Any]) -> Iterator[RecordedObject]:

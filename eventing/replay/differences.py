@@ -149,7 +149,8 @@ def _why_other(function: str, before: Structured | None, after: Structured | Non
         return "what it wrote then stands" if after is None else "what it writes has changed since"
     if before is None:
         return "the recording does not speak of it" if function in SURVEYS else ""
-    maintenance, node = changes.of(MAINTENANCE, before.get("maintenance", "")), changes.of(NODE, before.get("node", ""))
+    maintenance = changes.of(MAINTENANCE, str(before.get("maintenance") or ""))
+    node = changes.of(NODE, str(before.get("node") or ""))
     explanation = f"nodemaintenance {before.get('subject')} {maintenance.value}" if maintenance else ""
     if after is None and maintenance and _silences(function, maintenance):
         return explanation
@@ -216,12 +217,12 @@ def _why_field(field: str, before: Structured, after: Structured, changes: Chang
 
 def _uid(reply: Structured, name: str) -> str:
     """The uid of a pod that a reply names, "" when it does not."""
-    pods = pods_in(reply.get("data") or {})
+    pods = pods_in(reply.get("data"))
     return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == name), "")
 
 
 def _changed_pods(before: Structured, changes: Changes) -> str:
     """How the pods that a reply names have changed, in one line; "" when none has."""
-    named = [(pod, changes.of(POD, pod["uid"])) for pod in pods_in(before.get("data") or {})]
+    named = [(pod, changes.of(POD, pod["uid"])) for pod in pods_in(before.get("data"))]
     changed = [f"pod {pod['namespace']}/{pod['name']} {change.value}" for pod, change in named if change]
     return changed[0] + (f", and so on: {len(changed)} pods" if len(changed) > 1 else "") if changed else ""

@@ -37,10 +37,17 @@ REPLY_NOT_ACCEPTED = 502
 def function_of(letter: Entry) -> str:
     """The function that did not accept a dead letter, "" when it is not known: the last word of the destination's path,
     or the only function whose attempts failed."""
-    destination = letter.dead_letter.destination if letter.dead_letter else ""
-    named = urlsplit(destination).path.rstrip("/").rpartition("/")[2]
+    named = _last_word(letter.dead_letter.destination if letter.dead_letter else "")
     failed = {attempt.function for attempt in letter.attempts if attempt.failed and not attempt.replay}
     return named or (failed.pop() if len(failed) == 1 else "")
+
+
+def _last_word(url: str) -> str:
+    """Of the path of an address, which another broker may have written; "" for what is none."""
+    try:
+        return urlsplit(url).path.rstrip("/").rpartition("/")[2]
+    except ValueError:
+        return ""
 
 
 def is_open(letter: Entry) -> bool:

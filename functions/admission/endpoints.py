@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 
@@ -37,7 +38,7 @@ def pages(watched: Watched, api: Api) -> web.Application:
     async def review(request: web.Request) -> web.Response:
         started = time.perf_counter()
         try:
-            asked = question(await request.json())
+            asked = question(json.loads(await request.read()))
         except BadReview as error:
             return web.Response(status=400, text=f"{error}\n")
         except (ValueError, RecursionError):

@@ -52,7 +52,8 @@ has for that, and more than Knative Serving leaves it. Where `record` is on this
 BESIDE = ("http://127.0.0.1:", "http://localhost:")
 CONNECTING, ANSWERING = 1.0, 5.0
 """Seconds that a try waits for a connection, which no pod that is gone gives, and for the answer."""
-TOO_LARGE = 413
+BROKEN = (400, 413)
+"""What `record` answers where one of many attempts is none it can keep, or all are too large for it."""
 log = logging.getLogger("functions")
 
 
@@ -200,9 +201,9 @@ class Publisher:
         return [made.finished() for made in self._attempts.take(TOGETHER)]
 
     def _publish(self, session: Session, attempts: list[Attempt]) -> bool:
-        """Publish attempts in one event, or in halves where that is too large; False when the process ends before."""
+        """Publish attempts in one event, in halves where that is refused; False when the process ends before."""
         status = self._post_until_answered(session, binary(signed(attempts_event(attempts))))
-        if status == TOO_LARGE and len(attempts) > 1:
+        if status in BROKEN and len(attempts) > 1:
             half = len(attempts) // 2
             return self._publish(session, attempts[:half]) and self._publish(session, attempts[half:])
         if status >= 400:

@@ -45,6 +45,8 @@ def question(review: Any) -> Question:
     creates = is_ours and request.get("operation") == "CREATE"
     if creates and not (isinstance(wanted, dict) and isinstance(wanted.get("metadata"), dict)):
         raise BadReview("request.object is missing")
+    if creates and not isinstance(wanted.get("spec") or {}, dict):
+        raise BadReview("request.object.spec is no object")
     return Question(uid, creates, wanted if creates and isinstance(wanted, dict) else {})
 
 

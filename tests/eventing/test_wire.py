@@ -91,6 +91,9 @@ def test_what_is_required_is_not_made_up(missing: str) -> None:
         pytest.param(HEADERS, b"[" * 100_000, BadEvent, id="nested without end"),
         pytest.param(STRUCTURED, b"[" * 100_000, BadEvent, id="structured, nested without end"),
         pytest.param({**HEADERS, "ce-specversion": "2.0"}, b"{}", BadEvent, id="another version"),
+        pytest.param({**HEADERS, "ce-time": "9999-12-31T24:00:00Z"}, b"{}", BadEvent, id="beyond all time"),
+        pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "\ud800": 1}).encode(), BadEvent, id="half a character"),
+        pytest.param(HEADERS, b"[" * 102 + b"]" * 102, BadEvent, id="nested deeper than any object"),
         pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "kind": {}}).encode(), BadEvent, id="an object of a value"),
         pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "kind": ["x"]}).encode(), BadEvent, id="a list of a value"),
     ],
@@ -101,6 +104,13 @@ def test_each_fault_has_its_error(headers: dict[str, str], body: bytes, kind: ty
         received(headers, body)
 
     assert type(caught.value) is kind
+    assert str(caught.value).encode(), "it can be answered"
+
+
+def test_data_may_be_as_deep_as_any_object() -> None:
+    """Levels are counted, and not what is side by side."""
+    assert received(HEADERS, b"[" * 100 + b"]" * 100).get_data()
+    assert received(HEADERS, json.dumps([[{}] * 5] * 500).encode()).get_data()
 
 
 def test_header_names_are_read_in_any_case() -> None:

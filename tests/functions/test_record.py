@@ -9,9 +9,11 @@ from datetime import datetime, timezone
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
+from eventing import events
 from eventing.deadletters import DeadLetter
 from eventing.journal.entries import attempts_event
 from eventing.journal.store import Attempt, Journal, Query
+from eventing.signatures import KEY, signed
 from eventing.wire import binary
 from functions.record import OPENING, journal
 from tests.functions.conftest import Functions
@@ -112,6 +114,21 @@ def test_attempts_are_kept_with_their_event(functions: Functions) -> None:
     assert journal().select(Query(ids=(told.get_id(),))) == []
 
 
+@pytest.mark.parametrize("source", ["urn:somebody", events.SOURCE + "attempts"])
+def test_attempts_of_anybody_else_are_refused(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """docs/security.md: whoever may post tells of no run that never was, under whatever name; nor of a redrive."""
+    monkeypatch.setenv(KEY, "secret")
+    event = tick()
+    made = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
+    told = attempts_event([made])
+    forged = CloudEvent({**told.get_attributes(), "source": source}, told.get_data())
+
+    assert functions.post("record", forged).status_code == 403
+    assert functions.post("record", signed(told)).status_code == 204
+
+
 @pytest.mark.parametrize(
     ("data", "names"),
     [
@@ -119,6 +136,7 @@ def test_attempts_are_kept_with_their_event(functions: Functions) -> None:
         ({"attempts": [{}]}, "data.attempts[0].source"),
         ({"attempts": [{**MADE, "at": "soon"}]}, "'soon' is no ISO 8601 time"),
         ({"attempts": [{**MADE, "at": "0001-01-01T00:00:00+23:59"}]}, "is no ISO 8601 time"),
+        ({"attempts": [{**MADE, "at": "9999-12-31T23:59:59.999999Z"}]}, "is later than any time that can be kept"),
         ({"attempts": [{**MADE, "status": 10**30}]}, "none of an attempt's"),
         ({"attempts": [{**MADE, "seconds": 10**400}]}, "none of an attempt's"),
         ({"attempts": [{**MADE, "replies": ["x"]}]}, "data.attempts[0].replies.id"),

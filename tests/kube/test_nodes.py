@@ -315,6 +315,13 @@ def test_an_odd_name_leads_to_no_other_resource(admin: Cluster, name: str) -> No
         admin.get(node_path(name))
 
 
+def test_a_number_in_a_name_may_have_thousands_of_digits() -> None:
+    """Python makes no number of them; zeros before one count for nothing."""
+    assert sorted(["node-" + "9" * 5000, "node-010", "node-9", "node-" + "8" * 5000], key=natural) == [
+        *("node-9", "node-010", "node-" + "8" * 5000, "node-" + "9" * 5000),
+    ]
+
+
 def test_names_are_in_natural_order() -> None:
     assert sorted(["node-10", "node-2", "a", "node-1.b", "7"], key=natural) == [
         *("7", "a", "node-1.b", "node-2", "node-10"),

@@ -118,6 +118,7 @@ def test_of_several_nodes_those_that_can_are_done_and_the_others_told(
     [
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
     ],
@@ -132,6 +133,15 @@ def test_a_post_from_another_site_is_403_even_with_cookie_and_token(
     assert refused.status_code == 403
     assert "nothing was changed" in refused.text
     assert not in_maintenance(scene, node)
+
+
+@pytest.mark.parametrize("letter", ["", "x", "77", "9" * 5000])
+def test_a_dead_letter_that_is_none_is_404(form: Form, letter: str) -> None:
+    """X-1: whatever stands in the form in the place of its number."""
+    refused = form.post("/dead-letters/redrive", letter=letter, confirm="yes")
+
+    assert refused.status_code == 404
+    assert "no such open dead letter" in refused.text
 
 
 @pytest.mark.parametrize("token", ["", "guessed"])

@@ -78,6 +78,18 @@ def test_a_trace_goes_along_as_header_and_as_extension(receiver: Receiver, start
     assert one.headers["traceparent"] == one.headers["ce-traceparent"] == trace
 
 
+@pytest.mark.parametrize("trace", [b"\xff", b"00-no-trace", b"x" * 4000])
+def test_a_trace_that_is_none_goes_along_with_nothing(receiver: Receiver, start: Start, trace: bytes) -> None:
+    """Trace Context, 3.2: it is ignored, and the event delivered."""
+    broker = start(trigger("one"))
+
+    answer = requests.post(broker.url, data="{}", headers={**binary(), "traceparent": trace}, timeout=5)
+
+    assert answer.status_code == 202
+    (one,) = receiver.wait_for("/one")
+    assert "ce-traceparent" not in one.headers
+
+
 def test_one_key_is_in_order_and_never_twice_at_once(receiver: Receiver, start: Start) -> None:
     """Events of one partition key reach one function one after another, even through two Triggers."""
     broker = start(

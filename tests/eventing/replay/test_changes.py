@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pytest
+from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.journal.entries import Attempt, Entry
@@ -14,6 +15,7 @@ from functions.patching import patch_node
 from kube.door.sync_client import Cluster
 from kube.maintenance.objects import path
 from kube.nodes import cordon_patch, taint_patch
+from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.functions.hints import added, node_updated, said
 from tests.workload import Workload
@@ -27,6 +29,23 @@ def work(installed: LocalCluster) -> Iterator[Workload]:
     admin = Cluster(str(installed.kubeconfig))
     yield Workload(installed, admin)
     admin.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"kind": []},
+        {"kind": {}, "metadata": 1},
+        {"evicted": [{"namespace": 1, "name": "a", "uid": "u"}]},
+        {"blocked": [{"namespace": "n", "name": "a", "uid": {"a": 1}}, "x", None]},
+        {"evicted": "x", "blocked": {"namespace": "n"}},
+    ],
+)
+def test_data_of_any_shape_names_no_object(data: Object) -> None:
+    """X-1: anybody's event is recorded, and may be replayed."""
+    event = CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "application/json"}, data)
+
+    assert objects_in([Entry(1, NOW, event)]) == set()
 
 
 def test_lost_objects_are_listed(work: Workload) -> None:

@@ -76,6 +76,16 @@ def test_a_difference_names_event_function_field_then_and_now() -> None:
     assert found == Difference("e-1", "cordon", "data.note", None, "new")
 
 
+@pytest.mark.parametrize("odd", [{"maintenance": []}, {"node": {}}, {"data": "x"}, {"data": ["x"]}, {"subject": {}}])
+@pytest.mark.parametrize("function", ["evict", "status", "cordon"])
+def test_an_answer_of_any_shape_is_compared(odd: dict[str, Any], function: str) -> None:
+    """X-1: what is recorded may be anybody's."""
+    then = {"id": "1", "type": events.PODS_EVICTED, **odd}
+
+    assert differences(function, [then], [])
+    assert differences(function, [then], [evicted("a")])
+
+
 @pytest.mark.parametrize("name", ["id", "time", "traceparent", "replay", "dryrun"])
 def test_what_differs_each_time_is_not_compared(name: str) -> None:
     """X-2: ids, times, traces and marks."""

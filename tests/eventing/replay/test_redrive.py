@@ -11,7 +11,7 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events, sinks
 from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.entries import Entry
-from eventing.replay.redrive import redrive
+from eventing.replay.redrive import function_of, is_open, redrive
 from eventing.wire import binary
 from tests.receiver import Answer, Receiver
 
@@ -32,6 +32,15 @@ def letter() -> Entry:
     )
     dead = as_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away"))
     return Entry(1, datetime.now(timezone.utc), dead)
+
+
+@pytest.mark.parametrize("destination", ["http://[x", "http://a\u2100b/x", "", "no url"])
+def test_a_destination_that_is_no_address_names_no_function(destination: str) -> None:
+    """X-1: one that anybody may have written keeps nobody from the list of dead letters."""
+    odd = Entry(1, letter().arrived, as_dead_letter(letter().event, DeadLetter(destination, 503, "")))
+
+    assert function_of(odd) in ("", "no url")
+    assert is_open(odd)
 
 
 def test_an_answer_that_the_broker_takes_is_a_success(receiver: Receiver) -> None:

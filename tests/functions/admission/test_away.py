@@ -96,3 +96,13 @@ def test_what_is_no_review_is_answered_with_400(webhook: Webhook, body: str) -> 
     answer = requests.post(f"{webhook.url}/validate", body, verify=str(webhook.ca_file), timeout=10)
 
     assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "bogus"])
+def test_the_body_is_json_whatever_its_sender_says_of_characters(webhook: Webhook, charset: str) -> None:
+    """RFC 8259, 8.1 and 11: JSON is in UTF-8, and its media type has no such parameter."""
+    headers = {"content-type": f"application/json; charset={charset}"}
+    answer = requests.post(f"{webhook.url}/validate", "{}", headers=headers, verify=str(webhook.ca_file), timeout=10)
+
+    assert answer.status_code == 400
+    assert "an AdmissionReview of" in answer.text

@@ -177,6 +177,24 @@ def test_what_is_too_large_together_is_told_apart(recorder: Receiver) -> None:
     assert told_of == {event.get_id() for event in known}
 
 
+def test_one_that_cannot_be_kept_costs_no_other(recorder: Receiver, functions: Functions) -> None:
+    """X-6: a batch that is refused for one of its attempts goes in halves, until that one is alone."""
+    recorder.answers["/"] = lambda request: Answer(400 if b"poison" in request.body else 204)
+    feed, before = Publisher(recorder.url), lost(functions)
+    known = [tick() for _ in range(8)]
+    poison = CloudEvent({**tick().get_attributes(), "id": "poison"}, {})
+
+    for event in (*known[:5], poison, *known[5:]):
+        a_run(feed, event)
+
+    recorder.wait_for("/", 4)
+    feed.close()
+    taken = [request for request in recorder.requests if b"poison" not in request.body]
+    told_of = [made.event for one in taken for made in attempts_in(received(one.headers, one.body))]
+    assert sorted(told_of) == sorted(event.get_id() for event in known)
+    assert lost(functions) - before == 1
+
+
 def test_the_queue_is_bounded_and_the_oldest_are_lost(functions: Functions) -> None:
     """Memory is worth more than what nobody will ever read; how much is lost is in the metrics."""
     before = lost(functions)

@@ -56,6 +56,7 @@ def test_of_anything_else_nothing_is_judged(other: Object) -> None:
         review(uid=1),
         review(object=None),
         review(object={"spec": {}}),
+        review(object={"metadata": {}, "spec": "x"}),
     ],
 )
 def test_what_is_no_review_is_said_so(body: Any) -> None:

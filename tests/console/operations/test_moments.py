@@ -1,0 +1,24 @@
+"""Points in time as a person writes them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from console.operations.moments import parse_moment
+
+
+def test_so_long_ago() -> None:
+    """Of each unit; it is a time with a zone."""
+    before = datetime.now(timezone.utc)
+    said = parse_moment("2h")
+
+    assert before <= said + timedelta(hours=2) <= datetime.now(timezone.utc)
+
+
+@pytest.mark.parametrize("text", ["soon", "", "999999d", "1w", "9999-12-31T23:59:59-23:59"])
+def test_what_is_no_time_is_said_with_what_would_be_one(text: str) -> None:
+    """Also what is longer ago than there are years."""
+    with pytest.raises(ValueError, match="is neither so long ago, such as 10m"):
+        parse_moment(text)
