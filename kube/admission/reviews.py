@@ -42,12 +42,13 @@ def question(review: Any) -> Question:
         raise BadReview("request.uid is missing")
     resource = request.get("resource")
     is_ours = isinstance(resource, Mapping) and resource.get("resource") == RESOURCE and not request.get("subResource")
-    creates = is_ours and request.get("operation") == "CREATE"
-    if creates and not (isinstance(wanted, dict) and isinstance(wanted.get("metadata"), dict)):
+    if not is_ours or request.get("operation") != "CREATE":
+        return Question(uid, creates=False, object={})
+    if not isinstance(wanted, dict) or not isinstance(wanted.get("metadata"), dict):
         raise BadReview("request.object is missing")
-    if creates and not isinstance(wanted.get("spec") or {}, dict):
+    if not isinstance(wanted.get("spec") or {}, dict):
         raise BadReview("request.object.spec is no object")
-    return Question(uid, creates, wanted if creates and isinstance(wanted, dict) else {})
+    return Question(uid, creates=True, object=wanted)
 
 
 def answer(question: Question, refusal: str = "", warnings: Sequence[str] = ()) -> Object:
