@@ -92,12 +92,12 @@ def _refuse_forged() -> None:
         abort(403, "the form's token is missing or old: nothing was changed; load the page again")
 
 
-def _host_of(origin: str) -> str:
-    """Host and port of an origin, "" of what is none."""
+def _host_of(origin: str) -> str | None:
+    """Host and port of an origin, None of what is none: a request's own may be empty."""
     try:
-        return urlsplit(origin).netloc
+        return urlsplit(origin).netloc or None
     except ValueError:
-        return ""
+        return None
 
 
 def _with_headers(response: Response) -> Response:

@@ -23,8 +23,8 @@ LONGEST, HIGHEST_STATUS = 1e6, 999
 """Seconds of an attempt, and its status; what is more has no place in a database's column."""
 LONGEST_KEY = 512
 """Bytes of what names an event: PostgreSQL takes no row of an index over 2,700. Characters of what it is found by."""
-LATEST = datetime(9999, 1, 1, tzinfo=timezone.utc)
-"""The last hours of that year may be read back, rounded, as those of the next, which no `datetime` has."""
+EARLIEST, LATEST = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
+"""What is nearer to the ends of `datetime` is beyond them once it is rounded, or shown in another zone."""
 Structured = Mapping[str, Any]
 """An event in the JSON format, structured mode."""
 
@@ -228,8 +228,8 @@ def moment(text: str) -> datetime:
         zoned = time.astimezone(timezone.utc) if time.tzinfo else time.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
         raise BadEvent(f"{text!r} is no ISO 8601 time") from None
-    if zoned > LATEST:
-        raise BadEvent(f"{text!r} is later than any time that can be kept")
+    if not EARLIEST <= zoned <= LATEST:
+        raise BadEvent(f"{text!r} is no time that can be kept")
     return zoned
 
 

@@ -24,6 +24,8 @@ from eventing.deadletters import dead_letter_of
 from eventing.events import SOURCE
 from eventing.journal.database import Database, JournalError
 from eventing.journal.entries import (
+    EARLIEST,
+    LATEST,
     LONGEST_KEY,
     Attempt,
     Entry,
@@ -237,4 +239,5 @@ def _attempt(row: Any) -> Attempt:
 
 
 def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
+    """A row that was written before times were checked may be beyond all time, and must not hide the others."""
+    return datetime.fromtimestamp(min(max(seconds, EARLIEST.timestamp()), LATEST.timestamp()), timezone.utc)

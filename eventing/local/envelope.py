@@ -73,7 +73,8 @@ def received(headers: Mapping[str, str], body: bytes) -> Envelope:
     if not lowered.get(CONTENT_TYPE, "").startswith(wire.STRUCTURED):
         envelope = Envelope(envelope.headers, body)  # the very bytes: written anew, they could differ
     if traces.FORM.fullmatch(lowered.get(TRACE, "")) and envelope.attribute(TRACE) is None:
-        return envelope.extended({TRACE: lowered[TRACE]})
+        envelope = envelope.extended({TRACE: lowered[TRACE]})
+        _check_sendable(envelope)
     return envelope
 
 

@@ -230,12 +230,12 @@ class Publisher:
 
 
 def _post(session: Session, url: str, headers: dict[str, str], body: bytes) -> int:
-    """The answer's status; 503 for none, 400 for what no request can carry: the thread must outlive it."""
+    """The answer's status; 503 for none, 422 for an address of no sense: the thread must outlive it."""
     from requests import RequestException
 
     try:
         return session.post(url, body, headers=headers, timeout=(CONNECTING, ANSWERING)).status_code
     except ValueError:
-        return 400
+        return 422
     except RequestException:
         return 503

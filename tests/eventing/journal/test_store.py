@@ -161,6 +161,18 @@ def test_attempts_are_told_with_their_event_each_once(journal: Journal) -> None:
     assert two.attempts == ()
 
 
+@pytest.mark.parametrize("end", [datetime.min, datetime.max])
+def test_a_row_beyond_all_time_hides_no_other(journal: Journal, end: datetime) -> None:
+    """X-1: written past `moment`, as by an older release; rounded, or elsewhere, there is no such time."""
+    one = numbered(1)
+    journal.write(one, end.replace(tzinfo=timezone.utc))
+    journal.write_attempts([replace(attempt(one), at=end.replace(tzinfo=timezone.utc))])
+
+    (entry,) = journal.select()
+    assert 1 < entry.arrived.year < 10000
+    assert entry.attempts[0].at.astimezone(timezone(timedelta(hours=-12)))
+
+
 def test_an_entry_knows_cause_maintenance_node_and_dead_letter(journal: Journal) -> None:
     """X-6: what an event speaks of is read from ours and from the API server's alike."""
     metadata = {"name": "nm", "uid": "uid-1"}

@@ -60,6 +60,7 @@ MALFORMED: dict[str, tuple[dict[str, str], bytes, str]] = {
     "line break in a trace": (binary(traceparent="00-a%0Ab"), b"{}", "traceparent"),
     "structured, beyond all time": (STRUCTURED, json.dumps({**GOOD, "time": "9999-12-31T24:00:00Z"}).encode(), "range"),
     "structured, half a character": (STRUCTURED, json.dumps({**GOOD, "\ud800": 1}).encode(), "ud800"),
+    "long trace": ({**binary(), "traceparent": f"00-{'a' * 32}-{'b' * 16}-01-{'%' * 4000}"}, b"{}", "traceparent"),
     "line break in any attribute": (binary(node="a%0D%0Ax: y"), b"{}", "node"),
     "control character": (binary(subject="a%1B[2J"), b"{}", "subject"),
     "structured, line break": (STRUCTURED, json.dumps({**GOOD, "subject": "a\nb"}).encode(), "subject"),

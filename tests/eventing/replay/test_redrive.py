@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events, sinks
 from eventing.deadletters import DeadLetter, as_dead_letter
-from eventing.journal.entries import Entry
+from eventing.journal.entries import Attempt, Entry
 from eventing.replay.redrive import function_of, is_open, redrive
 from eventing.wire import binary
 from tests.receiver import Answer, Receiver
@@ -34,13 +35,20 @@ def letter() -> Entry:
     return Entry(1, datetime.now(timezone.utc), dead)
 
 
-@pytest.mark.parametrize("destination", ["http://[x", "http://a\u2100b/x", "", "no url"])
-def test_a_destination_that_is_no_address_names_no_function(destination: str) -> None:
-    """X-1: one that anybody may have written keeps nobody from the list of dead letters."""
-    odd = Entry(1, letter().arrived, as_dead_letter(letter().event, DeadLetter(destination, 503, "")))
+@pytest.mark.parametrize(
+    ("destination", "function"), [("http://[x", ""), ("http://a\u2100b/x", ""), ("", ""), ("evict", "evict")]
+)
+def test_a_destination_that_is_no_address_names_no_function(destination: str, function: str) -> None:
+    """X-1: one that anybody may have written keeps nobody from the list of dead letters; a failed attempt names it."""
+    now = letter().arrived
+    odd = Entry(1, now, as_dead_letter(letter().event, DeadLetter(destination, 503, "")))
+    failed = replace(odd, attempts=(Attempt("/s", "1", "cordon", now, 0.1, 503),))
+    redriven = Attempt("/s", "1", "cordon", now, 0.1, 204, replay="redrive 1")
 
-    assert function_of(odd) in ("", "no url")
-    assert is_open(odd)
+    assert function_of(odd) == function
+    assert function_of(failed) == (function or "cordon")
+    assert is_open(failed)
+    assert is_open(replace(failed, attempts=(*failed.attempts, redriven))) is bool(function)
 
 
 def test_an_answer_that_the_broker_takes_is_a_success(receiver: Receiver) -> None:
