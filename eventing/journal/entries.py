@@ -21,8 +21,6 @@ from eventing.wire import BadEvent
 
 LONGEST, HIGHEST_STATUS = 1e6, 999
 """Seconds of an attempt, and its status; what is more has no place in a database's column."""
-LONGEST_KEY = 512
-"""Bytes of what names an event: PostgreSQL takes no row of an index over 2,700. Characters of what it is found by."""
 EARLIEST, LATEST = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
 """What is nearer to the ends of `datetime` is beyond them once it is rounded, or shown in another zone."""
 Structured = Mapping[str, Any]
@@ -231,23 +229,6 @@ def moment(text: str) -> datetime:
     if not EARLIEST <= zoned <= LATEST:
         raise BadEvent(f"{text!r} is no time that can be kept")
     return zoned
-
-
-def check_event_keys(event: BaseCloudEvent) -> None:
-    """Raises `BadEvent` for an event whose source, id or, of a dead letter, destination is too long to be looked up."""
-    dead = dead_letter_of(event)
-    _check_keys(source=event.get_source(), id=event.get_id(), destination=dead.destination if dead else "")
-
-
-def check_attempt_keys(attempt: Attempt) -> None:
-    """The same for an attempt."""
-    _check_keys(source=attempt.source, event=attempt.event, function=attempt.function, replay=attempt.replay)
-
-
-def _check_keys(**keys: str) -> None:
-    for name, text in keys.items():
-        if len(text.encode(errors="replace")) > LONGEST_KEY:
-            raise BadEvent(f"{name} is over {LONGEST_KEY} bytes")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

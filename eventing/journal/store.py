@@ -20,21 +20,10 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, true, tuple_
 
-from eventing.deadletters import dead_letter_of
 from eventing.events import SOURCE
 from eventing.journal.database import Database, JournalError
-from eventing.journal.entries import (
-    EARLIEST,
-    LATEST,
-    LONGEST_KEY,
-    Attempt,
-    Entry,
-    Query,
-    check_attempt_keys,
-    check_event_keys,
-    maintenance_of,
-    node_of,
-)
+from eventing.journal.entries import EARLIEST, LATEST, Attempt, Entry, Query, maintenance_of, node_of
+from eventing.journal.keys import LONGEST_KEY, attempt_keys, event_keys
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.searching import oldest, selected
 
@@ -186,25 +175,15 @@ def _edge(events: Iterable[Row[float, int]], enough: float) -> float:
 def _rows(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str]:
     """The row of an event in the table that is searched, and its body."""
     body = JSONFormat().write(event).decode()
-    dead = dead_letter_of(event)
     uid, name = maintenance_of(event)
-    columns = {
-        "source": event.get_source(),
-        "id": event.get_id(),
-        "destination": dead.destination if dead else "",
-        "type": event.get_type(),
-        "node": node_of(event),
-        "maintenance": uid,
-        "name": name,
-    }
-    check_event_keys(event)
+    about = {"type": event.get_type(), "node": node_of(event), "maintenance": uid, "name": name}
+    columns = {**event_keys(event), **about}
     texts = {column: _plain(text)[:LONGEST_KEY] for column, text in columns.items()}
     return {**texts, "arrived": arrived.timestamp(), "size": len(body)}, body
 
 
 def _attempt_row(attempt: Attempt) -> dict[str, Any]:
-    columns = {name: getattr(attempt, name) for name in ("source", "event", "function", "error", "replay")}
-    check_attempt_keys(attempt)
+    columns = {**attempt_keys(attempt), "error": attempt.error}
     replies = json.dumps(attempt.replies)
     return {
         **{column: _plain(text) for column, text in columns.items()},

@@ -15,16 +15,8 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.events import ATTEMPTS_MADE
-from eventing.journal.entries import (
-    Attempt,
-    Entry,
-    Query,
-    attempts_event,
-    attempts_in,
-    check_attempt_keys,
-    check_event_keys,
-    moment,
-)
+from eventing.journal.entries import Attempt, Entry, Query, attempts_event, attempts_in, moment
+from eventing.journal.keys import attempt_keys, event_keys
 from eventing.wire import STRUCTURED, BadEvent, received, structured
 
 if TYPE_CHECKING:
@@ -102,9 +94,9 @@ def _line(line: bytes) -> Line:
     if event.get_type() == ATTEMPTS_MADE:
         attempts = attempts_in(event)
         for attempt in attempts:
-            check_attempt_keys(attempt)
+            attempt_keys(attempt)  # each is checked
         return attempts
-    check_event_keys(event)
+    event_keys(event)  # they are checked
     attributes = event.get_attributes()
     time = attributes.pop(ARRIVED, None)  # no journal has written it: it arrives now
     arrived = datetime.now(timezone.utc) if time is None else moment(str(time))

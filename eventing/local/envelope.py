@@ -12,7 +12,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import traces, wire
 
 CONTENT_TYPE = "content-type"
-TRACE = "traceparent"
+TRACE = traces.EXTENSION
 HEADER_NAME = re.compile(r"[a-z0-9-]+")
 LONGEST_VALUE, MOST_HEADERS = 8000, 64
 """Characters, and headers. gunicorn refuses a field over 8190 and more than 100 of them: no subscriber, and no dead
@@ -68,13 +68,12 @@ def received(headers: Mapping[str, str], body: bytes) -> Envelope:
         envelope = sealed(wire.received(headers, body))
     except UnicodeEncodeError:
         raise wire.BadEvent("an attribute has characters that are no text") from None
-    _check_sendable(envelope)
     lowered = {name.lower(): value for name, value in headers.items()}
     if not lowered.get(CONTENT_TYPE, "").startswith(wire.STRUCTURED):
         envelope = Envelope(envelope.headers, body)  # the very bytes: written anew, they could differ
     if traces.FORM.fullmatch(lowered.get(TRACE, "")) and envelope.attribute(TRACE) is None:
         envelope = envelope.extended({TRACE: lowered[TRACE]})
-        _check_sendable(envelope)
+    _check_sendable(envelope)
     return envelope
 
 
