@@ -1,4 +1,4 @@
-"""The bench itself, on clusters of its own, with as few rounds as there can be."""
+"""The bench itself, on clusters of its own, with as few rounds as there can be; also with an operator beside ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -17,11 +17,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from localcluster.up import folder
+from tests.localcluster.commands import soon
 
 ROOT = Path(__file__).parents[2]
+CRD = ROOT / "manifests" / "base" / "crds" / "nodemaintenance.medik8s.io.yaml"
+OPERATOR = {"OPERATOR": f"{sys.executable} -m tests.bench.small_operator", "OPERATOR_CRD": str(CRD)}
+"""A small one of our own, which has a cluster to itself."""
 RESULTS = "results.json"
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("resting")]
 
 
 class Bench(NamedTuple):
@@ -38,12 +42,13 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def bench(*words: str) -> Iterator[Bench]:
-    """The bench at work; whatever happens, it is asked to end."""
+def bench(*words: str, **environment: str) -> Iterator[Bench]:
+    """The bench at work, with these variables; whatever happens, it is asked to end."""
     pipe = subprocess.PIPE
     with TemporaryDirectory() as made:
         command = [sys.executable, "-m", "bench", "--rounds", "1", "--results", f"{made}/{RESULTS}", *words]
-        with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        env = {**os.environ, **environment}
+        with subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True) as process:
             try:
                 yield Bench(process, Path(made))
             finally:
@@ -59,6 +64,13 @@ def said(process: subprocess.Popen[str], pattern: str) -> str:
         if found := re.search(pattern, line):
             return found.group(1)
     raise AssertionError(f"the bench ended: {''.join(lines)}")
+
+
+@pytest.fixture(scope="module")
+def resting() -> Iterator[Bench]:
+    """Give the bench that looks at rest for a minute: begun before all others here, and waited for after them."""
+    with bench("--cases", "nothing to do") as begun:
+        yield begun
 
 
 @pytest.mark.abreast
@@ -83,18 +95,18 @@ def test_the_bench_measures_all_ways_and_what_ours_costs() -> None:
 
 
 @pytest.mark.abreast
-def test_rest_is_looked_at_for_a_minute() -> None:
-    """Ticks come, and beside them nothing happens that makes an event."""
-    with bench("--cases", "nothing to do") as (process, where):
+def test_an_operator_is_one_more_way() -> None:
+    """It has a row of its own, in seconds that can be, and ours is compared with it."""
+    with bench("--cases", "10 pods", **OPERATOR) as (process, where):
         shown, progress = process.communicate(timeout=200)
         assert process.returncode == 0, progress
-        figures = {each["what"]: each["value"] for each in results(where)["findings"]}
+        rounds = {each["way"]: each for each in results(where)["rounds"]}
 
-    assert figures["ticks, meanwhile"] in (3, 4, 5)
-    assert figures["events between ticks"] == figures["journal rows between ticks"] == 0
-    assert figures["requests of a tick, median"] > 0
-    assert 0 < figures["cores of the API server"] < 2
-    assert "| local | nothing to do | events between ticks | 0 | 0 |" in shown
+    assert rounds.keys() == {"ours", "kubectl drain", "floor", "operator"}
+    assert 0 < rounds["operator"]["seconds"] < 60
+    assert "| operator |" in shown
+    assert " of operator" in shown
+    assert rounds["operator"]["costs"] == {}
 
 
 @pytest.mark.abreast
@@ -132,3 +144,40 @@ def test_a_bench_that_is_terminated_takes_its_cluster_down() -> None:
     assert process.returncode == 128 + signal.SIGTERM
     assert folder.supervisors(directory) == []
     assert not directory.parent.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_bench_that_is_ended_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
+    """Both clusters, the operator and the observers end with it, in the midst of the first drains."""
+    with bench("--cases", "10 pods", TMPDIR=str(tmp_path), **OPERATOR) as (process, _):
+        said(process, "(10 pods: ours)")
+        started = with_variable(f"TMPDIR={tmp_path}")
+        process.send_signal(number)
+        process.communicate(timeout=60)
+
+    assert len(started) > 15
+    assert process.returncode != 0
+    assert soon(lambda: with_variable(f"TMPDIR={tmp_path}") == [])
+
+
+def with_variable(setting: str) -> list[int]:
+    """Give the processes whose environment has it: all that a process with it started, if they did not change it."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it ended meanwhile
+            if any(each.startswith(setting.encode()) for each in environ.read_bytes().split(b"\0")):
+                found.append(int(environ.parent.name))
+    return found
+
+
+def test_rest_is_looked_at_for_a_minute(resting: Bench) -> None:
+    """Ticks come, and beside them nothing happens that makes an event. Last here: the others need not wait for it."""
+    shown, progress = resting.process.communicate(timeout=200)
+    assert resting.process.returncode == 0, progress
+    figures = {each["what"]: each["value"] for each in results(resting.folder)["findings"]}
+
+    assert figures["ticks, meanwhile"] in (3, 4, 5)
+    assert figures["events between ticks"] == figures["journal rows between ticks"] == 0
+    assert figures["requests of a tick, median"] > 0
+    assert 0 < figures["cores of the API server"] < 2
+    assert "| local | nothing to do | events between ticks | 0 | 0 |" in shown
