@@ -46,6 +46,13 @@ class Mischief:
         with self._lock:
             return set(self._heard[function])
 
+    def forget(self) -> None:
+        """Count from now on."""
+        with self._lock:
+            self._heard.clear()
+            self._doubled.clear()
+        self.calls.clear()
+
     def behave(self) -> None:
         """From now on all is as it should be."""
         self.way = self.once

@@ -26,15 +26,22 @@ CHAIN = ("begin", "cordon", "taint", "evict", "status")
 """Each hears what the one before it answers."""
 
 
-@pytest.fixture
-def mischief(stage: Stage) -> Iterator[Mischief]:
-    """Give what stands between the broker and all functions, until the end of the test."""
+@pytest.fixture(scope="module")
+def between(stage: Stage) -> Iterator[Mischief]:
+    """Stand between the broker and all functions, for the last tests here: laying this way takes some seconds."""
     mischief = Mischief(stage.product)
-    with closing(Receiver(otherwise=mischief)) as between:
-        stage.product.route(lambda name: f"{between.url}/{name}")
+    with closing(Receiver(otherwise=mischief)) as receiver:
+        stage.product.route(lambda name: f"{receiver.url}/{name}")
         yield mischief
-        mischief.behave()
         stage.product.route(stage.product.function_url)
+
+
+@pytest.fixture
+def mischief(between: Mischief) -> Iterator[Mischief]:
+    """Give what stands between, for what one test does with it."""
+    between.forget()
+    yield between
+    between.behave()
 
 
 def hold(drains: Drains, what: str, *, seconds: float = REPAIRED, log_is_whole: bool = True) -> None:
@@ -60,30 +67,6 @@ def test_a_function_is_killed(stage: Stage, function: str) -> None:
     time.sleep(1)
     stage.product.start_functions(function)
     hold(drains, f"{function} killed")
-
-
-def test_the_journal_is_killed(stage: Stage, mischief: Mischief) -> None:
-    """`record` ends by SIGKILL amid the drains, which end without it; back, it learns of every event of theirs."""
-    drains = stage.drains("2s", nodes=stage.fewer)
-    drains.begin()
-    drains.await_going(GOING)
-    stage.histogram.note("record")
-    stage.product.kill_functions("record")
-    drains.await_succeeded()
-    stage.product.start_functions("record")
-
-    repaired = time.monotonic()
-    with closing(Journal(stage.product.journal)) as book:
-        await_ready("the recording", lambda: not _unrecorded(mischief.heard("record"), book), [], PATIENCE)
-    known = len(mischief.heard("record"))
-    print(f"record killed: all {known} events recorded {time.monotonic() - repaired:.1f} s after the repair")
-    assert known > len(CHAIN) * len(drains.nodes)
-    drains.check()
-    drains.end()
-
-
-def _unrecorded(ids: set[str], book: Journal) -> set[str]:
-    return ids - {str(entry.event.get_id()) for entry in book.select(Query(ids=tuple(ids)))}
 
 
 @pytest.mark.parametrize("stage", ["knative"], indirect=True)
@@ -135,6 +118,54 @@ def test_the_api_server_is_restarted(stage: Stage) -> None:
     hold(drains, "API server restarted", log_is_whole=False)
 
 
+def test_a_poison_event_harms_nobody(stage: Stage) -> None:
+    """No function can do anything with it: it and its dead letters are recorded, and the drains go on."""
+    drains = stage.drains("1s", nodes=stage.fewer)
+    drains.begin()
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-id": "poison",
+        "ce-source": "https://example.com/test",
+        "ce-type": "dev.nodemaintenance.node.tainted",
+        "ce-more": "true",
+        "content-type": "application/json",
+    }
+    with requests.Session() as session:
+        session.trust_env = False
+        answer = session.post(stage.product.broker_url, b'["not", "an object"]', headers=headers, timeout=10)
+    assert answer.status_code == 202
+    hold(drains, "poison event")
+    with closing(Journal(stage.product.journal)) as book:
+        kept = book.select(Query(ids=("poison",)))
+    given_up = [entry.event.get_extension("knativeerrordest") for entry in kept]
+    assert None in given_up
+    assert stage.product.function_url("evict") in given_up
+
+
+def test_the_journal_is_killed(stage: Stage, mischief: Mischief) -> None:
+    """`record` ends by SIGKILL amid the drains, which end without it; back, it learns of every event of theirs."""
+    drains = stage.drains("2s", nodes=stage.fewer)
+    drains.begin()
+    drains.await_going(GOING)
+    stage.histogram.note("record")
+    stage.product.kill_functions("record")
+    drains.await_succeeded()
+    stage.product.start_functions("record")
+
+    repaired = time.monotonic()
+    with closing(Journal(stage.product.journal)) as book:
+        await_ready("the recording", lambda: not _unrecorded(mischief.heard("record"), book), [], PATIENCE)
+    known = len(mischief.heard("record"))
+    print(f"record killed: all {known} events recorded {time.monotonic() - repaired:.1f} s after the repair")
+    assert known > len(CHAIN) * len(drains.nodes)
+    drains.check()
+    drains.end()
+
+
+def _unrecorded(ids: set[str], book: Journal) -> set[str]:
+    return ids - {str(entry.event.get_id()) for entry in book.select(Query(ids=tuple(ids)))}
+
+
 def test_every_event_is_delivered_twice(stage: Stage, mischief: Mischief) -> None:
     """Each event comes to each function twice at the same moment, and so do the answers, on through the chain.
 
@@ -164,27 +195,3 @@ def test_a_function_is_not_available_for_some_time(stage: Stage, mischief: Misch
     time.sleep(REFUSAL)
     mischief.behave()
     hold(drains, "503 for 10 s")
-
-
-def test_a_poison_event_harms_nobody(stage: Stage) -> None:
-    """No function can do anything with it: it and its dead letters are recorded, and the drains go on."""
-    drains = stage.drains("1s", nodes=stage.fewer)
-    drains.begin()
-    headers = {
-        "ce-specversion": "1.0",
-        "ce-id": "poison",
-        "ce-source": "https://example.com/test",
-        "ce-type": "dev.nodemaintenance.node.tainted",
-        "ce-more": "true",
-        "content-type": "application/json",
-    }
-    with requests.Session() as session:
-        session.trust_env = False
-        answer = session.post(stage.product.broker_url, b'["not", "an object"]', headers=headers, timeout=10)
-    assert answer.status_code == 202
-    hold(drains, "poison event")
-    with closing(Journal(stage.product.journal)) as book:
-        kept = book.select(Query(ids=("poison",)))
-    given_up = [entry.event.get_extension("knativeerrordest") for entry in kept]
-    assert None in given_up
-    assert stage.product.function_url("evict") in given_up
