@@ -30,9 +30,9 @@ from kube import selectors
 from kube.backoff import pauses
 from kube.door import discovery
 from kube.door.api import Api
-from kube.door.api_errors import ApiError, NotFound
+from kube.door.api_errors import ApiError, NotFound, Unavailable
 from kube.door.discovery import Resource
-from kube.door.list_watch import follow
+from kube.door.list_watch import Witness, follow
 from kube.paths import Object
 from kube.trimming import whole
 
@@ -55,6 +55,18 @@ class Watched:
     labels: str
     namespace: str
     mode: str
+
+
+class _Waits(Witness):
+    """Says why a source waits. A stream with a witness keeps what it knows where a list is refused: see `follow`."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def failed(self, error: ApiError) -> None:
+        """See `Witness`; that the server is away `follow` says by itself."""
+        if not isinstance(error, Unavailable):
+            log("source waits", logging.WARNING, source=self._source, error=error.message)
 
 
 class ApiServerSource:
@@ -86,7 +98,8 @@ class ApiServerSource:
             served = await discovery.resource(api, watched.api_version, watched.kind)
             path = served.path(watched.namespace)
             keep = named if watched.mode == REFERENCE else whole
-            following = follow(api, path, labels=watched.labels, initial=self._initial, keep=keep)
+            waits, labels = _Waits(self.name), watched.labels
+            following = follow(api, path, labels=labels, initial=self._initial, keep=keep, witness=waits)
             async with aclosing(following) as changes:
                 async for change in changes:
                     if change.kind == "SYNCED":

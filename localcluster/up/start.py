@@ -24,6 +24,9 @@ def up(directory: Path, wish: Wish) -> None:
     engine.build(wish.wings, bool(wish.real))  # here, where there may be a terminal to show the progress on
     if wish.actors == BESIDE:
         build.servers(build.KUBEVIRT)
+    if folder.running(directory):  # a build takes minutes, in which another `up` may have come up
+        _show_running(directory, wish)
+        return
     folder.unready(directory)
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), wish.text()]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT

@@ -7,11 +7,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+from localcluster import deliveries
 from localcluster.processes import await_ready
 from localcluster.programs import build
-from localcluster.up import folder
+from localcluster.up import folder, start
+from localcluster.up.wish import Wish
 from tests.localcluster.commands import ROOT, command, kubectl, living, record_of, run, soon
 from tests.proofs import proves
 
@@ -188,3 +193,23 @@ def test_down_on_another_users_files_is_one_line(directory: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {directory} is another user's cluster, whose `make down` ends it: ")
     assert (directory / folder.READY_FILE).exists()
+
+
+def test_an_up_that_builds_leaves_a_cluster_alone_that_came_up_meanwhile(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says so, as where the cluster was up before; the exports of that one are still to be had."""
+    directory.mkdir()
+    wish, other = Wish(), ExitStack()
+    printed = f"{folder.title(wish.title())}export KUBECONFIG=there\n"
+
+    def other_comes_up(*_: object) -> None:
+        other.enter_context(folder.locked(directory))
+        (directory / folder.READY_FILE).write_text(printed)
+
+    monkeypatch.setattr(type(deliveries.named(wish.delivery)), "build", other_comes_up)
+    with other:
+        start.up(directory, wish)
+
+        assert capsys.readouterr().out.startswith("already up")
+        assert folder.exports(directory) == "export KUBECONFIG=there\n"

@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,6 +19,7 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.eventing.local.cable import Cable
 from tests.eventing.local.workbench import ROOT, Broker, source, trigger
+from tests.faults import Fault, Faults
 from tests.proofs import proves
 from tests.receiver import PATIENCE, Receiver
 
@@ -180,6 +182,34 @@ def test_a_broken_connection_loses_no_change(cluster: LocalCluster, receiver: Re
     got = receiver.wait_for("/f", 3)
     cable.close()
     assert [one.headers["ce-type"] for one in got] == [ADD, UPDATE, DELETE]
+
+
+def test_a_list_that_is_refused_after_a_lost_version_loses_no_change(
+    cluster: LocalCluster, receiver: Receiver, start_synced: Start
+) -> None:
+    """The server has forgotten where the watch was, and refuses the first fresh list, as with a right taken away."""
+    config_map(cluster, "known", "1")
+    config_map(cluster, "passing", "1")
+    answers = {2: Fault(410, "too old resource version"), 3: Fault(403, "forbidden")}
+
+    def rule(request: str) -> Fault | None:
+        name, _, number = request.rpartition(" ")
+        if name != "list configmaps" or int(number) not in answers:
+            return None
+        if number == "3":
+            config_map(cluster, "known", "2")
+            cluster.kubectl("delete", "configmap", "passing")
+        return answers[int(number)]
+
+    certificate = (cluster.directory / "pki" / "apiserver.crt").read_text()
+    with closing(Faults(cluster.url, certificate)) as proxy:
+        proxy.rule = rule
+        copy = cluster.directory / "spoiled.kubeconfig"
+        start_synced(CONFIG_MAPS, kubeconfig=str(access.through(proxy.url, cluster.kubeconfig, cluster.url, copy)))
+
+        got = receiver.wait_for("/f", 2)
+    cluster.kubectl("delete", "configmap", "known")
+    assert {one.headers["ce-name"]: one.headers["ce-type"] for one in got} == {"known": UPDATE, "passing": DELETE}
 
 
 def test_a_source_that_may_not_list_says_so_and_is_not_ready(
