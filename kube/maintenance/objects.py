@@ -17,7 +17,9 @@ LEGACY_FINALIZERS = ("foregroundDeleteNodeMaintenance",)
 OURS = (FINALIZER, *LEGACY_FINALIZERS)
 """All that we take off once the node is restored."""
 SNAPSHOT = "nodemaintenance.dev/snapshot"
-"""Annotation with the counts taken before anything was evicted; written with the finalizer, in one patch (NMO-11)."""
+"""Annotation with the counts taken before anything was evicted; written with the finalizer, in one patch (NMO-11).
+
+With the object's uid: one made of another's file, or of a backup, comes with that one's, and has not begun."""
 REQUESTER = "nodemaintenance.dev/requested-by"
 """Annotation with the user who asked, as the command line and the console know him. A claim, not a proof."""
 MOST_LEASE_ERRORS = 3
@@ -121,11 +123,12 @@ def requester(maintenance: Maintenance) -> str:
 
 def snapshot(maintenance: Maintenance) -> Object | None:
     """`{totalpods, evictionPods}` as counted when the maintenance began; None before."""
-    annotations = maintenance["metadata"].get("annotations") or {}
+    metadata = maintenance["metadata"]
     try:
-        return _counts(json.loads(annotations.get(SNAPSHOT, "null")))
+        noted = json.loads((metadata.get("annotations") or {}).get(SNAPSHOT, "null"))
     except (ValueError, RecursionError):  # anybody may write it
         return None
+    return _counts(noted) if isinstance(noted, dict) and noted.get("uid") == metadata.get("uid", "") else None
 
 
 def counted(maintenance: Maintenance) -> Object | None:
@@ -155,7 +158,7 @@ def begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int])
     others = [item for item in metadata.get("ownerReferences") or [] if item["uid"] != owner["uid"]]
     begun = {
         "ownerReferences": [*others, owner],
-        "annotations": {SNAPSHOT: json.dumps(dict(counts), sort_keys=True)},
+        "annotations": {SNAPSHOT: json.dumps({**counts, "uid": metadata["uid"]}, sort_keys=True)},
     }
     return {"metadata": {**_with_finalizer(maintenance), **begun}}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,7 +22,7 @@ LABELS = {LABEL: "m", BEFORE: "unset", EXCLUDED: "true"}
 
 
 def maintenance(name: str = "m", phase: str = "Succeeded", **more: Any) -> Object:
-    noted = {SNAPSHOT: '{"evictionPods": 1, "totalpods": 1}'}
+    noted = {SNAPSHOT: json.dumps({"evictionPods": 1, "totalpods": 1, "uid": name})}
     metadata = {"name": name, "uid": name, "finalizers": [FINALIZER], "annotations": noted, **more}
     spec, status = {"nodeName": "node-1"}, {"phase": phase}
     return {"apiVersion": MEDIK8S.api_version, "metadata": metadata, "spec": spec, "status": status}

@@ -80,7 +80,9 @@ TAINTED = (("medik8s.io/drain", "", NO_SCHEDULE), (UNSCHEDULABLE, "", NO_SCHEDUL
 IN_MAINTENANCE = node(*TAINTED, cordoned=True, holder="nm-uid")
 
 
-def maintenance(status: Object | None = None, *, counts: str = '{"totalpods": 9, "evictionPods": 5}') -> Object:
+def maintenance(
+    status: Object | None = None, *, counts: str = '{"totalpods": 9, "evictionPods": 5, "uid": "nm-uid"}'
+) -> Object:
     """A NodeMaintenance that has begun with these counts; "" for one that has not."""
     metadata: Object = {"name": "nm", "uid": "nm-uid", "resourceVersion": "7", "generation": 1}
     if counts:

@@ -90,6 +90,25 @@ def test_it_begins_when_the_first_one_is_over(
 
 
 @proves("NMO-23")
+def test_one_made_of_anothers_file_has_not_begun(functions: Functions, work: Workload, plane: list[str]) -> None:
+    """With finalizer, counts and owner, as a backup has them, it is judged as any new one; its counts are its own."""
+    work.pods(plane[0], "counted")
+    first = work.maintenance(plane[0])
+    functions.begin(first)
+    metadata = work.again(first)["metadata"]
+    kept = {name: metadata[name] for name in ("finalizers", "annotations", "ownerReferences")}
+    copied = work.maintenance(plane[1], **kept)
+
+    reply = functions.answer("begin", added(copied))
+
+    assert reply is not None
+    assert str(data_of(reply)["error"]).startswith(REFUSED)
+    elsewhere = work.maintenance(work.node(), **kept)
+    assert data_of(functions.begin(elsewhere))["totalpods"] == 0
+    assert m.has_begun(work.again(elsewhere))
+
+
+@proves("NMO-23")
 def test_of_many_at_once_one_begins(functions: Functions, work: Workload, plane: list[str]) -> None:
     """Side by side all have passed the door; each looks under the lease, and those that found it taken come again."""
     items = [work.maintenance(name) for name in plane]

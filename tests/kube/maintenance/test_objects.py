@@ -20,22 +20,24 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 @pytest.mark.parametrize(
     ("annotations", "counts"),
     [
-        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": 2}'}, (4, 2), id="good"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": 2, "uid": "u"}'}, (4, 2), id="good"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": 2, "uid": "v"}'}, None, id="another's"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": 2}'}, None, id="nobody's"),
         pytest.param({}, None, id="none"),
         pytest.param(None, None, id="no annotations"),
         pytest.param({m.SNAPSHOT: ""}, None, id="empty"),
         pytest.param({m.SNAPSHOT: "nonsense"}, None, id="no JSON"),
         pytest.param({m.SNAPSHOT: "[]"}, None, id="a list"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": 1e999, "evictionPods": 1}'}, None, id="infinite"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": 1e999, "evictionPods": 1, "uid": "u"}'}, None, id="infinite"),
         pytest.param({m.SNAPSHOT: "[" * 100_000}, None, id="deep"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": 4}'}, None, id="half"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": "x", "evictionPods": 2}'}, None, id="no number"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": null, "evictionPods": 2}'}, None, id="null"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "uid": "u"}'}, None, id="half"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": "x", "evictionPods": 2, "uid": "u"}'}, None, id="no number"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": null, "evictionPods": 2, "uid": "u"}'}, None, id="null"),
     ],
 )
 def test_the_snapshot(annotations: Object | None, counts: tuple[int, int] | None) -> None:
     """NMO-11: the counts as they were written; one that somebody spoiled counts as none, so it is taken anew."""
-    item = {"metadata": {"annotations": annotations, "finalizers": [m.FINALIZER]}}
+    item = {"metadata": {"uid": "u", "annotations": annotations, "finalizers": [m.FINALIZER]}}
 
     assert snapshot(item) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
     assert m.has_begun(item) is (counts is not None)
@@ -76,7 +78,7 @@ def test_what_is_whole_is_not_begun_again() -> None:
     for name in ("finalizers", "ownerReferences", "annotations"):
         without = {**item, "metadata": {**item["metadata"], name: None}}
         metadata = m.begin_patch(without, node(), COUNTS)["metadata"]
-        assert m.has_begun({"metadata": metadata})
+        assert m.has_begun({"metadata": {**item["metadata"], **metadata}})
         assert [owner["uid"] for owner in metadata["ownerReferences"]] == ["node-uid"]
 
 
@@ -122,7 +124,7 @@ def test_begin_writes_all_at_once() -> None:
     assert metadata["finalizers"] == ["example.com/hold", m.FINALIZER]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}
     assert metadata["ownerReferences"] == [{"kind": "Team", "uid": "t"}, owner]
-    assert snapshot({"metadata": metadata}) == {"totalpods": 2, "evictionPods": 1}
+    assert snapshot({"metadata": {**item["metadata"], **metadata}}) == {"totalpods": 2, "evictionPods": 1}
 
 
 @pytest.mark.parametrize(
