@@ -6,12 +6,16 @@ ApiError
 ├── Denied        401, 403: our account may not; the message names verb and resource
 ├── Rejected      any other 4xx: the request itself is wrong
 └── Unavailable   429, 5xx and broken connections: the same request may pass later
+
+An admission webhook gives its refusal any status that it likes: a 404, 409 or 422 of it says nothing about the object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from kube.evictions import is_by_admission
 
 
 class ApiError(Exception):
@@ -31,11 +35,11 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
-    """404 or 410."""
+    """404 or 410 of the API server itself."""
 
 
 class Conflict(ApiError):
-    """409, or a JSON patch whose `test` did not hold."""
+    """409 of the API server itself, or a JSON patch whose `test` did not hold."""
 
 
 class Denied(ApiError):
@@ -43,7 +47,7 @@ class Denied(ApiError):
 
 
 class Rejected(ApiError):
-    """Any other 4xx."""
+    """Any other 4xx, and what of 404, 409, 410 and 422 an admission webhook answers."""
 
 
 class Unavailable(ApiError):
@@ -57,6 +61,8 @@ def error_of(status: int, body: Mapping[str, Any], *, patch: bool = False) -> Ap
     conflict in all but number (NMO-4).
     """
     message = str(body.get("message") or f"the API server answered {status}")
+    if status in (404, 409, 410, 422) and is_by_admission(message):
+        return Rejected(status, message, body)
     if status in (404, 410):
         return NotFound(status, message, body)
     if status == 409 or (patch and status == 422 and not (body.get("details") or {}).get("causes")):

@@ -17,7 +17,6 @@ from kube.evictions import (
     eviction_of,
     eviction_path,
     grace_of,
-    is_by_admission,
     pod_path,
     refusal_of,
     refusal_of_deletion,
@@ -207,11 +206,9 @@ class Sending:
         for _ in range(ATTEMPTS):
             try:
                 await self._request(pod, budgeted, options)
-            except (NotFound, Conflict) as error:
-                if is_by_admission(error.message):
-                    raise
-                if isinstance(error, NotFound):
-                    return "gone"
+            except NotFound:
+                return "gone"
+            except Conflict:
                 fresh = await absent_ok(self._api.get(pod_path(pod)))
                 if fresh is None or uid(fresh) != uid(pod) or is_terminating(fresh):
                     return "gone"

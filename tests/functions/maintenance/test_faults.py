@@ -415,6 +415,23 @@ def test_what_a_webhook_refuses_is_told_whatever_its_status(
     assert faults.seen["create pods/eviction"] == 1
 
 
+@proves("X-6", "NMO-4")
+@pytest.mark.parametrize("status", [404, 409, 422])
+def test_a_node_that_a_webhook_leaves_no_patch_is_told_and_not_asked_again(
+    functions: Functions, spoiled: Functions, work: Workload, faults: Faults, status: int
+) -> None:
+    """X-6: that is no node that changed meanwhile, and none that is gone; the reason is in the webhook's words."""
+    begun = functions.begin(work.maintenance(work.node()))
+    words = f'admission webhook "w.example.com" denied the request: {WORDS}'
+    faults.spoil(lambda request: Fault(status, words) if request.startswith("patch nodes") else None)
+
+    reply = reply_of(spoiled.post("cordon", begun))
+
+    assert reply is not None
+    assert (reply.get_type(), data_of(reply)["error"]) == (events.MAINTENANCE_FAILED, words)
+    assert faults.seen["patch nodes"] == 1
+
+
 @proves("X-6")
 def test_why_the_next_one_takes_no_finalizer_is_told(
     functions: Functions, spoiled: Functions, work: Workload, faults: Faults

@@ -35,6 +35,17 @@ def test_an_answer_is_one_of_five_errors(status: int, body: Object, patch: bool,
     assert (error.status, error.message, str(error)) == (status, "its own words", "its own words")
 
 
+@pytest.mark.parametrize("status", [404, 409, 410, 422])
+def test_what_a_webhook_refuses_is_no_conflict_and_nothing_gone(status: int) -> None:
+    """X-6: of its own it has only the words; a patch that it refuses is not read again and sent again."""
+    words = 'admission webhook "w.example.com" denied the request: not on Fridays'
+
+    error = error_of(status, {"message": words}, patch=True)
+
+    assert type(error) is Rejected
+    assert (error.status, error.message) == (status, words)
+
+
 def test_an_answer_without_words_gets_some() -> None:
     """X-6: a proxy's answer has no Status object."""
     assert error_of(502, {}).message == "the API server answered 502"
