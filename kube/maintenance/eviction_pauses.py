@@ -59,7 +59,7 @@ def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tupl
     for pod in pods:
         metadata = pod["metadata"]
         refused = known.get((metadata["namespace"], metadata["name"]))
-        reasons = [] if is_terminating(pod) else [_refused(pod, refused, now), _returned(pod, maintenance)]
+        reasons = [] if is_terminating(pod) else [_refused(pod, refused, now), _returned(pod, maintenance, now)]
         blocked = [reason for reason in reasons if reason and now < moment(reason.retry_after)]
         if blocked:
             resting.append(blocked[-1])
@@ -105,19 +105,25 @@ def _refused(pod: Pod, known: Mapping[str, Any] | None, now: datetime) -> Blocke
     return Blocked(identity(pod), reason, message, retry_after=timestamp(after))
 
 
-def _closed_since(maintenance: Maintenance) -> datetime | None:
-    """Since when the node takes only pods that tolerate it; before the status says so, since that was asked for."""
-    cordoned = condition(maintenance, "Cordoned").get("lastTransitionTime") if is_cordoned(maintenance) else None
-    return moment_or_none(cordoned) or moment_or_none(maintenance["metadata"].get("creationTimestamp"))
+def _closed_since(maintenance: Maintenance, now: datetime) -> datetime | None:
+    """Since when the node takes only pods that tolerate it; before the status says so, since that was asked for.
+
+    A time that is still to come is of a clock that was wrong.
+    """
+    told = condition(maintenance, "Cordoned").get("lastTransitionTime") if is_cordoned(maintenance) else None
+    cordoned = moment_or_none(told)
+    if cordoned is not None and cordoned <= now:
+        return cordoned
+    return moment_or_none(maintenance["metadata"].get("creationTimestamp"))
 
 
-def _returned(pod: Pod, maintenance: Maintenance) -> Blocked | None:
+def _returned(pod: Pod, maintenance: Maintenance, now: datetime) -> Blocked | None:
     """A pod that a controller made here after the taints: evicted, it would be back at once.
 
     It tolerates them, or passed the scheduler by. One that came while somebody had opened the node is taken for such.
     Kubernetes writes seconds: one of the very second of the cordon counts, since many rounds fit into a second.
     """
-    owner, began = controller(pod), _closed_since(maintenance)
+    owner, began = controller(pod), _closed_since(maintenance, now)
     if owner is None or began is None:
         return None
     created = moment(pod["metadata"]["creationTimestamp"])

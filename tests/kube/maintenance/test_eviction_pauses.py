@@ -72,6 +72,17 @@ def test_on_a_node_that_was_opened_a_pod_returns_since_the_beginning() -> None:
     assert [blocked.reason for blocked in resting] == ["Returns"]
 
 
+def test_a_cordon_that_is_still_to_come_is_of_a_wrong_clock() -> None:
+    """What returned is left alone all the same: since the object was made, by the API server's own clock."""
+    begun = item()
+    begun["metadata"]["creationTimestamp"] = timestamp(CORDONED)
+    begun["status"]["conditions"][0]["lastTransitionTime"] = timestamp(CORDONED + timedelta(minutes=5))
+
+    found, resting = parted([returned(5)], begun, CORDONED + timedelta(seconds=6))
+
+    assert (found, [blocked.reason for blocked in resting]) == ([], ["Returns"])
+
+
 def test_what_was_refused_under_another_spec_is_tried_at_once() -> None:
     """DRN-1a: a pause is no longer than the spec that was refused."""
     refused = {"namespace": "ns", "name": "a", "reason": "Forbidden", "retryAfter": timestamp(CORDONED + LONGEST)}
