@@ -70,7 +70,8 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
             written = _written(maintenance, patch, cluster)
     except HeldByOther as error:
         return _without_lease(event, maintenance, str(error))
-    if not patch and m.phase(maintenance) == m.SUCCEEDED and not m.lease_errors(maintenance):
+    is_well = m.phase(maintenance) == m.SUCCEEDED and not (m.lease_errors(maintenance) or m.last_error(maintenance))
+    if is_well and not patch:
         return []
     reference = events.Reference.of(maintenance)
     data = {**counts, **({**_looked(written, node, left).as_data(), "podsVersion": pods.version} if left else {})}

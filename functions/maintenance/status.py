@@ -110,12 +110,13 @@ def findings_of(event: BaseCloudEvent) -> Findings:
     data = data_of(event)
     drained = event.get_type() == events.NODE_DRAINED
     error, blocked = str(data.get("error") or ""), blocked_of(event)
-    restoring = event.get_type() == events.MAINTENANCE_FAILED and data.get("step") == "restore"
+    step = data.get("step") if event.get_type() == events.MAINTENANCE_FAILED else ""
     return Findings(
         error,
         [] if drained else blocked,
         drained=drained,
-        restoring=restoring,
+        restoring=step == "restore",
+        renewing=step == "begin",
         waits=bool(data.get("waits")),
         lease_errors=_lease_errors(event),
     )

@@ -46,6 +46,8 @@ class Findings:
         blocked: pods that may not go now, as in `pods.evicted`; None when the event does not name any.
         drained: a fresh list showed nothing left to evict.
         restoring: the error is of giving the node back, and so the one that matters while the object is deleted.
+        renewing: the error is of renewing the node's lease: it concerns a drained node, too, which others may take once
+            the lease is over.
         waits: the error is no failure: another tool has the node's lease, and the maintenance begins after it.
         lease_errors: failed renewals of the lease in a row; None when the event does not tell.
     """
@@ -54,6 +56,7 @@ class Findings:
     blocked: list[Object] | None = None
     drained: bool = False
     restoring: bool = False
+    renewing: bool = False
     waits: bool = False
     lease_errors: int | None = None
 
@@ -145,7 +148,7 @@ def _status_begun(maintenance: Maintenance, shown: Shown, findings: Findings, no
         "pendingPodsRefs": named,
         "pendingCount": len(pending),
         "blockedPods": listed,
-        "lastError": None if done and shown.is_closed and not refused else error,
+        "lastError": None if done and shown.is_closed and not (refused or findings.renewing) else error,
         "errorOnLeaseCount": refused or None,
         "conditions": _conditions(maintenance, shown, done, _left(pending, blocked, named, listed), blocked, now),
     }

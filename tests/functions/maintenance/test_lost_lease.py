@@ -10,8 +10,10 @@ from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.nodes import EXCLUDED, LABEL, in_maintenance, is_cordoned, missing_taints
 from kube.paths import Object
+from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import node_deleted, tick, updated
+from tests.functions.maintenance.test_faults import reply_of
 from tests.functions.maintenance.test_states import drain, settle
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
@@ -112,6 +114,28 @@ def test_a_lease_that_comes_back_ends_the_count(functions: Functions, work: Work
     assert not {"errorOnLeaseCount", "lastError"} & shown.keys()
     assert leases.is_holder(work.admin.get(leases.lease_path(node)), item)
     assert functions.answer("resync", tick()) is None
+
+
+def test_a_lease_that_may_not_be_renewed_is_told_of_a_drained_node(
+    functions: Functions, spoiled: Functions, work: Workload, faults: Faults
+) -> None:
+    """NMO-13: after an hour anybody may take the node; once the right is there, nothing is left of the error."""
+    item = drain(functions, work.maintenance(work.node()))
+    work.admin.run(work.admin.api.request("DELETE", leases.lease_path(item["spec"]["nodeName"])))
+    found = functions.answer("resync", tick())
+    assert found is not None
+    faults.spoil(lambda request: Fault(403, "cannot create leases") if request.startswith("create leases") else None)
+
+    refused = reply_of(spoiled.post("begin", found))
+    assert refused is not None
+    settle(functions, refused)
+
+    shown = work.again(item)["status"]
+    assert (shown["phase"], shown["lastError"]) == (m.SUCCEEDED, "cannot create leases")
+    again = functions.answer("resync", tick())
+    assert again is not None
+    settle(functions, again)
+    assert not m.last_error(work.again(item))
 
 
 def test_an_event_delivered_again_counts_once(functions: Functions, work: Workload) -> None:
