@@ -105,9 +105,9 @@ class Database:
 
     @contextmanager
     def pruning(self) -> Iterator[bool]:
-        """Whether nobody else prunes: two that measured the same excess would delete it twice."""
+        """Whether no other process prunes: two that measured the same excess would delete it twice."""
         if self._engine.dialect.name != "postgresql":
-            yield True  # one process has the file
+            yield True  # one process has the file, and one thread of it prunes
             return
         with self.reading() as connection:
             mine = bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({PRUNING})").scalar())

@@ -42,26 +42,32 @@ class Retention:
 
 
 class Pruner:
-    """Prunes a journal now and then, in a thread of its own."""
+    """Prunes a journal now and then, in a thread of its own, one at a time: two would delete the same excess twice."""
 
     def __init__(self, journal: Journal, retention: Retention) -> None:
         self._journal, self._retention = journal, retention
+        self._pruning = threading.Lock()
         self._due = 0.0 if retention != Retention() else float("inf")
         self._step = retention.size / SHARE if retention.size else float("inf")
         self._next = self._step
 
     def event_recorded(self) -> None:
-        """Prune, if it is time, or much was written since; returns at once."""
-        if (now := time.monotonic()) >= self._due or self._journal.written >= self._next:
+        """Prune, if it is time, or much was written since, and nobody is at it; returns at once."""
+        now = time.monotonic()
+        if (now >= self._due or self._journal.written >= self._next) and not self._pruning.locked():
             self._due, self._next = now + EVERY, self._journal.written + self._step
             threading.Thread(target=self._prune, name="retention", daemon=True).start()
 
     def _prune(self) -> None:
+        if not self._pruning.acquire(blocking=False):
+            return
         try:
             count = self._journal.prune(self._retention.age, self._retention.size)
         except OSError as error:
             log.warning("the journal could not be pruned: %s", error)
             return
+        finally:
+            self._pruning.release()
         if count:
             log.info("pruned the %d oldest events of the journal", count)
 

@@ -113,9 +113,9 @@ class Journal:
     def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
         """Delete what arrived longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
 
-        What others emit makes room first, down to half of that: a flood of it must not push out what we did.
-        Returns how many events that were, 0 where another process prunes. Goes by small transactions: whoever writes
-        meanwhile does not wait.
+        What others emit makes room first, down to half of that: a flood of it must not push out what we did, so what
+        arrives meanwhile is left for the next time. Returns how many events that were, 0 where another process prunes.
+        Goes by small transactions: whoever writes meanwhile does not wait. One thread at a time may call it.
         """
         with self._database.pruning() as mine:
             return self._prune(age, size) if mine else 0
@@ -126,8 +126,9 @@ class Journal:
             count += self._delete_all(ANYBODY, before=time.time() - age.total_seconds())
         if size is not None:
             excess = self.size() - size
-            count += self._delete_all(OTHERS, enough=min(excess, self._size_of_others() - size // 2))
-            count += self._delete_all(ANYBODY, enough=self.size() - size)
+            first = max(0, min(excess, self._size_of_others() - size // 2))
+            count += self._delete_all(OTHERS, enough=first)
+            count += self._delete_all(ANYBODY, enough=excess - first)
         return count
 
     def _size_of_others(self) -> int:

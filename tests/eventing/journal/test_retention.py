@@ -15,6 +15,7 @@ from eventing import events
 from eventing.events import Reference, event
 from eventing.journal.retention import Pruner, Retention
 from eventing.journal.store import Attempt, Journal, Query
+from tests.receiver import PATIENCE
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 NOW = datetime.now(timezone.utc)
@@ -67,9 +68,9 @@ def test_the_oldest_make_room(journal: Journal) -> None:
 def test_a_flood_pushes_out_itself_and_not_what_we_did(journal: Journal) -> None:
     """X-6: large events of others, newer than all of ours: of the bytes that are kept ours have half for themselves."""
     ours = journal.size()
-    flood = [(stranger(number, "x" * 20_000), NOW + timedelta(seconds=number)) for number in range(50)]
-    journal.write_all(flood)
-    journal.write_attempts(Attempt("/flood", one.get_id(), "status", at, 0.1, 403) for one, at in flood)
+    came = flood(0, 50)
+    journal.write_all(came)
+    journal.write_attempts(Attempt("/flood", one.get_id(), "status", at, 0.1, 403) for one, at in came)
 
     forgotten = journal.prune(size=4 * ours)
 
@@ -88,6 +89,32 @@ def test_what_is_too_much_of_ours_makes_room_too(journal: Journal) -> None:
 
     assert len(journal.select(Query(types=("flood",)))) == 3
     assert 1 <= len(journal.select(Query(types=(events.PODS_GONE,)))) < 10
+
+
+def test_what_arrives_while_it_prunes_is_left_for_the_next_time(journal_url: str, journal: Journal) -> None:
+    """X-6: a flood goes on meanwhile: measured again it is more than others may keep, and ours are the oldest."""
+
+    class Flooded(Journal):
+        def size(self) -> int:
+            found = super().size()
+            self.write_all(flood(50, 100))
+            return found
+
+    ours = journal.size()
+    journal.write_all(flood(0, 50))
+    with closing(Flooded(journal_url)) as flooded:
+        flooded.prune(size=4 * ours)
+        assert len(journal.select(Query(types=(events.PODS_GONE,)))) == 10
+        assert len(journal.select(Query(types=("flood",)))) >= 50
+
+    journal.prune(size=4 * ours)
+    assert journal.size() <= 4 * ours
+    assert len(journal.select(Query(types=(events.PODS_GONE,)))) == 10
+
+
+def flood(first: int, end: int) -> list[tuple[CloudEvent, datetime]]:
+    """Large events of others, one a second from now."""
+    return [(stranger(number, "x" * 20_000), NOW + timedelta(seconds=number)) for number in range(first, end)]
 
 
 def stranger(number: int, text: str) -> CloudEvent:
@@ -158,3 +185,28 @@ def test_the_pruner_works_beside_the_writer(journal: Journal) -> None:
 
     assert len(threads) <= 1
     assert days(journal) == [4, 3, 2, 1]
+
+
+def test_one_thread_prunes_and_the_next_begins_when_it_has_ended(tmp_path: Path) -> None:
+    """Two that measured the same excess would delete it twice; what came meanwhile is not left for an hour."""
+    begun, goes_on = threading.Semaphore(0), threading.Event()
+
+    class Slow(Journal):
+        def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
+            begun.release()
+            goes_on.wait(PATIENCE)
+            return super().prune(age, size)
+
+    with closing(Slow(tmp_path / "journal.db")) as book:
+        pruner = Pruner(book, Retention(size=40_000))
+        pruner.event_recorded()
+        assert begun.acquire(timeout=PATIENCE)
+        for number in range(20):
+            book.write(stranger(number, "x" * 5000))
+            pruner.event_recorded()
+        (pruning,) = [thread for thread in threading.enumerate() if thread.name == "retention"]
+        goes_on.set()
+        pruning.join(PATIENCE)
+
+        pruner.event_recorded()
+        assert begun.acquire(timeout=PATIENCE)
