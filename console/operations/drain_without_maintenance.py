@@ -12,6 +12,7 @@ from kube.budgets import BUDGETS, Blocked, Budget, budget_key, plan
 from kube.door.api import JSON_PATCH, Api
 from kube.door.api_errors import Rejected
 from kube.door.eviction_batch import evict_batch, orphans
+from kube.door.inflight_evictions import Sending
 from kube.door.list_watch import Change, follow, merged
 from kube.maintenance.blocked_pods import summary
 from kube.nodes import cordon_patch, node_path
@@ -23,6 +24,8 @@ HOPELESS = ("Forbidden", "MultipleBudgets")
 """Refusals that waiting does not change: kubectl drain ends with an error on them too."""
 RETRY_SECONDS = 5.0
 """After a refusal that no watched budget explains, no event may follow: kubectl's own interval."""
+UNANSWERED_SECONDS = 1.0
+"""Behind an eviction that has no answer yet none may follow either: refused, it changes no pod. The next pass asks."""
 
 
 async def cordon(api: Api, name: str) -> bool:
@@ -95,12 +98,15 @@ class Drain:
         unsent = [pod for mark, pod in self._left.items() if mark not in self._sent]
         intended = plan(unsent, self._budgets.values())
         for pod in [*intended.free, *(pod for queue in intended.queues.values() for pod in queue)]:
-            self._show(f"evicting pod {key(pod)}")
+            if not Sending.of(self._api).has_sent(pod):
+                self._show(f"evicting pod {key(pod)}")
         batch = await evict_batch(self._api, intended)
         self._sent.update(pod["uid"] for pod in (*batch.evicted, *batch.gone))
         self._show_blocked(batch.blocked)
         if batch.unsent:
             return 0.0
+        if batch.under_way:
+            return UNANSWERED_SECONDS
         return RETRY_SECONDS if len(batch.blocked) > len(intended.blocked) else None
 
     def _show_blocked(self, blocked: Iterable[Blocked]) -> None:

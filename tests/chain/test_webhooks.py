@@ -2,71 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import ssl
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from datetime import datetime
 
 import pytest
 
 from kube.paths import Object
-from localcluster.processes import await_ready
 from tests.chain.scene import Scene
 from tests.proofs import proves
-from tests.receiver import Answer, Received, Receiver
+from tests.receiver import Answer, Received
+from tests.webhook import admission, is_of_nobody, webhook
 
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 SLOW = 3.0
 """Seconds: longer than a function waits."""
-
-
-@contextmanager
-def webhook(scene: Scene, namespace: str, handle: Callable[[Received], Answer], seconds: int) -> Iterator[Receiver]:
-    """Have evictions of a namespace's pods reviewed by `handle`, for which the API server waits so long."""
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    pki = scene.cluster.directory / "pki"
-    tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
-    with closing(Receiver(otherwise=handle, tls=tls)) as reviewer:
-        where = {"url": f"{reviewer.url}/", "caBundle": base64.b64encode(scene.cluster.certificate.encode()).decode()}
-        hook = {
-            "name": "slow.example.com",
-            "clientConfig": where,
-            "rules": [
-                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
-            ],
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-            "timeoutSeconds": seconds,
-            "sideEffects": "None",
-            "admissionReviewVersions": ["v1"],
-        }
-        scene.admin.create(WEBHOOKS, {"metadata": {"name": namespace}, "webhooks": [hook]})
-        _await_in_force(scene, namespace, reviewer)
-        yield reviewer
-        scene.admin.run(scene.admin.api.request("DELETE", f"{WEBHOOKS}/{namespace}"))
-
-
-def _await_in_force(scene: Scene, namespace: str, reviewer: Receiver) -> None:
-    """Ask for the eviction of a pod that is not there until one such request is reviewed."""
-    words = ("create", "--raw", f"/api/v1/namespaces/{namespace}/pods/none/eviction", "-f", "-")
-    metadata = {"name": "none", "namespace": namespace}
-    body = json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
-
-    def reviewed() -> bool:
-        scene.cluster.kubectl(*words, input=body, check=False)
-        return bool(reviewer.requests)
-
-    await_ready("the webhook", reviewed, scene.product.servers)
-
-
-def admission(request: Received, refusal: str = "") -> Answer:
-    """Admit what is asked, or refuse it with these words."""
-    response: Object = {"uid": json.loads(request.body)["request"]["uid"], "allowed": not refusal}
-    response |= {"status": {"message": refusal}} if refusal else {}
-    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
-    return Answer(200, {"content-type": "application/json"}, json.dumps(review).encode())
 
 
 def granted(scene: Scene, pods: list[Object]) -> list[Object]:
@@ -83,10 +31,10 @@ def test_a_slow_webhook_costs_time_only_and_only_where_it_is_asked(scene: Scene)
     never = threading.Event()
 
     def take_time(request: Received) -> Answer:
-        never.wait(0 if b'"none"' in request.body else SLOW)
+        never.wait(0 if is_of_nobody(request) else SLOW)
         return admission(request)
 
-    with webhook(scene, slow, take_time, 10):
+    with webhook(scene.cluster, slow, take_time, 10):
         path = scene.maintain(node)
         scene.reaches(path)
 
@@ -108,10 +56,10 @@ def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: 
     well = threading.Event()
 
     def hang(request: Received) -> Answer:
-        well.wait(0 if b'"none"' in request.body else 60)
+        well.wait(0 if is_of_nobody(request) else 60)
         return admission(request)
 
-    with webhook(scene, hung, hang, 1):
+    with webhook(scene.cluster, hung, hang, 1):
         path = scene.maintain(node)
         status = _blocked_and_in_no_haste(scene, path, stuck)
 
@@ -134,10 +82,10 @@ def test_a_refusal_that_comes_after_the_look_is_told(scene: Scene) -> None:
     well = threading.Event()
 
     def refuse_later(request: Received) -> Answer:
-        well.wait(0 if b'"none"' in request.body else SLOW)
+        well.wait(0 if is_of_nobody(request) else SLOW)
         return admission(request, "" if well.is_set() else "not today")
 
-    with webhook(scene, strict, refuse_later, 10):
+    with webhook(scene.cluster, strict, refuse_later, 10):
         path = scene.maintain(node)
         status = _blocked_and_in_no_haste(scene, path, refused)
 

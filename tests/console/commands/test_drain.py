@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from console.operations import drain_without_maintenance
+from kube.door import eviction_batch
 from localcluster.cluster import LocalCluster
 from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
 from tests.console.conftest import Nodes, Run
 from tests.proofs import proves
+from tests.receiver import Answer, Received
+from tests.webhook import admission, is_of_nobody, webhook
 
 LAUNCHER = {"kubevirt.io": "virt-launcher"}
 MODERN = ["--delete-emptydir-data", "--ignore-daemonsets", "--force"]
@@ -213,6 +218,30 @@ def test_a_pod_behind_two_budgets_is_named_after_the_others_went(installed: Loca
     assert result.exit_code == 1
     assert f"these pods cannot be evicted: default/replicaset-{node}" in result.stderr
     assert outcome(installed, node) == (True, ["replicaset"])
+
+
+def test_a_refusal_that_comes_behind_its_batch_is_said(
+    installed: LocalCluster, run: Run, node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NMO-6: it changes no pod, so no event follows. The pod is tried again; of each eviction there is one line."""
+    monkeypatch.setattr(eviction_batch, "OVERSLEPT_SECONDS", 0.0)
+    monkeypatch.setattr(drain_without_maintenance, "RETRY_SECONDS", 0.1)
+    furnish(installed, node, "bare")
+    never, asked = threading.Event(), list[Received]()
+
+    def refuse_once(request: Received) -> Answer:
+        if not is_of_nobody(request):
+            asked.append(request)
+            never.wait(0.3)
+        return admission(request, "not today" if len(asked) == 1 else "")
+
+    with webhook(installed, "default", refuse_once, 10):
+        result = run("drain", node, "--force", "--timeout=10s")
+
+    assert result.exit_code == 0, result.stderr
+    (said,) = [line for line in result.stdout.splitlines() if line.startswith("waiting with pod ")]
+    assert said.endswith("denied the request: not today")
+    assert result.stdout.count(f"evicting pod default/bare-{node}") == len(asked) == 2
 
 
 def test_a_drain_waits_until_terminating_pods_are_gone(installed: LocalCluster, run: Run, node: str) -> None:
