@@ -28,7 +28,7 @@ from eventing.journal.entries import Attempt, attempts_event
 from eventing.signatures import signed
 from eventing.wire import binary, structured
 from functions.serving.bounded_queue import Waiting
-from functions.serving.metrics import ATTEMPTS_LOST
+from functions.serving.metrics import ATTEMPTS_LOST, LETTERS_LOST
 from kube.backoff import pauses
 
 if TYPE_CHECKING:
@@ -143,10 +143,12 @@ class Publisher:
 
     def add_dead_letter(self, letter: BaseCloudEvent) -> None:
         """Enqueue an event that was refused. Returns at once."""
-        if self._url:
-            message = binary(letter)
-            self._letters.append(message, len(message.body) + sum(map(len, message.headers.values())))
-            self._wake()
+        if not self._url:
+            return
+        message = binary(letter)
+        if lost := self._letters.append(message, len(message.body) + sum(map(len, message.headers.values()))):
+            LETTERS_LOST.inc(lost)
+        self._wake()
 
     def _wake(self) -> None:
         if not self._added.is_set():
@@ -193,7 +195,11 @@ class Publisher:
             if not self._publish(session, self._next_batch()):
                 break  # the process ends
         while letters := self._letters.take(1):
-            if not self._post_until_answered(session, letters[0]):
+            status = self._post_until_answered(session, letters[0])
+            if status >= 400:
+                LETTERS_LOST.inc()
+                log.error("record refuses a dead letter: %s", status)
+            if not status:
                 return
 
     def _next_batch(self) -> list[Attempt]:

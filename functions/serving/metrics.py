@@ -13,3 +13,7 @@ RESULTS = Counter("nodemaintenance_function_events_total", "Events by function a
 ATTEMPTS_LOST = Counter(
     "nodemaintenance_attempts_lost_total", "Runs that the journal does not know of: it was away too long"
 )
+LETTERS_LOST = Counter(
+    "nodemaintenance_dead_letters_lost_total",
+    "Dead letters of the function that the journal does not know of: it was away too long, or refused them",
+)

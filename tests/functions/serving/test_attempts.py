@@ -17,7 +17,7 @@ from eventing.deadletters import dead_letter_of
 from eventing.journal.entries import attempts_in
 from eventing.wire import binary, received
 from functions.app import create_app
-from functions.serving.attempts import KEPT, KEPT_BYTES, SOON, TOGETHER, OngoingAttempt, Publisher
+from functions.serving.attempts import KEPT, KEPT_BYTES, LETTERS, SOON, TOGETHER, OngoingAttempt, Publisher
 from tests.functions.conftest import Functions, told
 from tests.functions.hints import added, tick
 from tests.receiver import PATIENCE, Answer, Received, Receiver
@@ -220,6 +220,36 @@ def test_a_letter_that_no_request_can_carry_ends_nothing(recorder: Receiver) -> 
     feed.close()
 
 
+def test_a_letter_that_record_refuses_is_counted_and_costs_no_other(
+    recorder: Receiver, functions: Functions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """X-6: nobody can redrive it, so somebody has to hear of it."""
+    recorder.answers["/"] = lambda request: Answer(403 if request.id == "forged" else 204)
+    feed, before, event = Publisher(recorder.url), lost(functions, "dead_letters"), tick()
+
+    feed.add_dead_letter(CloudEvent({**tick().get_attributes(), "id": "forged"}, {}))
+    feed.add_dead_letter(event)
+
+    awaited(recorder, event.get_id())
+    feed.close()
+    assert lost(functions, "dead_letters") - before == 1
+    assert [line for line in caplog.messages if line.startswith("record refuses")] == [
+        "record refuses a dead letter: 403"
+    ]
+
+
+def test_letters_that_are_lost_while_record_is_away_are_counted(functions: Functions) -> None:
+    """X-6: the oldest, for which there is no room; one is on its way."""
+    before = lost(functions, "dead_letters")
+    feed = Publisher(NOBODY, SOON)
+
+    for _ in range(LETTERS + 10):
+        feed.add_dead_letter(tick())
+
+    feed.close()
+    assert 9 <= lost(functions, "dead_letters") - before <= 10
+
+
 def test_the_queue_is_bounded_in_bytes(functions: Functions) -> None:
     """X-6: what was answered counts, not only how often; the event itself, of up to 2 MiB, is not kept."""
     before = lost(functions)
@@ -235,9 +265,9 @@ def test_the_queue_is_bounded_in_bytes(functions: Functions) -> None:
     assert run.made().size < KEPT_BYTES // 9
 
 
-def lost(functions: Functions) -> float:
-    text = functions.clients["begin"].get("/metrics").text
-    return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith("nodemaintenance_attempts_lost"))
+def lost(functions: Functions, what: str = "attempts") -> float:
+    text, name = functions.clients["begin"].get("/metrics").text, f"nodemaintenance_{what}_lost_total "
+    return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith(name))
 
 
 def test_telling_costs_a_step_next_to_nothing() -> None:
