@@ -2,12 +2,16 @@
 
 A dead letter names the address that it could not be delivered to; whoever may post to `record` may have written that.
 So the address is taken from the Triggers, and the letter says only which function it was.
+
+Of two that redrive one at once one does: in one process always, and in several at one PostgreSQL, as the pods of the
+console are. Several at one SQLite may deliver it twice, which functions tolerate.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,24 +96,30 @@ def redriven(found: Sequence[Item], broker: str, book: Journal) -> Iterator[Resu
 def _redriven(item: Item, broker: str, book: Journal) -> Result:
     if item.problem:
         return Result(item, None, item.problem)
-    if not _claimed(item.letter.seq):
-        return Result(item, None, "it is being redriven already")
-    try:
+    with _claimed(item.letter.seq, book) as mine:
+        if not mine:
+            return Result(item, None, "it is being redriven already")
         if not _still_open(item.letter, book):
             return Result(item, None, "it was redriven meanwhile")
         made = redrive(item.letter, item.url, broker)
         book.write_attempts([made])
         return Result(item, made)
-    finally:
-        UNDER_WAY.discard(item.letter.seq)
 
 
-def _claimed(seq: int) -> bool:
+@contextmanager
+def _claimed(seq: int, book: Journal) -> Iterator[bool]:
+    """Whether nobody else redrives it, in this process or another one."""
     with GUARD:
-        if seq in UNDER_WAY:
-            return False
+        mine = seq not in UNDER_WAY
         UNDER_WAY.add(seq)
-        return True
+    if not mine:
+        yield False
+        return
+    try:
+        with book.redriving(seq) as alone:
+            yield alone
+    finally:
+        UNDER_WAY.discard(seq)
 
 
 def _still_open(letter: Entry, book: Journal) -> bool:

@@ -29,8 +29,8 @@ POSTGRESQL = {
 }
 TURNS = {"postgresql": migrations.turn(7305804385369681514)}
 """What lets one process at a time write, until the end of its transaction; SQLite's file does by itself."""
-PRUNING = 7305804385369681515
-"""The lock of PostgreSQL that one process at a time has while it prunes."""
+PRUNING, REDRIVING = 7305804385369681515, 7305804385369681516
+"""Locks of PostgreSQL: of who prunes; of who redrives a dead letter, whose number is added."""
 TAKEN = "take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]
 INSERTS: Mapping[str, Insert] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -104,19 +104,19 @@ class Database:
                 )  # a newer release may have migrated it since: nothing is kept then
 
     @contextmanager
-    def pruning(self) -> Iterator[bool]:
-        """Whether no other process prunes: two that measured the same excess would delete it twice."""
+    def alone(self, lock: int) -> Iterator[bool]:
+        """Whether nobody else of those at a PostgreSQL has this lock; of a SQLite, which is for one process, always."""
         if self._engine.dialect.name != "postgresql":
-            yield True  # one process has the file, and one thread of it prunes
+            yield True
             return
         with self.reading() as connection:
-            mine = bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({PRUNING})").scalar())
-            connection.commit()  # the lock is the session's: no transaction stands idle while others delete
+            mine = bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar())
+            connection.commit()  # the lock is the session's: no transaction stands idle meanwhile
             try:
                 yield mine
             finally:
                 if mine:
-                    connection.exec_driver_sql(f"SELECT pg_advisory_unlock({PRUNING})")
+                    connection.exec_driver_sql(f"SELECT pg_advisory_unlock({lock})")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 from math import inf
@@ -21,7 +22,7 @@ from cloudevents.core.formats.json import JSONFormat
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, true, tuple_
 
 from eventing.events import SOURCE
-from eventing.journal.database import Database, JournalError
+from eventing.journal.database import PRUNING, REDRIVING, Database, JournalError
 from eventing.journal.entries import EARLIEST, LATEST, Attempt, Entry, Query, maintenance_of, node_of
 from eventing.journal.keys import LONGEST_KEY, attempt_keys, event_keys
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
@@ -110,6 +111,10 @@ class Journal:
         with self._database.reading() as connection:
             return sum(connection.scalar(select(func.sum(table.c.size))) or 0 for table in (EVENTS, ATTEMPTS))
 
+    def redriving(self, seq: int) -> AbstractContextManager[bool]:
+        """Whether no other process at a PostgreSQL redrives the dead letter of this number, until the block ends."""
+        return self._database.alone(REDRIVING + seq)
+
     def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
         """Delete what arrived longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
 
@@ -117,7 +122,7 @@ class Journal:
         arrives meanwhile is left for the next time. Returns how many events that were, 0 where another process prunes.
         Goes by small transactions: whoever writes meanwhile does not wait. One thread at a time may call it.
         """
-        with self._database.pruning() as mine:
+        with self._database.alone(PRUNING) as mine:  # two that measured the same excess would delete it twice
             return self._prune(age, size) if mine else 0
 
     def _prune(self, age: timedelta | None, size: int | None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,9 +20,22 @@ from eventing.journal.store import Journal, Query
 from kube.door.sync_client import Cluster
 from localcluster.cluster import LocalCluster
 from localcluster.processes import free_port
+from tests.postgresql import PostgreSQL
 from tests.receiver import Answer, Received, Receiver
 
 NAMESPACE = "node-maintenance"
+ELSEWHERE = """
+import sys
+from console.operations.redriving import Item, redriven
+from eventing.journal.store import Journal, Query
+
+url, function, broker = sys.argv[1:]
+book = Journal(url)
+(letter,) = book.select(Query(dead=True))
+(result,) = redriven([Item(letter, function)], broker, book)
+print("failed" if result.failed else "delivered")
+"""
+"""Another process that redrives the one dead letter of a journal."""
 
 
 @pytest.fixture
@@ -112,4 +127,29 @@ def test_none_is_redriven_twice_at_once(receiver: Receiver, book: Journal) -> No
         "it was redriven meanwhile",
     ]
     assert [result.failed for result in run.results] == [False]
+    assert len(receiver.at("/cordon")) == 1
+
+
+def test_of_two_processes_that_redrive_one_does(receiver: Receiver, postgresql: PostgreSQL) -> None:
+    """X-6: two pods of the console, or one and the command line, at one PostgreSQL."""
+    url, broker, go = postgresql.database(), f"{receiver.url}/broker", threading.Event()
+
+    def slow(_: Received) -> Answer:
+        go.wait(10)
+        return Answer(204)
+
+    receiver.answers["/cordon"] = slow
+    with closing(Journal(url)) as book:
+        (letter,) = letters(book, "http://gone/cordon", "1")
+        item = Item(letter, f"{receiver.url}/cordon")
+        words = [sys.executable, "-c", ELSEWHERE, url, item.url, broker]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as elsewhere:
+            receiver.wait_for("/cordon")
+            (second,) = redriven([item], broker, book)
+            go.set()
+            said, _ = elsewhere.communicate(timeout=10)
+        (third,) = redriven([item], broker, book)
+
+    assert said == "delivered\n"
+    assert [second.problem, third.problem] == ["it is being redriven already", "it was redriven meanwhile"]
     assert len(receiver.at("/cordon")) == 1

@@ -23,6 +23,7 @@ from sqlalchemy import text
 from eventing import events
 from eventing.deadletters import DeadLetter
 from eventing.events import Reference, event
+from eventing.journal.database import PRUNING
 from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
 from eventing.wire import BadEvent
 from tests.localcluster.commands import soon
@@ -344,7 +345,7 @@ def test_of_two_processes_that_prune_one_does(postgresql: PostgreSQL) -> None:
     url = postgresql.database()
     with closing(Journal(url)) as first, closing(Journal(url)) as second:
         first.write_all([(numbered(number), datetime.now(timezone.utc)) for number in range(10)])
-        with first._database.pruning() as mine:
+        with first._database.alone(PRUNING) as mine:
             assert (mine, second.prune(size=1)) == (True, 0)
         assert len(second.select()) == 10
         assert second.prune(size=1) == 10
