@@ -124,7 +124,8 @@ def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, n
         return events.MAINTENANCE_FOUND
     if not m.began_on(item, node):
         return ""  # its own node is gone: the garbage collector ends it
-    if lease is None or not leases.is_holder(lease, item) or leases.is_due(lease, now) or not m.is_owned(item):
+    is_renewed = lease is not None and leases.is_holder(lease, item) and not leases.is_due(lease, now)
+    if not is_renewed or m.lease_errors(item) or not m.is_owned(item):  # errors of a lease that is ours again: old news
         return events.MAINTENANCE_FOUND
     return Look.PODS if in_maintenance(node, m.group(item).drain_taint) else events.NODE_DRIFTED
 

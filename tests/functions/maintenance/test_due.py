@@ -21,6 +21,7 @@ FAILED = maintenance(REFUSED, counts="")
 STRIPPED = maintenance(DRAINED, counts="")
 WAITING = maintenance({"lastError": "held by another", "lastUpdate": "2026-01-02T03:00:00Z"}, counts="")
 GIVEN_UP = maintenance({**REFUSED, "errorOnLeaseCount": 4})
+REGAINED = maintenance({**DRAINED, "errorOnLeaseCount": 3})
 FOREIGN = {
     "metadata": {"name": "node-node-1"},
     "spec": {"holderIdentity": "another", "renewTime": "2026-01-02T03:04:00.0Z", "leaseDurationSeconds": 600},
@@ -82,6 +83,7 @@ def test_what_the_lists_tell(item: Object, lists: Known, answer: Due) -> None:
         pytest.param(
             BEGUN, IN_MAINTENANCE, lease(BEGUN, timedelta(minutes=46)), events.MAINTENANCE_FOUND, id="lease due"
         ),
+        pytest.param(REGAINED, IN_MAINTENANCE, lease(REGAINED), events.MAINTENANCE_FOUND, id="lease ours, not told"),
     ],
 )
 def test_what_the_node_tells(item: Object, found: Object | None, held: Object | None, answer: Due) -> None:

@@ -170,6 +170,32 @@ def test_a_failure_that_is_told_late_ends_nothing(functions: Functions, work: Wo
     assert "errorOnLeaseCount" not in renewed
 
 
+@pytest.mark.parametrize("ticks", [0, 3], ids=["a failure comes late", "the success is lost"])
+def test_an_error_of_a_lease_that_is_ours_again_ends_with_the_next_tick(
+    functions: Functions, work: Workload, ticks: int
+) -> None:
+    """X-3, NMO-27a: no renewal is due for half an hour, and one more that failed would have given the node back."""
+    item = robbed(functions, work, ticks)
+    found = functions.answer("resync", tick())
+    assert found is not None
+    late = functions.answer("begin", found)
+    assert late is not None
+    work.delete(leases.lease_path(item["spec"]["nodeName"]))
+    if ticks:
+        functions.answer("begin", found)  # and nobody hears what it answers
+    else:
+        settle(functions, found)
+        functions.answer("status", late)
+    assert work.again(item)["status"]["errorOnLeaseCount"] == max(ticks, 1)
+
+    again = functions.answer("resync", tick())
+    assert again is not None
+    settle(functions, again)
+
+    assert not {"errorOnLeaseCount", "lastError"} & work.again(item)["status"].keys()
+    assert functions.answer("resync", tick()) is None
+
+
 def test_what_is_given_back_is_not_touched_again_at_the_end(functions: Functions, work: Workload) -> None:
     """NMO-27a: by then the node is the other tool's: its cordon stays, the object goes."""
     item = robbed(functions, work, 4)
