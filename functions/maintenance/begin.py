@@ -28,9 +28,9 @@ from kube.door.sync_client import Cluster
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import pods_on_node
+from kube.maintenance.lookup import maintenances, pods_on_node
 from kube.maintenance.shown import Looked
-from kube.nodes import Node, is_closed, is_labelled_for, node_path
+from kube.nodes import Node, is_closed, is_labelled_for, labelled_for, node_path
 from kube.paths import Object, segment
 from kube.pods import Pod
 
@@ -64,7 +64,7 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         raise Failed(f'nodes "{name}" not found')
     try:
         with disrupting(node, maintenance, cluster) if counts is None else nullcontext():
-            acquire_lease(lease, maintenance, name, cluster)
+            acquire_lease(lease, maintenance, node, cluster)
             counts, left = (counts, []) if counts else _count(maintenance, node, pods.items, cluster)
             patch = m.begin_patch(maintenance, node, counts)
             written = _written(maintenance, patch, cluster)
@@ -145,23 +145,39 @@ def _looked(written: m.Maintenance, node: Node, left: list[Pod]) -> Looked:
     return Looked.at(written, is_closed=closed, left=left)
 
 
-def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: str, cluster: Cluster) -> None:
+def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, cluster: Cluster) -> None:
     """Acquire or renew the node's lease, as it was read; None when it was not, or there was none.
 
-    Raises `Failed` when another maintenance is its holder, `HeldByOther` when another tool is, or it was ours.
+    Raises `Failed` when another maintenance has it or the node, `HeldByOther` when another tool has, or it was ours.
     """
-    now = datetime.now(timezone.utc)
-    wanted = leases.lease_of(node, maintenance, now)
-    if lease is None and (lease := _created(wanted, node, cluster)) is None:
+    name, now = node["metadata"]["name"], datetime.now(timezone.utc)
+    wanted = leases.lease_of(name, maintenance, now)
+    if lease is None:
+        _check_not_taken(node, maintenance, cluster)
+        lease = _created(wanted, name, cluster)
+    if lease is None:
         return
     try:
         if not leases.is_holder(lease, maintenance):
-            _check_available(lease, maintenance, node, now, cluster)
+            _check_available(lease, maintenance, name, now, cluster)
             _take_over(lease, wanted, cluster)
         elif leases.is_due(lease, now):
             _take_over(lease, wanted, cluster)
     except Conflict:
-        raise Retry(f"the lease of node {node} changed while it was acquired") from None
+        raise Retry(f"the lease of node {name} changed while it was acquired") from None
+
+
+def _check_not_taken(node: Node, maintenance: m.Maintenance, cluster: Cluster) -> None:
+    """Whether no other maintenance that has begun has the node: a lease that somebody deleted would keep nobody away.
+
+    Only a node that is labelled for another one costs a look. Raises `Failed` if one has it.
+    """
+    name, uid = node["metadata"]["name"], maintenance["metadata"]["uid"]
+    if m.has_begun(maintenance) or labelled_for(node) in (None, uid):
+        return
+    for other in cluster.run(maintenances(cluster.api, name)):
+        if other["metadata"]["uid"] != uid and m.has_begun(other) and m.claims_node(other):
+            raise Failed(_already_exists(name, other["metadata"]["name"], other["apiVersion"]))
 
 
 def _created(wanted: Object, node: str, cluster: Cluster) -> Object | None:
@@ -198,7 +214,10 @@ def _check_available(lease: Object, maintenance: m.Maintenance, node: str, now: 
     group = GROUPS.get(holder.api_version)
     found = cluster.run(absent_ok(cluster.api.get(f"{group.path}/{segment(holder.name)}"))) if group else None
     if found is not None and found["metadata"]["uid"] == holder.uid and m.claims_node(found):
-        other = f"{holder.name} ({holder.api_version})"
         if m.has_begun(maintenance):
-            raise HeldByOther(f"the lease of node {node} is held by {other}")
-        raise Failed(f"invalid nodeName, a NodeMaintenance for node {node} already exists: {other}")
+            raise HeldByOther(f"the lease of node {node} is held by {holder.name} ({holder.api_version})")
+        raise Failed(_already_exists(node, holder.name, holder.api_version))
+
+
+def _already_exists(node: str, other: str, api_version: str) -> str:
+    return f"invalid nodeName, a NodeMaintenance for node {node} already exists: {other} ({api_version})"

@@ -55,6 +55,11 @@ class Known:
     whole: bool = True
 
     @cached_property
+    def taken(self) -> frozenset[str]:
+        """The nodes, by name, that a maintenance has begun on and was not given back by it."""
+        return frozenset(m.node_name(item) for item in self.items if m.has_begun(item) and m.claims_node(item))
+
+    @cached_property
     def queue_seconds(self) -> float:
         """How long an event may wait for its turn behind those of all other maintenances that are at work."""
         at_work = sum(m.is_deleting(item) or m.phase(item) not in (m.SUCCEEDED, m.FAILED) for item in self.items)
@@ -102,7 +107,7 @@ def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
         is_left = is_labelled_for(known.nodes.get(m.node_name(item)), item["metadata"]["uid"])
         return events.MAINTENANCE_ENDED if is_left else ""
     lease = known.leases.get(m.node_name(item))
-    if not m.has_begun(item) and not is_free(item, lease, known.items, now):
+    if not m.has_begun(item) and not is_free(item, lease, known, now):
         return ""
     node = known.nodes.get(m.node_name(item))
     return Look.NODE if node is None else due_on(item, node, lease, now)
@@ -158,17 +163,20 @@ def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float) -> bo
     return began is not None and 0 <= (now - began).total_seconds() < window
 
 
-def is_free(item: m.Maintenance, lease: leases.Lease | None, items: Iterable[Object], now: datetime) -> bool:
-    """Whether what was in the way of one that has not begun is gone: nobody else is the holder of the lease any more.
+def is_free(item: m.Maintenance, lease: leases.Lease | None, known: Known, now: datetime) -> bool:
+    """Whether what was in the way of one that has not begun is gone: nobody else has the node or its lease any more.
 
-    It may be the holder itself: what came after the lease failed, or somebody took the finalizer off.
+    It may be the holder itself: what came after the lease failed, or somebody took the finalizer off. A lease that
+    somebody deleted is acquired again by the one that has the node.
     """
-    if lease is None or leases.is_holder(lease, item):
+    if lease is not None and leases.is_holder(lease, item):
         return True
-    holder = leases.holder_of(lease)
-    if holder is None:  # another tool's
-        return leases.is_free(lease, now)
-    return holder.uid not in {other["metadata"]["uid"] for other in items if m.claims_node(other)}
+    if m.node_name(item) in known.taken:
+        return False
+    holder = leases.holder_of(lease) if lease else None
+    if holder is None:  # nobody's, or another tool's
+        return lease is None or leases.is_free(lease, now)
+    return holder.uid not in {other["metadata"]["uid"] for other in known.items if m.claims_node(other)}
 
 
 def is_ending(pod: Pod, now: datetime) -> bool:

@@ -195,6 +195,27 @@ def test_a_second_maintenance_of_the_node_is_refused(
     assert refused == [("create", 409)]  # the lease is there
 
 
+@proves("NMO-22")
+@pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
+def test_a_second_maintenance_is_refused_also_where_the_lease_was_deleted(
+    functions: Functions, work: Workload, audit: Audit, second_group: Group
+) -> None:
+    """NMO-22: the node is another one's until that gives it back, whatever somebody did to its lease."""
+    node = work.node()
+    first = drain(functions, work, work.maintenance(node))
+    work.delete(leases.lease_path(node))
+    second, writes = work.maintenance(node, second_group), len(audit.writes_by())
+
+    reply = functions.answer("begin", added(second))
+
+    assert reply is not None
+    assert reply.get_type() == events.MAINTENANCE_FAILED
+    assert first["metadata"]["name"] in str(data_of(reply)["error"])
+    assert written(audit.writes_by()[writes:]) == []
+    functions.answer("begin", added(first))
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), first)
+
+
 @proves("NMO-27", "NMO-27a")
 @pytest.mark.parametrize(
     ("renewed", "begins"),

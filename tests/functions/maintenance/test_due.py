@@ -22,10 +22,11 @@ STRIPPED = maintenance(DRAINED, counts="")
 WAITING = maintenance({"lastError": "held by another", "lastUpdate": "2026-01-02T03:00:00Z"}, counts="")
 GIVEN_UP = maintenance({**REFUSED, "errorOnLeaseCount": 4})
 REGAINED = maintenance({**DRAINED, "errorOnLeaseCount": 3})
-FOREIGN = {
+FOREIGN: Object = {
     "metadata": {"name": "node-node-1"},
     "spec": {"holderIdentity": "another", "renewTime": "2026-01-02T03:04:00.0Z", "leaseDurationSeconds": 600},
 }
+EXPIRED = {**FOREIGN, "spec": {**FOREIGN["spec"], "leaseDurationSeconds": 1}}
 OTHER = {**BEGUN, "metadata": {**BEGUN["metadata"], "name": "other", "uid": "other-uid"}}
 GIVEN_UP_OTHER = {**OTHER, "status": {**REFUSED, "errorOnLeaseCount": 4}}
 ENDING = {**OTHER, "metadata": {**OTHER["metadata"], "deletionTimestamp": "2026-01-02T03:04:05Z"}}
@@ -51,6 +52,11 @@ def known(item: Object, held: Object | None = None, found: Object | None = None)
         pytest.param(FAILED, known(FAILED, found=IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="refused, its turn"),
         pytest.param(FAILED, Known([OTHER, FAILED], {}, {"node-1": lease(OTHER)}), "", id="refused, another holds"),
         pytest.param(FAILED, Known([OVER, FAILED], {}, {"node-1": lease(OVER)}), Look.NODE, id="refused, other over"),
+        pytest.param(FAILED, Known([OTHER, FAILED], {}, {}), "", id="refused, the other's lease deleted"),
+        pytest.param(FAILED, Known([ENDING, FAILED], {}, {}), "", id="refused, the same, and the other is ending"),
+        pytest.param(FAILED, Known([OTHER, FAILED], {}, {"node-1": EXPIRED}), "", id="refused, the other is robbed"),
+        pytest.param(FAILED, Known([ELSEWHERE, FAILED], {}, {}), Look.NODE, id="refused, the other is elsewhere"),
+        pytest.param(FAILED, Known([GIVEN_UP_OTHER, FAILED], {}, {}), Look.NODE, id="refused, the other gave up"),
         pytest.param(FAILED, known(FAILED, lease(FAILED)), Look.NODE, id="failed after it took the lease"),
         pytest.param(
             STRIPPED, known(STRIPPED, lease(STRIPPED), IN_MAINTENANCE), events.MAINTENANCE_FOUND, id="metadata replaced"

@@ -8,6 +8,7 @@ from eventing import events
 from functions.data import data_of
 from kube.maintenance import leases
 from kube.maintenance import objects as m
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import EXCLUDED, LABEL, in_maintenance, is_cordoned, missing_taints
 from kube.paths import Object
 from tests.faults import Fault, Faults
@@ -136,6 +137,24 @@ def test_a_lease_that_may_not_be_renewed_is_told_of_a_drained_node(
     assert again is not None
     settle(functions, again)
     assert not m.last_error(work.again(item))
+
+
+@proves("NMO-22")
+def test_a_lease_that_somebody_deletes_goes_to_nobody_else(functions: Functions, work: Workload) -> None:
+    """Rule 11: the maintenance that waits for the node is not asked whether it may begin: it would rob the other."""
+    node = work.node()
+    first, second = (drain(functions, work.maintenance(node, group)) for group in (MEDIK8S, KUBEVIRT))
+    refused = work.again(second)
+    work.delete(leases.lease_path(node))
+
+    found = functions.answer("resync", tick())
+    assert found is not None
+    assert found.get_extension("maintenance") == first["metadata"]["uid"]
+    settle(functions, found)
+
+    assert leases.is_holder(work.admin.get(leases.lease_path(node)), first)
+    assert work.again(second) == refused
+    assert functions.answer("resync", tick()) is None
 
 
 def test_an_event_delivered_again_counts_once(functions: Functions, work: Workload) -> None:
