@@ -75,7 +75,7 @@ def strays(known: Known) -> list[tuple[events.Reference, str]]:
     if not known.whole or known.nodes is None or known.leases is None:
         return []
     answered = {m.node_name(item) for item in known.items if m.claims_node(item)}
-    given_up = {item["metadata"]["uid"] for item in known.items if m.has_given_up(item)}
+    given_up = {item["metadata"]["uid"] for item in known.items if m.has_given_up(item) and not m.is_over(item)}
     held = {name: holder for name, lease in known.leases.items() if (holder := leases.holder_of(lease))}
     left = {name: _unknown(node) for name, node in known.nodes.items() if labelled_for(node) not in given_up}
     left |= {name: _reference(*holder) for name, holder in held.items() if holder.api_version in GROUPS}

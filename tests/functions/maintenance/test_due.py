@@ -31,6 +31,7 @@ OTHER = {**BEGUN, "metadata": {**BEGUN["metadata"], "name": "other", "uid": "oth
 GIVEN_UP_OTHER = {**OTHER, "status": {**REFUSED, "errorOnLeaseCount": 4}}
 ENDING = {**OTHER, "metadata": {**OTHER["metadata"], "deletionTimestamp": "2026-01-02T03:04:05Z"}}
 OVER = {**ENDING, "metadata": {**ENDING["metadata"], "finalizers": ["example.com/hold"]}}
+GIVEN_UP_OVER = {**GIVEN_UP, "metadata": {**OVER["metadata"], "uid": "nm-uid"}}
 ELSEWHERE = {**OTHER, "spec": {"nodeName": "node-2"}}
 
 
@@ -202,6 +203,7 @@ LABELLED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm-uid", "nm-
         (Known([NEW], {"node-1": IN_MAINTENANCE}, {}), []),
         (Known([GIVEN_UP_OTHER], {"node-1": IN_MAINTENANCE}, {}), [(LABELLED, "node-1")]),
         (Known([GIVEN_UP], {"node-1": IN_MAINTENANCE}, {}), []),
+        (Known([GIVEN_UP_OVER], {"node-1": IN_MAINTENANCE}, {}), [(LABELLED, "node-1")]),
         (Known([], {}, {"node-1": {"metadata": {}, "spec": {"holderIdentity": "another"}}}), []),
         (Known([], {"node-1": IN_MAINTENANCE}, {}, whole=False), []),
         (Known([], None, {"node-1": lease(BEGUN)}), []),
@@ -215,6 +217,7 @@ LABELLED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm-uid", "nm-
             "another waits",
             "another gave up",
             "its own, to be given back",
+            "its own, given up and over",
             "another tool's lease",
         ),
         *("a group not listed", "nodes not listed", "leases not listed"),

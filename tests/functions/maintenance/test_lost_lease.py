@@ -246,6 +246,24 @@ def test_what_was_not_given_back_for_want_of_a_label_is_at_the_end(functions: Fu
     assert is_given_back(work.read_node(node))
 
 
+@proves("X-5")
+def test_what_gave_up_and_is_kept_by_others_leaves_no_node_closed(functions: Functions, work: Workload) -> None:
+    """Rule 11: it was not given back, and then somebody took our finalizer off: another one keeps the object, and the
+    tick finds the node."""
+    item = robbed(functions, work, 4)
+    node = item["spec"]["nodeName"]
+    work.admin.patch(m.path(item), {"metadata": {"finalizers": ["example.com/hold"]}})
+    work.delete(m.path(item))
+
+    found = functions.answer("resync", tick())
+    assert found is not None
+    settle(functions, found)
+
+    assert is_given_back(work.read_node(node))
+    assert work.admin.get(leases.lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
+    assert functions.answer("resync", tick()) is None
+
+
 def test_an_evicting_step_stops_when_the_lease_is_lost(functions: Functions, work: Workload) -> None:
     """NMO-27a: after it gave up no step changes the node, and what `cordon` would close is given back."""
     item = robbed(functions, work, 4)
