@@ -146,7 +146,8 @@ def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
         return events.NODE_TAINTED
     to_evict, _ = parted(drain_flags.going(found, options), item, now)
     if all(is_ending(pod, now) for pod in to_evict):
-        return ""  # until one is gone, which PodSource emits, one has rested (rule 9), or a person acts (DRN-1a)
+        # nothing until one is gone, which PodSource emits, one has rested (rule 9), or a person acts (DRN-1a)
+        return events.NODE_TAINTED if m.is_told_open(item) else ""
     return events.NODE_TAINTED
 
 

@@ -206,12 +206,17 @@ def is_cordoned(maintenance: Maintenance) -> bool:
     return bool(condition(maintenance, "Cordoned").get("status") == "True")
 
 
-def is_told_drained(maintenance: Maintenance) -> bool:
-    """Its status says that the node is drained, and not that it is open: another look has nothing to add.
+def is_told_open(maintenance: Maintenance) -> bool:
+    """Its status says that the node is open, or not tainted.
 
     A status may have no conditions: of an older release, or under another operator's CRD, which keeps none.
     """
-    return phase(maintenance) == SUCCEEDED and condition(maintenance, "Cordoned").get("status") != "False"
+    return bool(condition(maintenance, "Cordoned").get("status") == "False")
+
+
+def is_told_drained(maintenance: Maintenance) -> bool:
+    """Its status says that the node is drained, and not that it is open: another look has nothing to add."""
+    return phase(maintenance) == SUCCEEDED and not is_told_open(maintenance)
 
 
 def blocked_pods(maintenance: Maintenance) -> list[Mapping[str, Any]]:

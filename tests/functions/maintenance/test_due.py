@@ -20,6 +20,7 @@ BEGUN, NEW = maintenance(DRAINED), maintenance(counts="")
 FAILED = maintenance(REFUSED, counts="")
 STRIPPED = maintenance(DRAINED, counts="")
 WAITING = maintenance({"lastError": "held by another", "lastUpdate": "2026-01-02T03:00:00Z"}, counts="")
+OPEN = maintenance({"phase": "Running", "conditions": OPENED})
 GIVEN_UP = maintenance({**REFUSED, "errorOnLeaseCount": 4})
 REGAINED = maintenance({**DRAINED, "errorOnLeaseCount": 3})
 FOREIGN: Object = {
@@ -245,6 +246,8 @@ def test_another_node_of_the_name_is_none_of_its() -> None:
         (maintenance({"phase": "Running"}), [], events.NODE_TAINTED),
         (BEGUN, [pod()], events.NODE_TAINTED),
         (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:06Z")], ""),
+        (OPEN, [pod(deletionTimestamp="2026-01-02T03:04:06Z")], events.NODE_TAINTED),
+        (maintenance({"phase": "Running"}), [pod(deletionTimestamp="2026-01-02T03:04:06Z")], ""),
         (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:05Z")], events.NODE_TAINTED),
         (BEGUN, [pod(deletionTimestamp="2026-01-02T03:04:06Z"), pod("late")], events.NODE_TAINTED),
     ],
@@ -255,6 +258,8 @@ def test_another_node_of_the_name_is_none_of_its() -> None:
         "all gone, not known",
         "a late one",
         "ending",
+        "ending, closed, not known",
+        "ending, keeps no conditions",
         "stuck",
         "ending and a late one",
     ],

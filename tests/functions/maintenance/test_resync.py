@@ -157,6 +157,28 @@ def test_pods_that_are_ending_are_waited_for(functions: Functions, work: Workloa
     work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/slow", {"metadata": {"finalizers": []}})
 
 
+@proves("X-3")
+@pytest.mark.usefixtures("alone")
+def test_a_node_that_is_closed_is_told_while_its_pods_end(functions: Functions, work: Workload) -> None:
+    """X-3: `pods.evicted` was lost, and the last status speaks of the open node: nobody waits for the last pod."""
+    node = work.node()
+    work.pods(node, "slow", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    functions.answer("status", functions.begin(item))
+    functions.chain(item, "begin", "cordon", "taint", "evict")
+    assert m.condition(work.again(item), "Cordoned")["status"] == "False"
+
+    found = functions.answer("resync", tick())
+    assert found is not None
+    evicted = functions.answer("evict", found)
+    assert evicted is not None
+    functions.answer("status", evicted)
+
+    assert m.condition(work.again(item), "Cordoned")["status"] == "True"
+    assert told(functions, item) == []
+    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/slow", {"metadata": {"finalizers": []}})
+
+
 @pytest.mark.usefixtures("alone")
 def test_a_healthy_success_stays_quiet(functions: Functions, work: Workload, audit: Audit) -> None:
     """X-3: two ticks with a finished maintenance: no event, no write; its renewal is asked for when it is due."""
