@@ -176,7 +176,7 @@ def _check_not_taken(node: Node, maintenance: m.Maintenance, cluster: Cluster) -
     if m.has_begun(maintenance) or labelled_for(node) in (None, uid):
         return
     for other in cluster.run(maintenances(cluster.api, name)):
-        if other["metadata"]["uid"] != uid and m.has_begun(other) and m.claims_node(other):
+        if other["metadata"]["uid"] != uid and m.has_node(other):
             raise Failed(_already_exists(name, other["metadata"]["name"], other["apiVersion"]))
 
 

@@ -36,7 +36,7 @@ def disrupting(node: Node, maintenance: m.Maintenance, cluster: Cluster) -> Iter
         return
     lease = _acquire(maintenance, cluster)
     try:
-        plane = cluster.run(control_plane(cluster.api, maintenance["metadata"]["uid"], m.has_begun))
+        plane = cluster.run(control_plane(cluster.api, maintenance["metadata"]["uid"], m.has_node))
         if refused := quorum.refusal(node, plane):
             raise Failed(refused)
         yield

@@ -56,8 +56,8 @@ class Known:
 
     @cached_property
     def taken(self) -> frozenset[str]:
-        """The nodes, by name, that a maintenance has begun on and was not given back by it."""
-        return frozenset(m.node_name(item) for item in self.items if m.has_begun(item) and m.claims_node(item))
+        """The nodes, by name, that a maintenance has: it has begun on them."""
+        return frozenset(m.node_name(item) for item in self.items if m.has_node(item))
 
     @cached_property
     def queue_seconds(self) -> float:

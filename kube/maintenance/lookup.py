@@ -14,7 +14,7 @@ from kube.door.paging import Listed, pages
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.objects import Maintenance, is_deleting, node_name
 from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS, ControlPlane
-from kube.nodes import NODES
+from kube.nodes import NODES, is_labelled_for
 from kube.paths import Object, on_node, pods_on
 from kube.trimming import PODS, drained_pod
 
@@ -111,7 +111,8 @@ def by_age(items: Iterable[Object]) -> list[Object]:
 async def control_plane(api: Api, uid: str, counts: Callable[[Maintenance], bool]) -> ControlPlane:
     """The control plane as it is now, with the maintenances other than `uid` that `counts` takes for disruptions.
 
-    The maintenances are asked for node by node: there are few such nodes, whatever else is on the cluster.
+    So is each one that its node is still labelled for, since that is closed until it is given back. The maintenances
+    are asked for node by node: there are few such nodes, whatever else is on the cluster.
     """
     budgets = f"/apis/policy/v1/namespaces/{ETCD}/poddisruptionbudgets"
     lists = (api.list(NODES, labels=label) for label in CONTROL_PLANE)
@@ -121,6 +122,9 @@ async def control_plane(api: Api, uid: str, counts: Callable[[Maintenance], bool
     pods = (await api.list(f"/api/v1/namespaces/{ETCD}/pods"))["items"] if guards else []
     named = await together(*(maintenances(api, name) for name in nodes))
     maintained = {
-        node_name(item) for items in named for item in items if item["metadata"]["uid"] != uid and counts(item)
+        name
+        for (name, node), items in zip(nodes.items(), named, strict=True)
+        for item in items
+        if item["metadata"]["uid"] != uid and (counts(item) or is_labelled_for(node, item["metadata"]["uid"]))
     }
     return ControlPlane(list(nodes.values()), maintained, guards, pods)

@@ -102,6 +102,11 @@ def has_given_up(maintenance: Maintenance) -> bool:
     return lease_errors(maintenance) > MOST_LEASE_ERRORS
 
 
+def has_node(maintenance: Maintenance) -> bool:
+    """It has begun, and its node is no other tool's: it has the node until it is deleted and gives it back."""
+    return has_begun(maintenance) and not has_given_up(maintenance)
+
+
 def claims_node(maintenance: Maintenance) -> bool:
     """It has its node, waits for it, or is about to give it back: somebody answers for the node."""
     return not (is_over(maintenance) or has_given_up(maintenance))

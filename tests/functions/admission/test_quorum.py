@@ -13,7 +13,7 @@ from kube.door.sync_client import Cluster
 from kube.maintenance.groups import GROUPS, KUBEVIRT
 from kube.maintenance.objects import path
 from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS
-from kube.nodes import NODES, node_path
+from kube.nodes import LABEL, NODES, node_path
 from kube.paths import Object
 from tests.functions.admission.asking import create, named
 from tests.proofs import proves
@@ -70,6 +70,20 @@ def test_of_three_control_plane_nodes_one_may_go_and_not_a_second(plane: Plane, 
 
     door.delete(path(item), uid=item["metadata"]["uid"])
     create(door, named(second, KUBEVIRT))
+
+
+@proves("NMO-23", "NMO-27a")
+def test_the_node_of_one_that_has_given_up_counts_until_it_is_given_back(plane: Plane, door: Cluster) -> None:
+    first, second, _ = plane(3)
+    item = create(door, named(first))
+    door.patch(f"{path(item)}/status", {"status": {"errorOnLeaseCount": 4}})
+    door.patch(node_path(first), {"metadata": {"labels": {LABEL: item["metadata"]["uid"]}}})
+
+    with pytest.raises(Denied, match=REFUSED):
+        create(door, named(second))
+
+    door.patch(node_path(first), {"metadata": {"labels": {LABEL: None}}})
+    create(door, named(second))
 
 
 @proves("NMO-23")

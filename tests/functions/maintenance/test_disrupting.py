@@ -26,7 +26,7 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.faults import RESET, SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import added
+from tests.functions.hints import added, updated
 from tests.functions.meanwhile import before
 from tests.proofs import proves
 from tests.sources import ROOT
@@ -87,6 +87,24 @@ def test_it_begins_when_the_first_one_is_over(
     work.delete(m.path(first))
 
     assert functions.begin(second).get_type() == events.MAINTENANCE_BEGUN
+
+
+@proves("NMO-23", "NMO-27a")
+def test_it_begins_when_the_first_one_has_given_up_and_given_back_its_node(
+    functions: Functions, work: Workload, plane: list[str], admin: Cluster
+) -> None:
+    """The object stays and says why; its node counts for as long as it is closed."""
+    first, second = work.maintenance(plane[0]), work.maintenance(plane[1])
+    functions.prepare(first)
+    admin.patch(f"{m.path(first)}/status", {"status": {"phase": m.FAILED, "errorOnLeaseCount": 4}})
+    refused = functions.answer("begin", added(second))
+    assert refused is not None
+    assert str(data_of(refused)["error"]).startswith(REFUSED)
+
+    functions.answer("restore", updated(work.again(first)))
+
+    assert functions.begin(second).get_type() == events.MAINTENANCE_BEGUN
+    assert m.has_begun(work.again(first))
 
 
 @proves("NMO-23")
