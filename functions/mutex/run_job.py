@@ -55,17 +55,13 @@ def run_job(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return _cleaned(found, node, event, cluster)
     if due.rule not in found.rules:
         return []  # somebody deleted a rule in use; ConfigValidated says so, and the run goes on when it is there again
-    try:
-        return _run(found, node, due, event, cluster)
-    except (Denied, Rejected, NotFound) as error:  # refused at creation only: a person has to change something
-        return _stop(found, due, "", error.message, event, cluster)
+    return _run(found, node, due, event, cluster)
 
 
 def _run(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
     entry = job_entry(found.record, found.node, due)
     if not entry.get("name"):
-        _create(found, node, due, cluster)
-        return []
+        return _create(found, node, due, event, cluster)
     job = cluster.run(lookup.job(cluster.api, entry["namespace"], entry["name"]))
     if job is not None and job["metadata"]["uid"] != entry["uid"]:
         job = None
@@ -86,24 +82,34 @@ def _run(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster:
     return _run(found, node, following, event, cluster) if following.rule in found.rules else []
 
 
-def _create(found: Ongoing, node: Object, due: Due, cluster: Cluster) -> None:
-    """Create the Job, or find it created, and record it after that: what is recorded has been there."""
+def _create(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Create the Job, or find it created, and record it after that: what is recorded has been there.
+
+    Where its creation is refused a person has to change something. A look that is refused says nothing of the Job.
+    """
     rule = found.rules[due.rule]
     attempt = int(job_entry(found.record, found.node, due).get("attempt") or 1)
     body = jobs.job_of(rule, due.kind, found.record["id"], node, attempt)
-    name = body["metadata"]["name"]
+    where, name = jobs.namespace_of(rule), body["metadata"]["name"]
     try:
-        job = cluster.create(jobs.jobs_path(jobs.namespace_of(rule)), body)
+        job = cluster.create(jobs.jobs_path(where), body)
         log_about(f"Job {name} of rule {due.rule} is created for node {found.node}", found.run)
-    except Conflict as error:
-        job = cluster.get(jobs.job_path(jobs.namespace_of(rule), name))
+    except Conflict:
+        job = cluster.get(jobs.job_path(where, name))
         if not jobs.is_of(job, body):
             said = f"a Job {name} that this run has not made is there: delete it, and retry"
-            raise Rejected(error.status, said) from None
+            return _stop(found, due, "", said, event, cluster)
+    except (Denied, Rejected, NotFound) as error:
+        return _stop(found, due, "", error.message, event, cluster)
+    _record(found, due, attempt, job, cluster)
+    return []
+
+
+def _record(found: Ongoing, due: Due, attempt: int, job: Object, cluster: Cluster) -> None:
     made = {field: job["metadata"][field] for field in ("namespace", "name", "uid")}
     known = {"attempt": attempt, **made, "createdAt": job["metadata"]["creationTimestamp"]}
     found.written(cluster, _job_change(found.node, due, known))
-    for variable in jobs.overridden(rule):
+    for variable in jobs.overridden(found.rules[due.rule]):
         announce(found.run, OVERRIDDEN, f"rule {due.rule} sets {variable}, which the run sets for its Jobs", cluster)
 
 
@@ -116,7 +122,7 @@ def _stop(found: Ongoing, due: Due, job: str, why: str, event: BaseCloudEvent, c
     reason = "CleanUpJobFailed" if due.kind == CLEANUP else "JobRunFailed"
     told = f"Job {job}" if job else "the Job"
     said = f"{found.at(found.node)}, {found.node}: {told} of rule {due.rule} did not complete: {why}"
-    stopped = run_record.failure(found.run, "run-job", said, node=found.node, job=job or told, now=now())
+    stopped = run_record.failure(found.run, "run-job", said, node=found.node, job=job, now=now())
     found = found.written(cluster, stopped, Verdict(JOB_RUN, False, reason, said))
     log_about(said, found.run)
     announce(found.run, STOPPED, said, cluster)

@@ -228,15 +228,19 @@ def is_resumed(run: Item) -> bool:
 
 
 def resumption(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
-    """The change that resumes a run where it stopped: the Job that failed gets another attempt, a node more time."""
+    """The change that resumes a run where it stopped: the Job that failed gets another attempt, a node more time.
+
+    Whatever else stopped it says nothing of the Job, which may be there and run: another attempt would run beside it.
+    """
     record, change = record_of(run), {"failure": None}
     name = current(record)
     if not name:
         return change
     due = next_job(record, name, has_cleanup)
     node: Object = {"releasedAt": timestamp(now)} if _awaits_upgrade(record, name) else {}
-    if due and record["failure"].get("job"):
-        attempt = int(job_entry(record, name, due).get("attempt") or 1) + 1
+    entry = job_entry(record, name, due) if due else {}
+    if due and entry.get("name") and entry["name"] == record["failure"].get("job"):
+        attempt = int(entry.get("attempt") or 1) + 1
         node["jobs"] = {job_key(*due): {"attempt": attempt, **dict.fromkeys(JOB_FIELDS)}}
     return {**change, "nodes": {name: node}} if node else change
 

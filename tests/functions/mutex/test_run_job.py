@@ -7,6 +7,8 @@ from kube.mutex import jobs
 from kube.mutex.jobs import jobs_path
 from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, path, path_of
 from kube.paths import Object
+from tests.faults import Fault, Faults
+from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import CONTAINER, Upgrade, job_spec, rule_spec
 from tests.proofs import proves
 
@@ -106,6 +108,21 @@ def test_a_job_is_looked_for_where_it_was_created(upgrade: Upgrade) -> None:
     assert "failure" not in upgrade.status()["record"]
     upgrade.end(upgrade.jobs()[-1])
     assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEARED
+
+
+@proves("MUT-40", "MUT-42", "MUT-1")
+def test_a_look_at_a_job_that_is_refused_stops_no_run(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
+    """It says nothing of the Job, which runs: the condition has the verb, and the Job's end brings the run on."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    faults.spoil(lambda request: Fault(403, "cannot get jobs") if request.startswith("get jobs") else None)
+    assert spoiled.answer("run-job", upgrade.said(events.JOB_DUE)) is None
+    faults.speak_again()
+    assert "failure" not in upgrade.status()["record"]
+    assert condition(upgrade.again(upgrade.run), "JobRun")["message"] == "cannot get jobs"
+    upgrade.end(upgrade.jobs()[-1])
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEARED
+    assert len(upgrade.jobs()) == 1
 
 
 @proves("MUT-46", "MUT-44")

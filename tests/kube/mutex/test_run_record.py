@@ -44,6 +44,7 @@ def has_cleanup(rule: Reference) -> bool:
 
 
 EDITED: Object = {"pausedAt": AT, "labelledAt": AT, "editedAt": AT}
+BEGUN: Object = {"jobs": {job_key(MAIN, RULES[0]): {"attempt": 1, "name": "j", "uid": "u"}}}
 MAINS = {"jobs": done(MAIN, *RULES)}
 RELEASED = {**MAINS, "releasedAt": AT}
 UPGRADED = {**RELEASED, "upgradedAt": AT}
@@ -89,7 +90,7 @@ def test_jobs_come_in_the_order_of_the_rules_and_cleanups_behind() -> None:
 def test_a_run_is_resumed_by_a_new_spec_or_a_new_word() -> None:
     """Nothing else does; the Job that failed gets another attempt, a released node more time."""
     stopped = run_record.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
-    found = run(**EDITED, **stopped)
+    found = run(BEGUN, **EDITED, **stopped)
     assert not run_record.is_resumed(found)
     found["metadata"]["annotations"] = {"nodemaintenance.dev/retry": "1"}
     assert run_record.is_resumed(found)
@@ -100,6 +101,15 @@ def test_a_run_is_resumed_by_a_new_spec_or_a_new_word() -> None:
     waited = run_record.failure(run(), "await-version", "m", node="n1", now=NOW)
     later = run_record.resumption(run(RELEASED, **EDITED, **waited), has_cleanup, NOW)
     assert later["nodes"] == {"n1": {"releasedAt": AT}}
+
+
+@proves("MUT-42", "MUT-48")
+@pytest.mark.parametrize("first", [BEGUN, {}])
+@pytest.mark.parametrize("job", ["", "the Job", "another"])
+def test_a_job_that_did_not_fail_gets_no_attempt_beside_it(first: Object, job: str) -> None:
+    """Recorded, or created and not recorded yet: what stopped the run names none, or another one."""
+    found = run(first, **EDITED, **run_record.failure(run(), "run-job", "m", node="n1", job=job, now=NOW))
+    assert run_record.resumption(found, has_cleanup, NOW) == {"failure": None}
 
 
 def test_what_kubectl_shows_is_of_the_record_as_it_will_be() -> None:
