@@ -91,11 +91,14 @@ def _create(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, clust
     attempt = int(job_entry(found.record, found.node, due).get("attempt") or 1)
     body = jobs.job_of(rule, due.kind, found.record["id"], node, attempt)
     where, name = jobs.namespace_of(rule), body["metadata"]["name"]
+    job: Object | None
     try:
         job = cluster.create(jobs.jobs_path(where), body)
         log_about(f"Job {name} of rule {due.rule} is created for node {found.node}", found.run)
     except Conflict:
-        job = cluster.get(jobs.job_path(where, name))
+        job = cluster.run(lookup.job(cluster.api, where, name))
+        if job is None:
+            raise  # it was no Job that it came upon, but a quota's write, or one that has ended its time since
         if not jobs.is_of(job, body):
             said = f"a Job {name} that this run has not made is there: delete it, and retry"
             return _stop(found, due, "", said, event, cluster)

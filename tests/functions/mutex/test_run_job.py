@@ -125,6 +125,19 @@ def test_a_look_at_a_job_that_is_refused_stops_no_run(upgrade: Upgrade, spoiled:
     assert len(upgrade.jobs()) == 1
 
 
+@proves("MUT-42", "X-2")
+def test_a_conflict_with_no_job_is_tried_again(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
+    """As of a quota that somebody writes at the same moment: the broker delivers again, and no person is asked."""
+    upgrade.start()
+    quota = Fault(409, 'Operation cannot be fulfilled on resourcequotas "jobs": the object has been modified')
+    faults.spoil(lambda request: quota if request.startswith("create jobs") else None)
+    assert spoiled.post("run-job", upgrade.said(events.POOLS_EDITED)).status_code == 503
+    faults.speak_again()
+    assert "failure" not in upgrade.status()["record"]
+    assert upgrade.answer("run-job", events.JOB_DUE) == ""
+    assert len(upgrade.jobs()) == 1
+
+
 @proves("MUT-46", "MUT-44")
 def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade: Upgrade) -> None:
     """The node's label goes, the claim of the record too, and only then the next Job is created."""
