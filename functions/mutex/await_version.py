@@ -1,7 +1,8 @@
 """Await the version of a released node: it is upgraded when its label says what the ClusterVersion wants (MUT-45).
 
 Nothing waits here: the node's own change calls it, by reference, and the tick when that was lost.
-`MUTEX_UPGRADE_SECONDS` (6000) is how long a released node may take.
+`MUTEX_UPGRADE_SECONDS` (6000) is how long a released node may take; while no version is wanted it is held, and has all
+of that time when one is wanted again.
 
 In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.cleared` when somebody labelled the node
 again; `node.cleaned` when it is gone; `run.stopped` when it takes too long.
@@ -24,13 +25,13 @@ from kube.mutex import lookup, run_record, versions
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import Verdict
 from kube.mutex.run_record import Stage
+from kube.mutex.validation import HELD, UPGRADE, is_held
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
 
 CONSUMES = (events.NODE_RELEASED, events.REFERENCE_UPDATED)
 EMITS = (events.NODE_UPGRADED, events.NODE_CLEARED, events.NODE_CLEANED, events.RUN_STOPPED)
-UPGRADE = "NodeUpgrade"
 STOPPED = "UpgradeStopped"
 
 
@@ -61,10 +62,14 @@ def _judged(found: Ongoing, node: Object, wanted: str, event: BaseCloudEvent, cl
         verdict = Verdict(UPGRADE, True, "NodeUpgradeSucceeded", f"{where}: at {wanted}")
         return found.written(cluster, change, verdict).answer(events.NODE_UPGRADED, "await-version", event, node=name)
     said = f"{where}: at {reached or 'no version'}, {_awaited(reached, wanted)}"
-    released = found.record["nodes"][name].get("releasedAt")
-    if run_record.seconds_since(released, now()) >= patience(os.environ):
+    if not wanted:
+        found.written(cluster, {}, Verdict(UPGRADE, False, HELD, said))
+        return []
+    released, was_held = found.record["nodes"][name].get("releasedAt"), is_held(found.run)
+    if not was_held and run_record.seconds_since(released, now()) >= patience(os.environ):
         return _stop(found, f"{said}; released at {released}, and out of patience", event, cluster)
-    found.written(cluster, {}, Verdict(UPGRADE, False, "NodeUpgradeWaiting", said))
+    more_time = {"nodes": {name: {"releasedAt": timestamp(now())}}} if was_held else {}
+    found.written(cluster, more_time, Verdict(UPGRADE, False, "NodeUpgradeWaiting", said))
     return []
 
 

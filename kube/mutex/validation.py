@@ -30,6 +30,8 @@ from kube.words import counted, shortened
 VALID_CONFIG, NODES_GATHERED = "ValidConfig", "NodeListGathered"
 CONFIG_VALIDATED, CHECKED = "ConfigValidated", "UpgradeChecked"
 READY, AVAILABLE = "UpgradeReady", "UpgradeAvailable"
+UPGRADE, HELD = "NodeUpgrade", "NodeUpgradeHeld"
+"""Condition of the node whose turn it is, and its reason while no version is wanted (MUT-45)."""
 LONGEST_REASON = 300
 """Characters that the condition of a run has of each rule's or target's."""
 LONGEST_LABEL = 63
@@ -170,6 +172,11 @@ def is_early(run: Item) -> bool:
     record = status(run).get("record") or {}
     is_paused = bool(record.get("pausedAt")) and not record.get("labelledAt")
     return is_paused and condition(run, READY).get("status") != "True"
+
+
+def is_held(run: Item) -> bool:
+    """Whether it was seen that no version is wanted any more, so that the released node waits without a limit."""
+    return bool(condition(run, UPGRADE).get("reason") == HELD)
 
 
 def _version(world: World, name: str) -> str:

@@ -41,6 +41,28 @@ def test_out_of_patience_the_run_stops_and_a_retry_gives_more_time(
     assert upgrade.answer("check-run", events.RUN_FOUND) == events.NODE_RELEASED
 
 
+@proves("MUT-45")
+def test_a_node_is_held_while_no_version_is_wanted(upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that is: the tick has it said once, and the next version finds it with all of its time."""
+    name = upgrade.release()
+    upgrade.judge()
+    upgrade.cvo.want("", reached=NEW)
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.NODE_RELEASED]
+    monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", "0")
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+    found = condition(upgrade.again(upgrade.run), "NodeUpgrade")
+    assert (found["reason"], "wants no version any more" in found["message"]) == ("NodeUpgradeHeld", True)
+    assert upgrade.told_by_a_tick() == []
+    long_ago = {"nodes": {name: {"releasedAt": "2026-01-01T00:00:00Z"}}}
+    upgrade.admin.patch(f"{RUNS}/example/status", {"status": {"record": long_ago}})
+    monkeypatch.delenv("MUTEX_UPGRADE_SECONDS")
+    upgrade.cvo.want(NEW)
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.NODE_RELEASED]
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+    assert condition(upgrade.again(upgrade.run), "NodeUpgrade")["reason"] == "NodeUpgradeWaiting"
+    assert upgrade.told_by_a_tick() == []
+
+
 RUNS = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgrade-mutex-operator/mutexrunconfigs"
 
 
