@@ -58,7 +58,7 @@ def _judged(found: Ongoing, node: Object, wanted: str, event: BaseCloudEvent, cl
     where = f"{found.at(name)}, {name}"
     if wanted and reached == wanted:
         log_about(f"node {name} is at {wanted}", found.run)
-        change = {"nodes": {name: {"upgradedAt": timestamp(now())}}}
+        change = {"desired": _reached_by_all(found, wanted), "nodes": {name: {"upgradedAt": timestamp(now())}}}
         verdict = Verdict(UPGRADE, True, "NodeUpgradeSucceeded", f"{where}: at {wanted}")
         return found.written(cluster, change, verdict).answer(events.NODE_UPGRADED, "await-version", event, node=name)
     said = f"{where}: at {reached or 'no version'}, {_awaited(reached, wanted)}"
@@ -71,6 +71,12 @@ def _judged(found: Ongoing, node: Object, wanted: str, event: BaseCloudEvent, cl
     more_time = {"nodes": {name: {"releasedAt": timestamp(now())}}} if was_held else {}
     found.written(cluster, more_time, Verdict(UPGRADE, False, "NodeUpgradeWaiting", said))
     return []
+
+
+def _reached_by_all(found: Ongoing, reached: str) -> str:
+    """The oldest version that a node of the run has reached: to that one, and to no later one, the run is finished."""
+    are_others = any(node.get("upgradedAt") for node in found.record["nodes"].values())
+    return min(found.record["desired"], reached, key=versions.key) if are_others else reached
 
 
 def _awaited(reached: str, wanted: str) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from kube.mutex.objects import condition
+from kube.mutex.objects import RULE_LABEL, condition
 from kube.mutex.versions import VERSION_LABEL
 from tests.functions.mutex.conftest import NEW, Upgrade
 from tests.proofs import proves
+
+LABEL = f"{RULE_LABEL}only.node-upgrade-mutex-operator"
+LONG_AGO = "2026-01-01T00:00:00Z"
 
 
 @proves("MUT-45")
@@ -53,8 +56,7 @@ def test_a_node_is_held_while_no_version_is_wanted(upgrade: Upgrade, monkeypatch
     found = condition(upgrade.again(upgrade.run), "NodeUpgrade")
     assert (found["reason"], "wants no version any more" in found["message"]) == ("NodeUpgradeHeld", True)
     assert upgrade.told_by_a_tick() == []
-    long_ago = {"nodes": {name: {"releasedAt": "2026-01-01T00:00:00Z"}}}
-    upgrade.admin.patch(f"{RUNS}/example/status", {"status": {"record": long_ago}})
+    upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
     monkeypatch.delenv("MUTEX_UPGRADE_SECONDS")
     upgrade.cvo.want(NEW)
     assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.NODE_RELEASED]
@@ -70,9 +72,40 @@ RUNS = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgrade-mu
 def test_a_node_that_is_labelled_again_is_released_again(upgrade: Upgrade) -> None:
     """Else it would wait in a pool that is paused."""
     name = upgrade.release()
-    upgrade.label(name, {"mutexrule.openshift-optional.skrzypek.io/only.node-upgrade-mutex-operator": ""})
+    upgrade.label(name, {LABEL: ""})
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_CLEARED
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+
+
+@proves("MUT-45", "MUT-50")
+@pytest.mark.parametrize(
+    ("first", "second", "desired"),
+    [("4.16.3", "4.16.3", "4.16.3"), ("4.16.5", "4.16.5", "4.16.5"), ("4.16.5", "4.16.3", "4.16.3")],
+)
+def test_a_run_is_finished_to_the_version_that_all_its_nodes_have(
+    upgrade: Upgrade, first: str, second: str, desired: str
+) -> None:
+    """Not to the one that it began with: when that is wanted again, or a later one, there is another run."""
+    name, other = upgrade.release(), upgrade.nodes[1]
+    reach(upgrade, name, first)
+    upgrade.write_record({"released": None, "nodes": {name: {"cleanedAt": LONG_AGO}}})
+    jobs = upgrade.status()["record"]["nodes"][name]["jobs"]
+    upgrade.write_record({"released": other, "nodes": {other: {"releasedAt": LONG_AGO, "jobs": jobs}}})
+    upgrade.label(other, {LABEL: None})
+    reach(upgrade, other, second)
+    assert upgrade.status()["record"]["desired"] == desired
+    upgrade.write_record({"released": None, "nodes": {other: {"cleanedAt": LONG_AGO}}})
+    assert upgrade.answer("restore-pools", events.RUN_COMPLETED) == events.RUN_FINISHED
+    assert upgrade.answer("detect-upgrade", events.RUN_VALIDATED) == ""
+    upgrade.cvo.want("4.16.6" if desired > NEW else NEW)
+    assert upgrade.answer("detect-upgrade", events.RUN_VALIDATED) == events.UPGRADE_FOUND
+
+
+def reach(upgrade: Upgrade, name: str, version: str) -> None:
+    """Have another version wanted, and the released node reach it."""
+    upgrade.cvo.want(version)
+    upgrade.label(name, {VERSION_LABEL: version})
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
 
 
 @pytest.mark.parametrize("seconds", ["soon", "-1", "1e9"])
