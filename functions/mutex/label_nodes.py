@@ -18,7 +18,7 @@ from kube.mutex import lookup
 from kube.mutex.node_labels import gate_patch, is_gated
 from kube.mutex.objects import Verdict
 from kube.mutex.run_record import Record, rules_of, unreleased
-from kube.mutex.validation import control_plane_verdict, is_early, named
+from kube.mutex.validation import control_plane_verdict, named
 from kube.mutex.versions import wanted
 from kube.nodes import node_path
 from kube.paths import Object
@@ -58,8 +58,11 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 
 def _awaits_control_plane(found: Ongoing, cluster: Cluster) -> bool:
-    """Whether pools were paused early (C26) and the control plane is still being upgraded; the condition says so."""
-    if not is_early(found.run):
+    """Whether no node is labelled yet and the control plane is being upgraded; the condition says so.
+
+    Pools were paused early (C26), or the run has waited for its turn, and another version is wanted since (MUT-32).
+    """
+    if found.record.get("labelledAt"):
         return False
     verdict = control_plane_verdict(wanted(cluster.run(lookup.cluster_version(cluster.api))))
     write_status(found.run, cluster, {}, [verdict])

@@ -1,8 +1,9 @@
 """Release a node: when all Jobs of its rules are complete its labels go, and it is upgraded (step 6b, MUT-43, MUT-44).
 
 The run's record is claimed for the node first, which only one may have; then pools and canary are looked at once more,
-so that it is released into the right one (MUT-36). A node under maintenance waits until it is given back, unless it was
-a Job of this run that asked for the maintenance.
+so that it is released into the right one (MUT-36), and at the control plane, which may be on its way to another version
+by now (MUT-32). A node under maintenance waits until it is given back, unless it was a Job of this run that asked for
+the maintenance.
 
 In: `node.cleared`. Out: `node.released`; `pools.claimed` or `nodes.labelled` when somebody changed a pool.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
@@ -24,13 +25,13 @@ from kube.mutex.node_labels import is_released, release_patch, run_of
 from kube.mutex.objects import RUN_LABEL, Verdict
 from kube.mutex.pools import is_paused
 from kube.mutex.run_record import Stage
+from kube.mutex.validation import UPGRADE, control_plane_verdict
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
 
 CONSUMES = (events.NODE_CLEARED,)
 EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.NODES_LABELLED)
-UPGRADE = "NodeUpgrade"
 WAITING = "NodeUpgradeWaiting"
 
 
@@ -50,10 +51,12 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return found.answer(events.POOLS_CLAIMED, "release-node", event)
     if not claims.are_edited(found.record, pools):
         return found.answer(events.NODES_LABELLED, "release-node", event)
-    if said := _no_canary(found, pools) or _hindrance(found, node, versions.wanted(version).version, cluster):
-        found.written(cluster, {}, Verdict(UPGRADE, False, WAITING, f"{found.at(name)}, {name}: {said}"))
+    wanted = versions.wanted(version)
+    ready = control_plane_verdict(wanted)
+    if said := _no_canary(found, pools) or _hindrance(found, node, wanted, cluster):
+        found.written(cluster, {}, Verdict(UPGRADE, False, WAITING, f"{found.at(name)}, {name}: {said}"), ready)
         return []
-    return _release(found, node, event, cluster)
+    return _release(found, node, ready, event, cluster)
 
 
 def _no_canary(found: Ongoing, pools: Mapping[str, Object]) -> str:
@@ -64,21 +67,23 @@ def _no_canary(found: Ongoing, pools: Mapping[str, Object]) -> str:
     return f"the MachineConfigPool {name}, the canary, is paused" if is_paused(pools[name]) else ""
 
 
-def _hindrance(found: Ongoing, node: Object, wanted: str, cluster: Cluster) -> str:
+def _hindrance(found: Ongoing, node: Object, wanted: versions.Wanted, cluster: Cluster) -> str:
     """Why a node is not released now, "" for nothing."""
-    if not wanted:
+    if not wanted.version:
         return "the ClusterVersion wants no version any more"
+    if wanted.hindrance and not (is_released(node) and found.record.get("released") == found.node):
+        return wanted.hindrance  # another version is wanted by now, and the control plane comes before its nodes
     if not is_released(node) and (other := run_of(node)) not in ("", found.record["id"]):
         return f"its label {RUN_LABEL} names another run, {other}"
     return maintainers.hindrance(node, cluster.run(lookup.maintainer(cluster.api, node)), found.record["id"])
 
 
-def _release(found: Ongoing, node: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _release(found: Ongoing, node: Object, ready: Verdict, event: BaseCloudEvent, cluster: Cluster) -> Replies:
     name = found.node
     if found.record.get("released") not in (None, name):
         return []
     if found.record.get("released") is None:
-        found = found.written(cluster, {"released": name})
+        found = found.written(cluster, {"released": name}, ready)
     if not is_released(node):
         cluster.patch(node_path(name), release_patch(node, found.record["id"]), JSON_PATCH)
         log_about(f"node {name} is released", found.run)

@@ -168,7 +168,7 @@ def _not_ready(said: str) -> Verdict:
 
 
 def is_early(run: Item) -> bool:
-    """Whether its pools were paused before the control plane was upgraded, and nobody has seen it so since (C26)."""
+    """Whether its pools are paused, and the control plane was last seen on its way: before it (C26), or once more."""
     record = status(run).get("record") or {}
     is_paused = bool(record.get("pausedAt")) and not record.get("labelledAt")
     return is_paused and condition(run, READY).get("status") != "True"

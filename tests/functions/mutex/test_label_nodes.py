@@ -52,6 +52,22 @@ def test_a_run_that_pauses_early_waits_for_the_control_plane(upgrade: Upgrade, w
     assert condition(upgrade.again(upgrade.run), "UpgradeReady")["status"] == "True"
 
 
+@proves("MUT-32")
+def test_a_run_that_waited_for_its_turn_looks_at_the_control_plane_again(upgrade: Upgrade) -> None:
+    """It was upgraded when the run began; a later version is wanted by now, for which no node is labelled yet."""
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade", "claim-pools", "pause-pools")
+    upgrade.cvo.want("4.16.5", "Partial")
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == ""
+    ready = condition(upgrade.again(upgrade.run), "UpgradeReady")
+    assert (ready["status"], ready["message"]) == ("False", "the update of the control plane is Partial, not Completed")
+    assert not any(LABEL in upgrade.node(name)["metadata"]["labels"] for name in upgrade.nodes)
+    assert upgrade.told_by_a_tick() == []
+    upgrade.cvo.want("4.16.5")
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.POOLS_PAUSED]
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
+
+
 @proves("C26")
 def test_who_changes_his_mind_amid_the_wait_waits_all_the_same(upgrade: Upgrade) -> None:
     """Nodes are never labelled, let alone released, for a version that the control plane has not."""

@@ -78,6 +78,34 @@ def test_without_a_canary_that_goes_on_nobody_is_released(upgrade: Upgrade) -> N
     assert not is_released(upgrade.node(upgrade.nodes[0]))
 
 
+@proves("MUT-32", "MUT-45")
+def test_nobody_is_released_while_the_control_plane_is_upgraded_once_more(upgrade: Upgrade) -> None:
+    """A later version is wanted amid the run: the conditions say so, and the release follows when it is reached."""
+    ready(upgrade)
+    upgrade.cvo.want("4.16.5", "Partial")
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert not is_released(upgrade.node(upgrade.nodes[0]))
+    for kind in ("NodeUpgrade", "UpgradeReady"):
+        found = condition(upgrade.again(upgrade.run), kind)
+        assert (found["status"], "is Partial, not Completed" in found["message"]) == ("False", True)
+    upgrade.cvo.want("4.16.5")
+    assert events.NODE_CLEARED in [reply.get_type() for reply in upgrade.told_by_a_tick()]
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+    found = condition(upgrade.again(upgrade.run), "UpgradeReady")
+    assert (found["status"], found["message"]) == ("True", "the control plane is at 4.16.5")
+
+
+@proves("MUT-32", "X-2")
+def test_a_node_that_is_released_stays_so_whatever_is_wanted_then(upgrade: Upgrade) -> None:
+    """An event that comes late finds it released; a kill between the two writes is no reason to hold it either."""
+    name = upgrade.release()
+    upgrade.cvo.want("4.16.5", "Partial")
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+    upgrade.write_record({"nodes": {name: {"releasedAt": None}}})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+    assert "releasedAt" in upgrade.status()["record"]["nodes"][name]
+
+
 @proves("MUT-44")
 def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade, work: Workload) -> None:
     """The condition names the maintenance and who asked for it; of another run it is somebody else's, too."""
