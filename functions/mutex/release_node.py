@@ -45,7 +45,7 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     node, pools, version = cluster.together(
         absent_ok(api.get(node_path(name))), lookup.pools(api, None), lookup.cluster_version(api)
     )
-    if node is None:
+    if node is None or node["metadata"]["uid"] != found.record["nodes"][name]["uid"]:
         return found.answer(events.NODE_RELEASED, "release-node", event, node=name)  # who awaits it sees it gone
     if not claims.are_paused(found.record, pools):
         return found.answer(events.POOLS_CLAIMED, "release-node", event)

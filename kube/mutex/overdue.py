@@ -197,16 +197,19 @@ def _is_maintained(run: Item, world: World, _now: datetime, _patience: float) ->
 
 
 def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
-    """Whether the released node is on its way: there, released, older than what is wanted, and in time.
+    """Whether the released node is on its way: there, and no other of its name; released, older than what is wanted,
+    and in time.
 
     While nothing is wanted it is held, once its condition says so.
     """
-    record = record_of(run)
-    name = current(record)
-    node, wanted = world.nodes.get(name), versions.wanted(world.cluster_version).version
-    if node is None or not node_labels.is_released(node) or bool(wanted) is validation.is_held(run):
+    name = current(record_of(run))
+    known, node = record_of(run)["nodes"][name], world.nodes.get(name)
+    if node is None or node["metadata"]["uid"] != known["uid"] or not node_labels.is_released(node):
         return False
-    is_late = run_record.seconds_since(record["nodes"][name].get("releasedAt"), now) >= patience
+    wanted = versions.wanted(world.cluster_version).version
+    if bool(wanted) is validation.is_held(run):
+        return False
+    is_late = run_record.seconds_since(known.get("releasedAt"), now) >= patience
     return not wanted or not (is_late or versions.version_of(node) == wanted)
 
 

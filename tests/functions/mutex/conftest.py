@@ -79,6 +79,15 @@ class Upgrade:
         """Write labels of a node."""
         self.admin.patch(node_path(node), {"metadata": {"labels": labels}})
 
+    def remove(self, node: str, *, anew: bool = False) -> None:
+        """Have a node go, and with `anew` register again under its name: with its labels, but without the run's."""
+        known = self.node(node)["metadata"]
+        self.admin.delete(node_path(node), uid=known["uid"])
+        if anew:
+            kept = {label: value for label, value in known["labels"].items() if not label.startswith(RULE_LABEL)}
+            kept.pop(RUN_LABEL, None)
+            self.admin.create(NODES, {"metadata": {"name": node, "labels": kept}})
+
     def again(self, item: Object) -> Object:
         """The object as it is now."""
         return self.admin.get(path(item))

@@ -106,6 +106,19 @@ def test_a_node_that_is_released_stays_so_whatever_is_wanted_then(upgrade: Upgra
     assert "releasedAt" in upgrade.status()["record"]["nodes"][name]
 
 
+@proves("MUT-35")
+def test_a_node_that_was_made_anew_before_its_release_is_dropped(upgrade: Upgrade) -> None:
+    """Whatever would hold its release: it is none of the run's, and nothing is recorded as released."""
+    ready(upgrade)
+    name = upgrade.nodes[0]
+    upgrade.remove(name, anew=True)
+    upgrade.cvo.want("4.16.5", "Partial")
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+    assert "released" not in upgrade.status()["record"]
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_CLEANED
+    assert "droppedAt" in upgrade.status()["record"]["nodes"][name]
+
+
 @proves("MUT-44")
 def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade, work: Workload) -> None:
     """The condition names the maintenance and who asked for it; of another run it is somebody else's, too."""

@@ -71,6 +71,17 @@ def test_while_a_job_runs_or_a_node_is_upgraded_nothing_is_said(upgrade: Upgrade
     assert [entry for entry in written.writes_by() if entry["user"]["username"].endswith(":resync-runs")] == []
 
 
+@proves("X-3", "MUT-35", "MUT-45")
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_released_node_that_is_gone_is_told(upgrade: Upgrade, anew: bool) -> None:
+    """One that registers again under its name is none of the run's, lacks its label, and no source speaks of it."""
+    name = upgrade.release()
+    upgrade.remove(name, anew=anew)
+    assert events.NODE_RELEASED in said(upgrade)
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_CLEANED
+    assert "droppedAt" in upgrade.status()["record"]["nodes"][name]
+
+
 @proves("MUT-22", "X-3")
 def test_a_target_whose_nodes_are_others_is_found(upgrade: Upgrade) -> None:
     """And only then."""
