@@ -77,7 +77,7 @@ def ungated(record: Record, cluster: Cluster) -> list[str]:
 
 
 def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[str]:
-    """Label some nodes side by side; those that are gone."""
+    """Label some nodes side by side; those that are gone, but for the one whose Job may run: `run-job` drops it."""
     nodes = cluster.together(*(absent_ok(cluster.api.get(node_path(name))) for name in names))
     found = read_ongoing(event, cluster)
     if found is None:
@@ -92,7 +92,8 @@ def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[st
     cluster.together(
         *(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)
     )
-    return [name for name in names if name in still and name not in there]
+    at_work = found.node if record.get("editedAt") else ""
+    return [name for name in names if name in still and name not in {*there, at_work}]
 
 
 def _verdict(found: Ongoing, dropped: list[str]) -> Verdict:

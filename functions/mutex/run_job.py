@@ -1,7 +1,8 @@
 """Run the Jobs of a node, one after another: before its upgrade one of each rule, behind it the cleanup Jobs.
 
 A Job's name is the same each time, so that none is created twice; what became of it is recorded before the next one is
-created (MUT-40, MUT-42). One that failed, or vanished before its result was known, stops the run (MUT-46, MUT-47).
+created (MUT-40, MUT-42). One that failed, or vanished before its result was known, stops the run (MUT-46, MUT-47). A
+node that is gone is dropped when its Job has ended, however that ends.
 
 In: `pools.edited`, `job.due`, `node.upgraded`, `node.cleaned`; an updated or deleted Job, by reference.
 Out: `node.cleared`, `node.cleaned`, `run.completed`, `run.stopped`.
@@ -47,10 +48,12 @@ def run_job(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return found.answer_of_stage("run-job", event)
     if found.stage not in (Stage.JOBS, Stage.CLEANUP):
         return []
+    due = run_record.next_job(found.record, found.node, found.has_cleanup)
     node = cluster.run(absent_ok(cluster.api.get(node_path(found.node))))
     if node is None or node["metadata"]["uid"] != found.record["nodes"][found.node]["uid"]:
+        if due and jobs.outcome(_recorded(found, due, cluster)) is Outcome.RUNNING:
+            return []  # the next node's Job would run beside it
         return _over(found, "droppedAt", event, cluster)
-    due = run_record.next_job(found.record, found.node, found.has_cleanup)
     if due is None:
         return _cleaned(found, node, event, cluster)
     if due.rule not in found.rules:
@@ -62,9 +65,7 @@ def _run(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster:
     entry = job_entry(found.record, found.node, due)
     if not entry.get("name"):
         return _create(found, node, due, event, cluster)
-    job = cluster.run(lookup.job(cluster.api, entry["namespace"], entry["name"]))
-    if job is not None and job["metadata"]["uid"] != entry["uid"]:
-        job = None
+    job = _recorded(found, due, cluster)
     outcome = jobs.outcome(job)
     if outcome is Outcome.RUNNING:
         return []
@@ -80,6 +81,13 @@ def _run(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster:
     if following is None:
         return found.answer(events.NODE_CLEARED, "run-job", event, node=found.node)
     return _run(found, node, following, event, cluster) if following.rule in found.rules else []
+
+
+def _recorded(found: Ongoing, due: Due, cluster: Cluster) -> Object | None:
+    """The Job of the record as it is now; None for none, and for one that is gone or another one of its name."""
+    entry = job_entry(found.record, found.node, due)
+    job = cluster.run(lookup.job(cluster.api, entry["namespace"], entry["name"])) if entry.get("name") else None
+    return job if job is not None and job["metadata"]["uid"] == entry["uid"] else None
 
 
 def _create(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:

@@ -177,11 +177,11 @@ def _is_early(run: Item, _world: World, _now: datetime, _patience: float) -> boo
 
 
 def _job_runs(run: Item, world: World, _now: datetime, _patience: float) -> bool:
-    """Whether the Job of the node is there and under way: then its end is told by its source."""
+    """Whether the Job of the node, which may be gone, is there and under way: then its end is told by its source."""
     record = record_of(run)
     name = current(record)
     due = next_job(record, name, _cleanups(world))
-    if name not in world.nodes or due is None or due.rule not in world.rules or world.jobs is None:
+    if due is None or due.rule not in world.rules or world.jobs is None:
         return False
     entry = job_entry(record, name, due)
     job = world.jobs.get(Reference(entry["namespace"], entry["name"])) if entry.get("name") else None

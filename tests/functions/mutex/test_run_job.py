@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eventing import events
 from kube.mutex import jobs
 from kube.mutex.jobs import jobs_path
@@ -136,6 +138,27 @@ def test_a_conflict_with_no_job_is_tried_again(upgrade: Upgrade, spoiled: Functi
     assert "failure" not in upgrade.status()["record"]
     assert upgrade.answer("run-job", events.JOB_DUE) == ""
     assert len(upgrade.jobs()) == 1
+
+
+@proves("MUT-40", "MUT-35")
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_node_that_goes_amid_its_job_is_dropped_when_that_ends(upgrade: Upgrade, anew: bool) -> None:
+    """Or registers again under its name: until then no other node's Job begins, whoever sees that it is gone."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    name, (job,) = upgrade.nodes[0], upgrade.jobs()
+    upgrade.remove(name, anew=anew)
+    assert events.JOB_DUE not in [reply.get_type() for reply in upgrade.told_by_a_tick()]
+    assert upgrade.answer("run-job", events.JOB_DUE) == ""
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
+    assert upgrade.answer("run-job", events.POOLS_EDITED) == ""
+    assert len(upgrade.jobs()) == 1
+    assert "droppedAt" not in upgrade.status()["record"]["nodes"][name]
+    upgrade.end(job)
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEANED
+    assert "droppedAt" in upgrade.status()["record"]["nodes"][name]
+    upgrade.answer("run-job", events.NODE_CLEANED)
+    assert len(upgrade.jobs()) == 2
 
 
 @proves("MUT-46", "MUT-44")
