@@ -45,11 +45,13 @@ UNGATED = "WorkersNotGated"
 def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     """Claim all or wait; what is claimed already stays so. Raises `Conflict` when somebody else wrote meanwhile."""
     run = read(event, cluster, RUN)
-    if run is None or is_deleting(run) or not is_true(run, CONFIG_VALIDATED):
+    if run is None or is_deleting(run):
         return []
     if run_record.is_active(run):
-        known = Ongoing(run, {})
+        known = Ongoing(_kept(run, cluster), {})
         return known.answer(events.POOLS_CLAIMED, "claim-pools", event) if known.stage is Stage.CLAIMED else []
+    if not is_true(run, CONFIG_VALIDATED):
+        return []
     world, runs = _read(run, cluster)
     wanted = detection(run, world, run_record.done_version(run)).version
     names = claims.wanted_names(run, world.pool_names(run))
@@ -59,8 +61,7 @@ def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         said = "; ".join(f"MachineConfigPool {pool} is claimed by {rival}" for pool, rival in rivals.items())
         write_status(run, cluster, {"step": "Waiting"}, [Verdict(PAUSED, False, "NotPaused", said)])
         return []
-    if not has_finalizer(run):
-        run = cluster.patch(path(run), finalizers_patch(run, ours=True))
+    run = _kept(run, cluster)
     for name in names:
         _claim(world.pools[name], run, cluster)
     return _begin(event, run, wanted, world, cluster)
@@ -77,6 +78,11 @@ def _read(run: Object, cluster: Cluster) -> tuple[World, list[Object]]:
         lookup.cluster_version(api),
     )
     return World(rules, targets, found, nodes, version), cluster.run(lookup.runs(api, None))
+
+
+def _kept(run: Object, cluster: Cluster) -> Object:
+    """The run config with our finalizer: so again when somebody has replaced it by its own file amid the run."""
+    return run if has_finalizer(run) else cluster.patch(path(run), finalizers_patch(run, ours=True))
 
 
 def _claim(pool: Object, run: Object, cluster: Cluster) -> None:

@@ -3,7 +3,8 @@
 First the selectors, the canary's before all; then the labels of nodes; then the pools go on, and are nobody's. So a
 deletion upgrades no node whose pool stays paused. A pool that an administrator had paused stays so after a deletion.
 
-A `run.ended` that names a node is of that node alone: a late write has labelled it for a run that is no more.
+A `run.ended` that names a node is of that node, which carries labels of a run that is no more: a late write has set
+them, or the MutexRunConfig vanished. Of pools only those are given back before that such a run has left.
 
 In: `run.completed`, `run.ended`. Out: `run.finished`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list, patch;
@@ -87,8 +88,7 @@ def _was_paused(pool: Object, run: Object) -> bool:
 def _with_selector(pool: Object, run: Object, cluster: Cluster) -> Object:
     """The pool with the selector that it had, in the cluster too."""
     before = _before(pool, run)
-    is_canary = pools.name_of(pool) == canary_name(run)
-    wanted = before.get("selector") if before else pools.without_rules(pools.selector(pool), canary=is_canary)
+    wanted = before.get("selector") if before else pools.without_rules(pools.selector(pool))
     return _patch(pool, pools.selector_patch(pool, wanted), cluster)
 
 
@@ -107,12 +107,34 @@ def _unlabel(run: Object, cluster: Cluster) -> None:
 
 
 def _unlabel_stray(name: str, cluster: Cluster) -> None:
-    """Take the labels off a node whose run is no more; refused when another run labels it meanwhile."""
-    node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
+    """Take the labels off a node whose run is no more; refused when another run labels it meanwhile.
+
+    A canary that takes whoever carries none would have it at once, without a Job (MUT-44): what that run has left of
+    one is given back before, and while another run has one the node keeps its labels.
+    """
+    node, known = cluster.together(absent_ok(cluster.api.get(node_path(name))), lookup.pools(cluster.api, None))
     runs = cluster.run(lookup.runs(cluster.api, None))  # after the node: whoever labelled it is among them, or is gone
-    if node is not None and strays([node], run_record.ids_under_way(runs)):
-        cluster.patch(node_path(name), clear_patch(node, run_of(node)), JSON_PATCH)
-        log.info("node %s carried labels of a run that is no more", name)
+    if node is None or not strays([node], run_record.ids_under_way(runs)):
+        return
+    left = claims.left_behind(known.values(), runs)
+    for pool in left:
+        _give_back(pool, runs, cluster)
+    names = {pools.name_of(pool) for pool in left}
+    if any(pools.takes_released(pool) for other, pool in known.items() if other not in names):
+        log.info("node %s keeps the labels of a run that is no more: another run's canary would have it", name)
+        return
+    cluster.patch(node_path(name), clear_patch(node, run_of(node)), JSON_PATCH)
+    log.info("node %s carried labels of a run that is no more", name)
+
+
+def _give_back(pool: Object, runs: list[Object], cluster: Cluster) -> None:
+    """Give a pool back whose run left it behind. It stays paused, as nobody said that its nodes may be upgraded."""
+    pool = _patch(pool, pools.selector_patch(pool, pools.without_rules(pools.selector(pool))), cluster)
+    if pools.claimed_by(pool) not in {run["metadata"]["uid"] for run in runs}:
+        _patch(pool, pools.release_patch(pool, paused=pools.is_paused(pool)), cluster)
+    log.info(
+        "MachineConfigPool %s was left by a run that is no more, and is given back as it is paused", pools.name_of(pool)
+    )
 
 
 def _close(run: Object, cluster: Cluster) -> None:

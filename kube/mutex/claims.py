@@ -67,6 +67,20 @@ def to_restore(run: Item, known: Iterable[Object], runs: Iterable[Item]) -> list
     ]
 
 
+def left_behind(known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
+    """The pools that nobody would give back any more, since their run is gone or has lost its record; a canary first.
+
+    Those that a run config claims which is gone, and those that have a selector of a run and are in no record.
+    """
+    runs = list(runs)
+    there = {"", *(run["metadata"]["uid"] for run in runs)}
+    records = [record_of(run) for run in runs if is_active(run)]
+    kept = {name for record in records for name in (*record["pools"], record["canary"].get("name"))}
+    found = [pool for pool in known if pools.claimed_by(pool) not in there or pools.is_edited(pool)]
+    found = [pool for pool in found if pools.name_of(pool) not in kept]
+    return sorted(found, key=lambda pool: not pools.takes_released(pool))
+
+
 def selectors(record: Record) -> dict[str, Object]:
     """Pool → its selector during the run. The canary comes last: until then nobody may be released (MUT-36, 37)."""
     labels = [rule_label(rule) for rule in rules_of(record)]

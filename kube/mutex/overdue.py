@@ -150,10 +150,12 @@ def _cleanups(world: World) -> run_record.HasCleanup:
 
 
 def drift(run: Item, world: World) -> Due | None:
-    """What has changed behind the run's back: a pool that goes on, a label that is off, a selector, a version."""
+    """What has changed behind the run's back: a finalizer or a label that is off, a pool that goes on, a version."""
     record = record_of(run)
     if not current(record):
         return None  # it is being given back
+    if not has_finalizer(run):
+        return Due.CLAIM
     is_whole = claims.are_paused(record, world.pools) and claims.is_held(run, world.pools)
     if record.get("pausedAt") and not is_whole:
         return Due.PAUSE

@@ -94,15 +94,35 @@ def gated_selector(original: Selector, rule_labels: Iterable[str]) -> Object:
     return {**original, "matchExpressions": [*own, *({"key": label, "operator": "Exists"} for label in rule_labels)]}
 
 
-def without_rules(chosen: Selector | None, *, canary: bool) -> Object | None:
+def _of_rules(chosen: Selector | None) -> list[Mapping[str, Any]]:
+    """The expressions that a run has added."""
+    return [each for each in (chosen or {}).get("matchExpressions") or [] if str(each["key"]).startswith(RULE_LABEL)]
+
+
+def is_edited(pool: Pool) -> bool:
+    """Whether its selector is that of a run."""
+    return bool(_of_rules(selector(pool)))
+
+
+def takes_released(pool: Pool) -> bool:
+    """Whether it is a canary amid a run: whoever carries no label of a rule is upgraded."""
+    return _is_canarys(selector(pool))
+
+
+def _is_canarys(chosen: Selector | None) -> bool:
+    return any(each["operator"] == "DoesNotExist" for each in _of_rules(chosen))
+
+
+def without_rules(chosen: Selector | None) -> Object | None:
     """A selector from which the run's expressions are taken, for a record that was lost (MUT-49)."""
     if chosen is None:
         return None
-    own = [each for each in chosen.get("matchExpressions") or [] if not str(each["key"]).startswith(RULE_LABEL)]
-    if len(own) == len(chosen.get("matchExpressions") or []):
+    added = _of_rules(chosen)
+    if not added:
         return dict(chosen)
     kept = {name: value for name, value in chosen.items() if name != "matchExpressions"}
-    own = own or (SAMPLE_EXPRESSIONS if canary else [])
+    own = [each for each in chosen["matchExpressions"] if each not in added]
+    own = own or (SAMPLE_EXPRESSIONS if _is_canarys(chosen) else [])
     return {**kept, "matchExpressions": own} if own else kept
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eventing import events
 from kube.mutex import pools
-from kube.mutex.objects import RUN, condition, has_finalizer
+from kube.mutex.objects import RUN, condition, has_finalizer, path
 from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import node_path
 from tests.faults import SILENCE, Faults
@@ -77,6 +77,20 @@ def test_a_second_event_claims_nothing_anew(upgrade: Upgrade) -> None:
     before = upgrade.again(upgrade.run)["metadata"]["resourceVersion"]
     assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == events.POOLS_CLAIMED
     assert upgrade.again(upgrade.run)["metadata"]["resourceVersion"] == before
+
+
+@proves("MUT-51")
+def test_a_run_under_way_gets_its_finalizer_back(upgrade: Upgrade) -> None:
+    """`kubectl replace` of its own file took it off; a deletion would let the object go with nothing given back."""
+    upgrade.start()
+    upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
+
+    (found,) = upgrade.told_by_a_tick()
+    assert found.get_type() == events.UPGRADE_FOUND
+    assert upgrade.functions.answer("claim-pools", found) is None
+
+    assert has_finalizer(upgrade.again(upgrade.run))
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.JOB_DUE]
 
 
 @proves("MUT-44")

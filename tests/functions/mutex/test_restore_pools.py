@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from eventing import events
+from eventing.events import Reference
 from kube.mutex import run_record
 from kube.mutex.node_labels import is_released, run_of
-from kube.mutex.objects import RUN_LABEL, condition, has_finalizer, path
+from kube.mutex.objects import RUN, RUN_LABEL, condition, has_finalizer, path
 from kube.mutex.pools import claimed_by, pool_path
 from kube.mutex.run_record import Stage
 from kube.paths import Object
@@ -242,3 +243,40 @@ def test_a_node_of_a_run_under_way_keeps_its_labels_whatever_an_event_says(upgra
     said = events.event(events.RUN_ENDED, "test", events.Reference.of(upgrade.run), upgrade.nodes[0])
     assert upgrade.functions.answer("restore-pools", said) is None
     assert not is_released(upgrade.node(upgrade.nodes[0]))
+
+
+def vanished(upgrade: Upgrade) -> None:
+    """Somebody took the finalizer off, as `kubectl replace` does, and deleted the run config: it is gone at once."""
+    upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
+    upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
+
+
+@proves("MUT-44", "MUT-51", "X-3")
+def test_the_pools_of_a_run_that_vanished_are_given_back_before_its_first_node(upgrade: Upgrade) -> None:
+    """Else the open canary would have the nodes as their labels go, all at once. Paused pools stay so: nobody asked."""
+    upgrade.start()
+    vanished(upgrade)
+
+    ended = [reply for reply in upgrade.told_by_a_tick() if reply.get_type() == events.RUN_ENDED]
+    assert [reply.get_extension("node") for reply in ended] == upgrade.nodes
+    upgrade.functions.answer("restore-pools", ended[0])
+
+    first, second = (upgrade.node(name) for name in upgrade.nodes)
+    assert (is_released(first), is_released(second)) == (True, False)
+    assert spec(upgrade) == {**upgrade.before, "blue": {**upgrade.before["blue"], "paused": True}}
+    assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {""}
+
+
+@proves("MUT-44", "MUT-51")
+def test_a_node_keeps_its_labels_while_another_runs_canary_would_have_it(upgrade: Upgrade) -> None:
+    """The run config is created anew before the tick, and has claimed the pools as they were left."""
+    upgrade.start()
+    vanished(upgrade)
+    left = events.event(events.RUN_ENDED, "test", Reference.of(upgrade.run), upgrade.nodes[0])
+    upgrade.run = upgrade.create(RUN, "example", upgrade.run["spec"])
+    upgrade.through(*BEFORE_JOBS[:3])
+
+    assert upgrade.functions.answer("restore-pools", left) is None
+
+    assert not is_released(upgrade.node(upgrade.nodes[0]))
+    assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {upgrade.run["metadata"]["uid"]}

@@ -43,10 +43,10 @@ def test_amid_a_run_a_node_is_in_one_of_the_two() -> None:
 @pytest.mark.parametrize("original", [CANARY, TARGET, {"matchLabels": {WORKER: ""}}])
 def test_without_a_record_only_the_runs_expressions_go(original: Object) -> None:
     """A target is as it was; a canary gets the form of the document; what is no run's is left alone."""
-    assert pools.without_rules(pools.gated_selector(original, LABELS), canary=False) == original
-    assert pools.without_rules(original, canary=False) == original
-    assert pools.without_rules(pools.released_selector(CANARY, LABELS), canary=True) == CANARY
-    assert pools.without_rules(None, canary=True) is None
+    assert pools.without_rules(pools.gated_selector(original, LABELS)) == original
+    assert pools.without_rules(original) == original
+    assert pools.without_rules(pools.released_selector(CANARY, LABELS)) == CANARY
+    assert pools.without_rules(None) is None
 
 
 @proves("MUT-21")
