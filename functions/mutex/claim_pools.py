@@ -68,7 +68,10 @@ def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 
 def _read(run: Object, cluster: Cluster) -> tuple[World, list[Object]]:
-    """All of the newest state: it is what the record keeps. Runs after pools: who claims one is among them, or gone."""
+    """All of the newest state: it is what the record keeps, without what a run that vanished has left of selectors.
+
+    Runs come after pools: who claims one is among them, or gone.
+    """
     api = cluster.api
     rules, targets, found, nodes, version = cluster.together(
         lookup.named_rules(api, references(run, "mutexRules")),
@@ -77,7 +80,8 @@ def _read(run: Object, cluster: Cluster) -> tuple[World, list[Object]]:
         lookup.nodes(api, None),
         lookup.cluster_version(api),
     )
-    return World(rules, targets, found, nodes, version), cluster.run(lookup.runs(api, None))
+    before = {name: pools.as_before(pool) for name, pool in found.items()}
+    return World(rules, targets, before, nodes, version), cluster.run(lookup.runs(api, None))
 
 
 def _kept(run: Object, cluster: Cluster) -> Object:

@@ -2,7 +2,8 @@
 
 A run that pauses its pools early does not wait for the control plane here, but in `label-nodes` (C26).
 
-In: `run.validated`. Out: `upgrade.found`, or `run.ended` when none is left and pools are still claimed.
+In: `run.validated`. Out: `upgrade.found`, or `run.ended` when none is left and pools are still claimed, or when these
+are as a run has left them whose record was lost.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;
 clusterversions get.
 """
@@ -39,10 +40,10 @@ def detect_upgrade(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     )
     found = detection(run, World({}, targets, pools, nodes, version), run_record.done_version(run))
     write_status(run, cluster, {}, found.verdicts)
-    about = Reference.of(run)
-    if found.version:
+    about, known = Reference.of(run), pools.values()
+    if found.version and not claims.leftovers(run, known):
         data = {"version": found.version}
         return [events.event(events.UPGRADE_FOUND, "detect-upgrade", about, cause=event, data=data)]
-    if has_finalizer(run) or claims.claimed(run["metadata"]["uid"], pools.values()):
+    if has_finalizer(run) or claims.claimed(run["metadata"]["uid"], known):
         return [events.event(events.RUN_ENDED, "detect-upgrade", about, cause=event)]
     return []

@@ -52,6 +52,14 @@ def claimed(uid: str, known: Iterable[Object]) -> list[Object]:
     return [pool for pool in known if pools.claimed_by(pool) == uid]
 
 
+def leftovers(run: Item, known: Iterable[Object]) -> list[Object]:
+    """The pools that a run config without a run is to give back before it begins one.
+
+    They are as a run has edited them whose record was lost: what comes next shall not take that for its own selector.
+    """
+    return [pool for pool in claimed(run["metadata"]["uid"], known) if pools.is_edited(pool)]
+
+
 def to_restore(run: Item, known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
     """The pools that a run has changed: those that it claims, and those of its record that nobody claims any more.
 

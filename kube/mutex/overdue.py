@@ -118,6 +118,8 @@ def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> D
     found = validation.detection(run, world, run_record.done_version(run))
     if _differs(run, found.verdicts):
         return Due.DETECT
+    if claims.leftovers(run, world.pools.values()):
+        return Due.END
     if found.version:
         names = claims.wanted_names(run, world.pool_names(run))
         return Due.NOTHING if claims.rivals(run, names, world.pools, runs) else Due.CLAIM

@@ -126,6 +126,13 @@ def without_rules(chosen: Selector | None) -> Object | None:
     return {**kept, "matchExpressions": own} if own else kept
 
 
+def as_before(pool: Object) -> Object:
+    """The pool without what a run whose record is lost has left of its selector."""
+    return (
+        {**pool, "spec": {**pool["spec"], "nodeSelector": without_rules(selector(pool))}} if is_edited(pool) else pool
+    )
+
+
 def guarded(pool: Pool, *changes: Object) -> list[Object]:
     """JSON patch of a pool as it was read: it is the same one, and nobody wrote it since. [] for no changes."""
     metadata = pool["metadata"]

@@ -62,9 +62,12 @@ def done_version(run: Item) -> str:
     return str(record["desired"]) if record.get("finishedAt") and not record.get("abandoned") else ""
 
 
-def run_id(uid: str, number: int) -> str:
-    """What a run's nodes and Jobs carry; a value of a label."""
-    return f"{uid}-{number}"
+def run_id(uid: str, number: int, now: datetime) -> str:
+    """What a run's nodes and Jobs carry; a value of a label.
+
+    With the record its number is lost, and the next run counts anew: by the moment no Job of the lost one is its own.
+    """
+    return f"{uid}-{number}.{int(now.timestamp() * 1000)}"
 
 
 def ids_under_way(runs: Iterable[Item]) -> set[str]:
@@ -96,7 +99,7 @@ def begun(run: Item, desired: str, world_pools: Mapping[str, Object], names: lis
     number = int(record_of(run).get("number") or 0) + 1
     canary = world_pools[canary_name(run)]
     return {
-        "id": run_id(run["metadata"]["uid"], number),
+        "id": run_id(run["metadata"]["uid"], number, now),
         "number": number,
         "desired": desired,
         "startedAt": timestamp(now),

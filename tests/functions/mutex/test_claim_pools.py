@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eventing import events
 from kube.mutex import pools
-from kube.mutex.objects import RUN, condition, has_finalizer, path
+from kube.mutex.objects import RULE_LABEL, RUN, condition, has_finalizer, path
 from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import node_path
 from tests.faults import SILENCE, Faults
@@ -12,6 +12,7 @@ from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import OLD, Upgrade
 from tests.proofs import proves
 
+LABEL = f"{RULE_LABEL}only.node-upgrade-mutex-operator"
 BEGIN = ("check-run", "detect-upgrade", "claim-pools")
 
 
@@ -77,6 +78,23 @@ def test_a_second_event_claims_nothing_anew(upgrade: Upgrade) -> None:
     before = upgrade.again(upgrade.run)["metadata"]["resourceVersion"]
     assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == events.POOLS_CLAIMED
     assert upgrade.again(upgrade.run)["metadata"]["resourceVersion"] == before
+
+
+@proves("MUT-49", "MUT-35")
+def test_what_a_run_that_vanished_has_edited_is_not_recorded_as_before(upgrade: Upgrade) -> None:
+    """Its pools are claimed before a tick has given them back; one of its nodes has lost its labels since."""
+    upgrade.start()
+    upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
+    upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
+    upgrade.label(upgrade.nodes[0], {LABEL: None})
+    upgrade.run = upgrade.create(RUN, "example", upgrade.run["spec"])
+
+    upgrade.through(*BEGIN)
+
+    record = upgrade.status()["record"]
+    found = {"blue": record["pools"]["blue"]["selector"], "canary": record["canary"]["selector"]}
+    assert found == {name: before["nodeSelector"] for name, before in upgrade.before.items()}
+    assert record["order"] == upgrade.nodes
 
 
 @proves("MUT-51")

@@ -6,7 +6,7 @@ import pytest
 
 from eventing import events
 from kube.door.api import JSON_PATCH
-from kube.mutex.objects import condition
+from kube.mutex.objects import condition, path
 from kube.mutex.pools import CLUSTER_VERSIONS
 from kube.mutex.versions import VERSION_LABEL
 from kube.paths import Object
@@ -88,3 +88,22 @@ def test_a_node_without_a_version_is_named(upgrade: Upgrade, version: str | None
     reply, found = detected(upgrade)
     assert (reply, found["UpgradeChecked"]) == ("", "False")
     assert upgrade.nodes[1] in condition(upgrade.again(upgrade.run), "UpgradeChecked")["message"]
+
+
+@proves("MUT-49", "MUT-42")
+def test_a_run_that_lost_its_record_gives_back_before_it_begins_anew(upgrade: Upgrade) -> None:
+    """Else its own selectors are recorded as those before it. The new run has another id: no Job of the lost one."""
+    upgrade.start()
+    lost = upgrade.status()["record"]["id"]
+    upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": None}})
+
+    told = [reply.get_type() for reply in upgrade.told_by_a_tick() if not reply.get_extension("node")]
+    assert told == [events.RUN_ENDED]
+    assert upgrade.answer("detect-upgrade", events.RUN_VALIDATED) == events.RUN_ENDED
+    assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
+    upgrade.through("check-run", "detect-upgrade", "claim-pools")
+
+    record = upgrade.status()["record"]
+    assert record["pools"]["blue"]["selector"] == upgrade.before["blue"]["nodeSelector"]
+    assert record["canary"]["selector"] == upgrade.before["canary"]["nodeSelector"]
+    assert record["id"] != lost

@@ -226,7 +226,9 @@ def test_what_was_labelled_too_late_is_given_back_by_a_tick(
     faults.spoil(ends_before_the_first_label)
     spoiled.post("label-nodes", paused)
     faults.speak_again()
-    assert {run_of(upgrade.node(name)) for name in upgrade.nodes} == {f"{upgrade.run['metadata']['uid']}-1"}
+    assert {run_record.uid_of_id(run_of(upgrade.node(name))) for name in upgrade.nodes} == {
+        upgrade.run["metadata"]["uid"]
+    }
 
     ended = [reply for reply in upgrade.told_by_a_tick() if reply.get_type() == events.RUN_ENDED]
     assert sorted(str(reply.get_extension("node")) for reply in ended) == upgrade.nodes
