@@ -12,7 +12,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.pool_writing import change_pools
-from functions.mutex.subject import Replies, now, read_ongoing, telling
+from functions.mutex.subject import Replies, now, read_redoing, telling
 from kube.door.sync_client import Cluster
 from kube.mutex.claims import selectors
 from kube.mutex.objects import Verdict
@@ -28,8 +28,8 @@ UPDATED = "MCPUpdated"
 
 @telling(UPDATED, "UpdateFailed")
 def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Write each selector that is another; so it does again when somebody applied a pool's own file amid the run."""
-    found = read_ongoing(event, cluster)
+    """Write each selector that is another; so it does again when somebody applied a pool's own file, halted or not."""
+    found = read_redoing(event, cluster, "editedAt")
     if found is None or not found.record.get("labelledAt") or found.stage is Stage.DONE:
         return []  # of a run that is done it comes late: the pools are being given back
     wanted = selectors(found.record)
@@ -37,4 +37,4 @@ def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     change = {} if found.record.get("editedAt") else {"editedAt": timestamp(now())}
     said = f"deleted since: {named(gone)}" if gone else ""
     found = found.written(cluster, change, Verdict(UPDATED, True, "UpdateSucceeded", said))
-    return found.answer(events.POOLS_EDITED, "edit-pools", event)
+    return found.answer_going_on(events.POOLS_EDITED, "edit-pools", event)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.subject import Ongoing, Replies, now, read_ongoing, telling, write_status
+from functions.mutex.subject import Ongoing, Replies, now, read_redoing, telling, write_status
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.deadline import has_time
 from kube.door.sync_client import Cluster
@@ -38,7 +38,7 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
     The nodes are read before the record: a node that is released after that has another version, and is left alone.
     """
-    found = read_ongoing(event, cluster)
+    found = read_redoing(event, cluster, "labelledAt")
     if found is None or not found.record.get("pausedAt") or _awaits_control_plane(found, cluster):
         return []
     names = ungated(found.record, cluster)
@@ -47,14 +47,14 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         if start and not has_time(SECONDS):
             return found.answer(events.POOLS_PAUSED, "label-nodes", event)
         dropped += _label(names[start : start + TOGETHER], event, cluster)
-    found = read_ongoing(event, cluster)
+    found = read_redoing(event, cluster, "labelledAt")
     if found is None:
         return []
     nodes = {name: {"droppedAt": timestamp(now())} for name in dropped}
     change: Object = {"nodes": nodes} if nodes else {}
     change |= {} if found.record.get("labelledAt") else {"labelledAt": timestamp(now())}
     found = found.written(cluster, change, _verdict(found, dropped))
-    return found.answer(events.NODES_LABELLED, "label-nodes", event)
+    return found.answer_going_on(events.NODES_LABELLED, "label-nodes", event)
 
 
 def _awaits_control_plane(found: Ongoing, cluster: Cluster) -> bool:
@@ -79,7 +79,7 @@ def ungated(record: Record, cluster: Cluster) -> list[str]:
 def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[str]:
     """Label some nodes side by side; those that are gone, but for the one whose Job may run: `run-job` drops it."""
     nodes = cluster.together(*(absent_ok(cluster.api.get(node_path(name))) for name in names))
-    found = read_ongoing(event, cluster)
+    found = read_redoing(event, cluster, "labelledAt")
     if found is None:
         return []
     record, still = found.record, set(unreleased(found.record))

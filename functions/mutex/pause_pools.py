@@ -15,7 +15,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.pool_writing import change_pools
-from functions.mutex.subject import Ongoing, Replies, now, read_ongoing, telling
+from functions.mutex.subject import Ongoing, Replies, now, read_redoing, telling
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup
 from kube.mutex.objects import Verdict
@@ -32,8 +32,8 @@ PAUSED = "TargetPoolsPaused"
 
 @telling(PAUSED, "NotPaused")
 def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Pause each that is not; so it does again when somebody lets one go on amid the run."""
-    found = read_ongoing(event, cluster)
+    """Pause each that is not; so it does again when somebody lets one go on amid the run, halted or not."""
+    found = read_redoing(event, cluster, "pausedAt")
     if found is not None and found.stage is Stage.DONE:
         return []  # it comes late: the pools are being given back
     if found is not None and not found.record.get("pausedAt"):
@@ -44,7 +44,7 @@ def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     gone = change_pools(found, names, partial(_paused, found.record), event, cluster)
     change = {} if found.record.get("pausedAt") else {"pausedAt": timestamp(now())}
     found = found.written(cluster, change, Verdict(PAUSED, True, "Paused", _said(found.record, gone)))
-    return found.answer(events.POOLS_PAUSED, "pause-pools", event)
+    return found.answer_going_on(events.POOLS_PAUSED, "pause-pools", event)
 
 
 def _paused(record: Record, pool: Object) -> list[Object]:

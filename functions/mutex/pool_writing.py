@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from cloudevents.core.base import BaseCloudEvent
 
-from functions.mutex.subject import Ongoing, read_ongoing
+from functions.mutex.subject import Ongoing, read_under_way
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import Denied
 from kube.door.sync_client import Cluster
@@ -37,7 +37,7 @@ def change_pools(
             gone.append(name)
             continue
         owner = claimed_by(pool)
-        if owner != uid and (owner or not _holds_pools(read_ongoing(event, cluster))):
+        if owner != uid and (owner or not _holds_pools(read_under_way(event, cluster))):
             raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
         if change := [*claim_patch(pool, uid), *patch(pool)]:
             cluster.patch(pool_path(name), change, JSON_PATCH)

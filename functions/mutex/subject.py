@@ -35,7 +35,7 @@ from kube.mutex.objects import (
 )
 from kube.mutex.overdue import Due
 from kube.mutex.run_record import Record, Stage
-from kube.mutex.validation import CONFIG_VALIDATED
+from kube.mutex.validation import is_halted
 from kube.paths import Object
 
 Replies = list[BaseCloudEvent]
@@ -156,6 +156,11 @@ class Ongoing:
         """Whether a rule has a Job behind the upgrade; one that is gone may, and is waited for (MUT-46)."""
         return rule not in self.rules or jobs.has_cleanup(self.rules[rule])
 
+    @property
+    def is_halted(self) -> bool:
+        """Whether it goes no further before a person acts."""
+        return is_halted(self.run)
+
     def at(self, node: str) -> str:
         """Which node of how many it is, in words."""
         return run_record.position(self.record, node)
@@ -172,6 +177,10 @@ class Ongoing:
         """One event about the run."""
         return [events.event(kind, step, Reference.of(self.run), node, cause=cause, data=data)]
 
+    def answer_going_on(self, kind: str, step: str, cause: BaseCloudEvent) -> Replies:
+        """One event by which the run goes on; none of one that is halted."""
+        return [] if self.is_halted else self.answer(kind, step, cause)
+
     def answer_of_stage(self, step: str, cause: BaseCloudEvent) -> Replies:
         """The event that brings the run on from where it is; none where only a person does."""
         kind = OF_STAGE.get(self.stage)
@@ -185,9 +194,25 @@ def read_ongoing(event: BaseCloudEvent, cluster: Cluster) -> Ongoing | None:
 
 def ongoing(run: Object | None, cluster: Cluster) -> Ongoing | None:
     """The run under way of a run config, if it may go on."""
-    if run is None or is_deleting(run) or not run_record.is_active(run):
-        return None
-    if run_record.record_of(run).get("failure") or condition(run, CONFIG_VALIDATED).get("status") != "True":
+    return None if run is None or is_halted(run) else _under_way(run, cluster)
+
+
+def read_under_way(event: BaseCloudEvent, cluster: Cluster) -> Ongoing | None:
+    """The event's run, also one that is halted; None when it is gone, going or finished."""
+    return _under_way(read(event, cluster, RUN), cluster)
+
+
+def read_redoing(event: BaseCloudEvent, cluster: Cluster, field: str) -> Ongoing | None:
+    """The event's run for the step that writes this field of its record; None where it may do nothing.
+
+    A halted run goes no further, but what somebody undid of it is done again: its nodes wait for their Jobs (MUT-47).
+    """
+    found = read_under_way(event, cluster)
+    return found if found and (found.record.get(field) or not found.is_halted) else None
+
+
+def _under_way(run: Object | None, cluster: Cluster) -> Ongoing | None:
+    if run is None or not overdue.is_under_way(run):
         return None
     return Ongoing(run, cluster.run(lookup.named_rules(cluster.api, run_record.rules_of(run_record.record_of(run)))))
 

@@ -100,10 +100,10 @@ def run_due(run: Item, world: World, runs: Sequence[Item], now: datetime, patien
         return Due.END if has_finalizer(run) else Due.NOTHING
     if is_unseen(run) or _differs(run, [validation.config_verdict(run, world)]):
         return Due.CHECK
-    if not is_true(run, validation.CONFIG_VALIDATED):
-        return Due.NOTHING
     if is_active(run):
         return active_due(run, world, now, patience)
+    if not is_true(run, validation.CONFIG_VALIDATED):
+        return Due.NOTHING
     return _idle_due(run, world, runs, now)
 
 
@@ -129,14 +129,14 @@ def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> D
 
 
 def active_due(run: Item, world: World, now: datetime, patience: float) -> Due:
-    """What a run under way waits for; what somebody undid comes first."""
+    """What a run under way waits for; what somebody undid comes first, and is all that a halted run waits for."""
     at = run_record.stage(run, _cleanups(world))
-    if at is Stage.FAILED:
-        return Due.NOTHING
     if at is Stage.IDLE:
         return Due.CHECK
     if drifted := drift(run, world):
         return drifted
+    if validation.is_halted(run):
+        return Due.NOTHING
     waits = {
         Stage.PAUSED: _is_early,
         Stage.JOBS: _job_runs,
@@ -152,7 +152,15 @@ def _cleanups(world: World) -> run_record.HasCleanup:
 
 
 def drift(run: Item, world: World) -> Due | None:
-    """What has changed behind the run's back: a finalizer or a label that is off, a pool that goes on, a version."""
+    """What has changed behind the run's back: what somebody undid, or how far the control plane is."""
+    if undone := _undone(run, world):
+        return undone
+    has_moved = validation.is_early(run) and _differs(run, [_control_plane(world)])
+    return Due.LABEL if has_moved and not validation.is_halted(run) else None
+
+
+def _undone(run: Item, world: World) -> Due | None:
+    """The first of what somebody undid: a finalizer or a label that is off, a pool that goes on, a selector."""
     record = record_of(run)
     if not current(record):
         return None  # it is being given back
@@ -161,8 +169,6 @@ def drift(run: Item, world: World) -> Due | None:
     is_whole = claims.are_paused(record, world.pools) and claims.is_held(run, world.pools)
     if record.get("pausedAt") and not is_whole:
         return Due.PAUSE
-    if validation.is_early(run) and _differs(run, [_control_plane(world)]):
-        return Due.LABEL
     gated = (world.nodes[name] for name in run_record.unreleased(record) if name in world.nodes)
     if record.get("labelledAt") and not all(
         node_labels.is_gated(node, record["id"], run_record.rules_of(record)) for node in gated

@@ -167,6 +167,11 @@ def _not_ready(said: str) -> Verdict:
     return Verdict(READY, False, "UpgradeNotReady", said)
 
 
+def is_halted(run: Item) -> bool:
+    """Whether the run under way goes no further before a person acts: it has stopped, or its config is not valid."""
+    return bool(record_of(run).get("failure")) or condition(run, CONFIG_VALIDATED).get("status") != "True"
+
+
 def is_early(run: Item) -> bool:
     """Whether its pools are paused, and the control plane was last seen on its way: before it (C26), or once more."""
     record = status(run).get("record") or {}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from eventing import events
 from eventing.events import Reference
 from functions.mutex import resync_runs
 from kube.maintenance.objects import path as maintenance_path
-from kube.mutex.objects import LONGEST_MESSAGE, RULE, RUN_LABEL, condition, path
+from kube.mutex.node_labels import is_released
+from kube.mutex.objects import LONGEST_MESSAGE, NAMESPACE, RULE, RULE_LABEL, RUN_LABEL, condition, path
+from kube.mutex.pools import pool_path
 from kube.nodes import LABEL
 from tests.functions.hints import resource, tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade, rule_spec
@@ -16,6 +20,7 @@ from tests.functions.serving.test_looks import PATIENCE, Gated
 from tests.proofs import proves
 from tests.workload import Audit, Workload
 
+GATE = f"{RULE_LABEL}only.{NAMESPACE}"
 LOST = dict(
     zip(
         BEFORE_JOBS[2:],
@@ -24,6 +29,12 @@ LOST = dict(
     )
 )
 """The last step that was done → what the tick says."""
+REDONE = {
+    "pause-pools": events.POOLS_CLAIMED,
+    "label-nodes": events.POOLS_PAUSED,
+    "edit-pools": events.NODES_LABELLED,
+}
+"""The step that does again what was undone → the event that calls it."""
 
 
 def said(upgrade: Upgrade) -> list[str]:
@@ -150,3 +161,51 @@ def test_what_comes_amid_a_tick_takes_nothing_from_its_answer(upgrade: Upgrade) 
     assert hint.result(PATIENCE) == []
     gated.end_look(lambda event: [events.event(events.RULE_FOUND, "resync-runs", Reference.of(upgrade.rule))], 0)
     assert [reply.get_type() for reply in answer.result(PATIENCE)] == [events.RULE_FOUND]
+
+
+def failed(upgrade: Upgrade) -> None:
+    """The first node's Job has failed: the run waits for a person."""
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    upgrade.end(upgrade.jobs()[-1], "Failed")
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.RUN_STOPPED
+
+
+def invalid(upgrade: Upgrade) -> None:
+    """The rule that the run began with is gone: the run waits until it is back."""
+    upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
+    assert upgrade.answer("check-run", events.RUN_FOUND) == ""
+
+
+@proves("MUT-47", "MUT-43", "MUT-36")
+@pytest.mark.parametrize("halt", [failed, invalid])
+def test_what_is_undone_while_a_run_is_halted_is_done_again(upgrade: Upgrade, halt: Callable[[Upgrade], None]) -> None:
+    """Somebody applies the pool's own file, and takes a node's labels off: no node is upgraded without its Jobs."""
+    upgrade.start()
+    halt(upgrade)
+    amid = {name: upgrade.pool(name)["spec"] for name in upgrade.before}
+    own = {"spec": {"paused": False, "nodeSelector": {"matchExpressions": None}}}
+    blue = upgrade.admin.patch(pool_path("blue"), own)
+    upgrade.label(upgrade.nodes[1], {GATE: None})
+
+    hint = resource(events.REFERENCE_UPDATED, blue, "MachineConfigPool")
+    assert [reply.get_type() for reply in upgrade.told_by(hint)] == [events.POOLS_CLAIMED]
+    for step, kind in REDONE.items():
+        assert said(upgrade) == [kind]
+        assert upgrade.answer(step, kind) == ""
+
+    assert {name: upgrade.pool(name)["spec"] for name in upgrade.before} == amid
+    assert not is_released(upgrade.node(upgrade.nodes[1]))
+    assert said(upgrade) == []
+
+
+@proves("MUT-47")
+def test_a_halted_run_goes_no_further_than_it_was(upgrade: Upgrade) -> None:
+    """What comes late of the steps before finds that they are not its to begin."""
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade", "claim-pools")
+    invalid(upgrade)
+    for step, kind in REDONE.items():
+        assert upgrade.answer(step, kind) == ""
+    assert upgrade.pool("blue")["spec"] == upgrade.before["blue"]
+    assert "turnAt" not in upgrade.status()["record"]
+    assert said(upgrade) == []
