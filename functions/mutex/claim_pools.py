@@ -1,7 +1,8 @@
 """Claim the pools of a run, and record how everything was before it changes anything (MUT-34, MUT-44).
 
 Pools are claimed in the order of their names, so that two runs never wait for each other; the second one waits for the
-first and says so. From here on the finalizer keeps the MutexRunConfig until all is given back (MUT-51).
+first, whichever its pools, and says so: what it recorded now would be hours old when it begins (MUT-49). From here on
+the finalizer keeps the MutexRunConfig until all is given back (MUT-51).
 
 In: `upgrade.found`. Out: `pools.claimed`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; mutextargets get;
@@ -30,15 +31,13 @@ from kube.mutex.objects import (
     references,
 )
 from kube.mutex.run_record import Stage
-from kube.mutex.validation import CONFIG_VALIDATED, detection, named
-from kube.mutex.versions import is_worker
+from kube.mutex.validation import CONFIG_VALIDATED, detection, named, outside_verdict
 from kube.mutex.world import World
 from kube.paths import Object
 
 CONSUMES = (events.UPGRADE_FOUND,)
 EMITS = (events.POOLS_CLAIMED,)
-PAUSED, OUTSIDE = "TargetPoolsPaused", "WorkersOutsideTargets"
-UNGATED = "WorkersNotGated"
+PAUSED = "TargetPoolsPaused"
 
 
 @telling(PAUSED, "NotPaused")
@@ -57,8 +56,7 @@ def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     names = claims.wanted_names(run, world.pool_names(run))
     if not wanted or not set(names) <= set(world.pools):
         return []  # it has changed since: the tick tells whom it concerns
-    if rivals := claims.rivals(run, names, world.pools, runs):
-        said = "; ".join(f"MachineConfigPool {pool} is claimed by {rival}" for pool, rival in rivals.items())
+    if said := _awaited(run, names, world, runs):
         write_status(run, cluster, {"step": "Waiting"}, [Verdict(PAUSED, False, "NotPaused", said)])
         return []
     run = _kept(run, cluster)
@@ -84,6 +82,15 @@ def _read(run: Object, cluster: Cluster) -> tuple[World, list[Object]]:
     return World(rules, targets, before, nodes, version), cluster.run(lookup.runs(api, None))
 
 
+def _awaited(run: Object, names: list[str], world: World, runs: list[Object]) -> str:
+    """Whom the run waits for, "" for nobody: while another one is under way, what it records may yet change."""
+    rivals = claims.rivals(run, names, world.pools, runs)
+    said = [f"MachineConfigPool {pool} is claimed by {rival}" for pool, rival in rivals.items()]
+    if others := claims.under_way(run, runs):
+        said.append(f"{named(others)} under way, and one run upgrades nodes at a time")
+    return "; ".join(said)
+
+
 def _kept(run: Object, cluster: Cluster) -> Object:
     """The run config with our finalizer: so again when somebody has replaced it by its own file amid the run."""
     return run if has_finalizer(run) else cluster.patch(path(run), finalizers_patch(run, ours=True))
@@ -100,9 +107,7 @@ def _begin(event: BaseCloudEvent, run: Object, wanted: str, world: World, cluste
     names = world.pool_names(run)
     rules = references(run, "mutexRules")
     record = run_record.begun(run, wanted, world.pools, names, members, rules, now())
-    outside = sorted(name for name, node in world.nodes.items() if is_worker(node) and name not in members)
-    said = f"in no target, so not kept from the upgrade: {named(outside)}" if outside else ""
-    warning = Verdict(OUTSIDE, bool(outside), UNGATED if outside else "AllWorkersGated", said)
+    warning = outside_verdict(members, world.nodes)
     begun = {**run, "status": {**run["status"], "record": record}}
     shown = {"job": "", **run_record.shown(begun, {}, lambda _rule: False)}
     metadata, conditions = run["metadata"], conditions_with(run, [warning], now())
@@ -113,6 +118,6 @@ def _begin(event: BaseCloudEvent, run: Object, wanted: str, world: World, cluste
     ]
     run = cluster.patch(f"{path(run)}/status", patch, JSON_PATCH)
     log_about(f"Begin the run to {wanted} over {len(members)} nodes", run)
-    if outside:
-        announce(run, UNGATED, said, cluster)
+    if warning.holds:
+        announce(run, warning.reason, warning.message, cluster)
     return Ongoing(run, {}).answer(events.POOLS_CLAIMED, "claim-pools", event)

@@ -18,7 +18,7 @@ from kube.mutex import lookup
 from kube.mutex.node_labels import gate_patch, is_gated
 from kube.mutex.objects import Verdict
 from kube.mutex.run_record import Record, rules_of, unreleased
-from kube.mutex.validation import control_plane_verdict, named
+from kube.mutex.validation import control_plane_verdict, named, outside_verdict
 from kube.mutex.versions import wanted
 from kube.nodes import node_path
 from kube.paths import Object
@@ -53,7 +53,8 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     nodes = {name: {"droppedAt": timestamp(now())} for name in dropped}
     change: Object = {"nodes": nodes} if nodes else {}
     change |= {} if found.record.get("labelledAt") else {"labelledAt": timestamp(now())}
-    found = found.written(cluster, change, _verdict(found, dropped))
+    outside = [] if found.record.get("labelledAt") else [_outside(found, cluster)]
+    found = found.written(cluster, change, _verdict(found, dropped), *outside)
     return found.answer_going_on(events.NODES_LABELLED, "label-nodes", event)
 
 
@@ -94,6 +95,11 @@ def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[st
     )
     at_work = found.node if record.get("editedAt") else ""
     return [name for name in names if name in still and name not in {*there, at_work}]
+
+
+def _outside(found: Ongoing, cluster: Cluster) -> Verdict:
+    """Who is in no target now, as the canary is about to be edited: some may have come since the claim (MUT-38)."""
+    return outside_verdict(found.record["nodes"], cluster.run(lookup.nodes(cluster.api, None)))
 
 
 def _verdict(found: Ongoing, dropped: list[str]) -> Verdict:

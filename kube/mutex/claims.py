@@ -22,6 +22,11 @@ def rivals(run: Item, names: Iterable[str], known: Mapping[str, Object], runs: I
     return {name: full_name(there[uid]) for name, uid in found.items() if uid and uid != own and uid in there}
 
 
+def under_way(run: Item, runs: Iterable[Item]) -> list[str]:
+    """The other runs under way: until they end one that has not begun claims and records nothing (MUT-44, MUT-49)."""
+    return [full_name(each) for each in _others(run, runs)]
+
+
 def ahead(run: Item, runs: Iterable[Item]) -> list[str]:
     """The runs under way that come before this one: those that have the turn, and those that began earlier (MUT-44).
 

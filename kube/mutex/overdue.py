@@ -122,7 +122,8 @@ def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> D
         return Due.END
     if found.version:
         names = claims.wanted_names(run, world.pool_names(run))
-        return Due.NOTHING if claims.rivals(run, names, world.pools, runs) else Due.CLAIM
+        waits = claims.rivals(run, names, world.pools, runs) or claims.under_way(run, runs)
+        return Due.NOTHING if waits else Due.CLAIM
     if has_finalizer(run) or claims.claimed(run["metadata"]["uid"], world.pools.values()):
         return Due.END
     return Due.CHECK if is_turn(run["metadata"]["uid"], now) else Due.NOTHING

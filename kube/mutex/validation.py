@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kube.mutex import jobs, versions
@@ -29,7 +29,7 @@ from kube.words import counted, shortened
 
 VALID_CONFIG, NODES_GATHERED = "ValidConfig", "NodeListGathered"
 CONFIG_VALIDATED, CHECKED = "ConfigValidated", "UpgradeChecked"
-READY, AVAILABLE = "UpgradeReady", "UpgradeAvailable"
+READY, AVAILABLE, OUTSIDE = "UpgradeReady", "UpgradeAvailable", "WorkersOutsideTargets"
 UPGRADE, HELD = "NodeUpgrade", "NodeUpgradeHeld"
 """Condition of the node whose turn it is, and its reason while no version is wanted (MUT-45)."""
 LONGEST_REASON = 300
@@ -165,6 +165,13 @@ def control_plane_verdict(wanted: versions.Wanted) -> Verdict:
 
 def _not_ready(said: str) -> Verdict:
     return Verdict(READY, False, "UpgradeNotReady", said)
+
+
+def outside_verdict(members: Container[str], nodes: Mapping[str, Object]) -> Verdict:
+    """Whether workers are in no target, which a run does not label, and which its canary takes (MUT-38)."""
+    outside = sorted(name for name, node in nodes.items() if versions.is_worker(node) and name not in members)
+    said = f"in no target, so not kept from the upgrade: {named(outside)}" if outside else ""
+    return Verdict(OUTSIDE, bool(outside), "WorkersNotGated" if outside else "AllWorkersGated", said)
 
 
 def is_halted(run: Item) -> bool:

@@ -75,6 +75,23 @@ class Upgrade:
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
         return self.admin.create(collection(kind, NAMESPACE), body)
 
+    def other_under_way(self, **more: Object | str) -> Object:
+        """Another run config with a run under way, over pools that are none of the upgrade's."""
+        named = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
+        other = self.create(RUN, "other", {"canary": {"name": "another"}, **named})
+        record: Object = {
+            "id": f"{other['metadata']['uid']}-1",
+            "number": 1,
+            "desired": "4.16.4",
+            "rules": [],
+            "canary": {"name": "another", "uid": "u", "paused": False},
+            "pools": {},
+            "order": [],
+            "nodes": {},
+            **more,
+        }
+        return self.admin.patch(f"{path(other)}/status", {"status": {"record": record}})
+
     def label(self, node: str, labels: Object) -> None:
         """Write labels of a node."""
         self.admin.patch(node_path(node), {"metadata": {"labels": labels}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eventing import events
+from functions.data import data_of
 from kube.mutex import pools
 from kube.mutex.objects import RULE_LABEL, RUN, condition, has_finalizer, path
 from kube.mutex.versions import VERSION_LABEL, WORKER
@@ -45,6 +46,36 @@ def test_a_pool_of_another_run_is_waited_for(upgrade: Upgrade) -> None:
     assert "node-upgrade-mutex-operator/other" in condition(upgrade.again(upgrade.run), "TargetPoolsPaused")["message"]
     assert "record" not in upgrade.status()
     assert pools.claimed_by(upgrade.pool("canary")) == ""
+
+
+@proves("MUT-44", "MUT-49", "MUT-35")
+def test_a_run_that_waits_for_another_ones_end_records_nothing(upgrade: Upgrade) -> None:
+    """What is changed meanwhile is how it was before: an administrator's selector, and nodes that came."""
+    other = upgrade.other_under_way(startedAt="2026-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade")
+    assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == ""
+    found = upgrade.again(upgrade.run)
+    assert "/other under way" in condition(found, "TargetPoolsPaused")["message"]
+    assert ("record" in found["status"], has_finalizer(found), pools.claimed_by(upgrade.pool("blue"))) == (
+        False,
+        False,
+        "",
+    )
+    assert said_of(upgrade) == []
+
+    changed = {"matchExpressions": [{"key": WORKER, "operator": "Exists"}]}
+    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"nodeSelector": changed}})
+    upgrade.admin.patch(f"{path(other)}/status", {"status": {"record": {"finishedAt": "2026-01-01T01:00:00Z"}}})
+    assert said_of(upgrade) == [events.UPGRADE_FOUND]
+    assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == events.POOLS_CLAIMED
+    assert upgrade.status()["record"]["pools"]["blue"]["selector"] == upgrade.pool("blue")["spec"]["nodeSelector"]
+
+
+def said_of(upgrade: Upgrade) -> list[str]:
+    """What a tick says of the run config, and of no other."""
+    name = upgrade.run["metadata"]["name"]
+    return [reply.get_type() for reply in upgrade.told_by_a_tick() if data_of(reply)["run"]["name"] == name]
 
 
 @proves("MUT-44")

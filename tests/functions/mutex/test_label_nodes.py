@@ -6,11 +6,11 @@ from eventing import events
 from functions.mutex import label_nodes
 from kube.mutex.objects import RULE_LABEL, RUN_LABEL, condition, path
 from kube.mutex.pools import CLUSTER_VERSIONS
-from kube.mutex.versions import VERSION_LABEL
+from kube.mutex.versions import VERSION_LABEL, WORKER
 from tests.functions.hints import resource
 from tests.functions.mutex.conftest import NEW, OLD, Upgrade
 from tests.proofs import proves
-from tests.workload import Audit
+from tests.workload import Audit, Workload
 
 LABEL = f"{RULE_LABEL}only.node-upgrade-mutex-operator"
 
@@ -24,6 +24,21 @@ def test_each_node_gets_a_label_for_each_rule(upgrade: Upgrade) -> None:
     for name in upgrade.nodes:
         labels = upgrade.node(name)["metadata"]["labels"]
         assert (labels[LABEL], labels[RUN_LABEL]) == ("", record["id"])
+
+
+@proves("MUT-38", "MUT-35")
+def test_a_worker_that_came_since_the_claim_is_named_before_the_canary_would_have_it(
+    upgrade: Upgrade, work: Workload
+) -> None:
+    """It is no node of the run, though it is one of the target's; where none came, nothing is said."""
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade", "claim-pools", "pause-pools")
+    late = work.node()
+    upgrade.label(late, {WORKER: "", VERSION_LABEL: OLD, "role": "blue"})
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
+    found = condition(upgrade.again(upgrade.run), "WorkersOutsideTargets")
+    assert (found["status"], found["message"].endswith(late)) == ("True", True)
+    assert late not in upgrade.status()["record"]["nodes"]
 
 
 @proves("C26", "MUT-32")

@@ -6,8 +6,7 @@ import pytest
 
 from eventing import events
 from kube.mutex import pools
-from kube.mutex.objects import RUN, RUN_LABEL, condition, path
-from kube.paths import Object
+from kube.mutex.objects import RUN_LABEL, condition, path
 from tests.functions.mutex.conftest import Upgrade
 from tests.proofs import proves
 from tests.workload import Audit
@@ -70,24 +69,6 @@ def test_a_pool_that_was_replaced_is_claimed_and_paused_again(upgrade: Upgrade) 
     assert {name: pools.is_paused(pool) for name, pool in found.items()} == {"blue": True, "canary": False}
 
 
-def under_way(upgrade: Upgrade, **more: Object | str) -> Object:
-    """Another run config with a run under way, over pools that are none of the upgrade's."""
-    named = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
-    other = upgrade.create(RUN, "other", {"canary": {"name": "another"}, **named})
-    record: Object = {
-        "id": f"{other['metadata']['uid']}-1",
-        "number": 1,
-        "desired": "4.16.4",
-        "rules": [],
-        "canary": {"name": "another", "uid": "u", "paused": False},
-        "pools": {},
-        "order": [],
-        "nodes": {},
-        **more,
-    }
-    return upgrade.admin.patch(f"{path(other)}/status", {"status": {"record": record}})
-
-
 @proves("MUT-44")
 @pytest.mark.parametrize(
     "more",
@@ -96,9 +77,9 @@ def under_way(upgrade: Upgrade, **more: Object | str) -> Object:
 )
 def test_a_run_over_other_pools_is_waited_for(upgrade: Upgrade, more: dict[str, str]) -> None:
     """No pool is paused meanwhile, and the condition names it; when it is finished the same event brings the run on."""
-    other = under_way(upgrade, **more)
     upgrade.judge()
     upgrade.through(*BEGIN)
+    other = upgrade.other_under_way(**more)
 
     waited = upgrade.answer("pause-pools", events.POOLS_CLAIMED)
     found, paused = condition(upgrade.again(upgrade.run), "TargetPoolsPaused"), upgrade.pool("blue")["spec"]["paused"]
@@ -119,7 +100,7 @@ def test_of_two_that_take_the_turn_at_once_neither_goes_on(upgrade: Upgrade) -> 
     upgrade.admin.patch(
         f"{path(upgrade.run)}/status", {"status": {"record": {"turnAt": "2026-01-01T00:00:00Z"}}}
     )  # written, and not looked at again: killed
-    other = under_way(upgrade, startedAt="2099-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
+    other = upgrade.other_under_way(startedAt="2099-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
 
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == ""
     assert "turnAt" not in upgrade.status()["record"]
