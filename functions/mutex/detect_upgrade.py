@@ -3,7 +3,7 @@
 A run that pauses its pools early does not wait for the control plane here, but in `label-nodes` (C26).
 
 In: `run.validated`. Out: `upgrade.found`, or `run.ended` when none is left and pools are still claimed, or when these
-are as a run has left them whose record was lost.
+are not wanted any more, or as a run has left them whose record was lost.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;
 clusterversions get.
 """
@@ -38,10 +38,11 @@ def detect_upgrade(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         lookup.nodes(api),
         lookup.cluster_version(api),
     )
-    found = detection(run, World({}, targets, pools, nodes, version), run_record.done_version(run))
+    world = World({}, targets, pools, nodes, version)
+    found = detection(run, world, run_record.done_version(run))
     write_status(run, cluster, {}, found.verdicts)
     about, known = Reference.of(run), pools.values()
-    if found.version and not claims.leftovers(run, known):
+    if found.version and not claims.leftovers(run, claims.wanted_names(run, world.pool_names(run)), known):
         data = {"version": found.version}
         return [events.event(events.UPGRADE_FOUND, "detect-upgrade", about, cause=event, data=data)]
     if has_finalizer(run) or claims.claimed(run["metadata"]["uid"], known):

@@ -55,7 +55,7 @@ def restore_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     held = [_with_selector(pool, run, cluster) for pool in held]
     _unlabel(run, cluster)
     for pool in held:
-        paused = False if goes_on else _was_paused(pool, run)
+        paused = False if goes_on and _before(pool, run) else _was_paused(pool, run)
         _patch(pool, pools.release_patch(pool, paused=paused), cluster)
     _close(run, cluster)
     log_about("the pools are as they were before the run", run)

@@ -57,12 +57,15 @@ def claimed(uid: str, known: Iterable[Object]) -> list[Object]:
     return [pool for pool in known if pools.claimed_by(pool) == uid]
 
 
-def leftovers(run: Item, known: Iterable[Object]) -> list[Object]:
-    """The pools that a run config without a run is to give back before it begins one.
+def leftovers(run: Item, names: Iterable[str], known: Iterable[Object]) -> list[Object]:
+    """The pools that a run config without a run is to give back before it begins one over these.
 
-    They are as a run has edited them whose record was lost: what comes next shall not take that for its own selector.
+    Those that it claimed and does not want any more, for which others wait; and those that are as a run has edited them
+    whose record was lost: what comes next shall not take that for its own selector.
     """
-    return [pool for pool in claimed(run["metadata"]["uid"], known) if pools.is_edited(pool)]
+    wanted = set(names)
+    own = claimed(run["metadata"]["uid"], known)
+    return [pool for pool in own if pools.is_edited(pool) or pools.name_of(pool) not in wanted]
 
 
 def to_restore(run: Item, known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:

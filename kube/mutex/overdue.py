@@ -103,7 +103,7 @@ def run_due(run: Item, world: World, runs: Sequence[Item], now: datetime, patien
     if is_active(run):
         return active_due(run, world, now, patience)
     if not is_true(run, validation.CONFIG_VALIDATED):
-        return Due.NOTHING
+        return Due.END if claims.claimed(run["metadata"]["uid"], world.pools.values()) else Due.NOTHING
     return _idle_due(run, world, runs, now)
 
 
@@ -118,10 +118,10 @@ def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> D
     found = validation.detection(run, world, run_record.done_version(run))
     if _differs(run, found.verdicts):
         return Due.DETECT
-    if claims.leftovers(run, world.pools.values()):
+    names = claims.wanted_names(run, world.pool_names(run))
+    if claims.leftovers(run, names, world.pools.values()):
         return Due.END
     if found.version:
-        names = claims.wanted_names(run, world.pool_names(run))
         waits = claims.rivals(run, names, world.pools, runs) or claims.under_way(run, runs)
         return Due.NOTHING if waits else Due.CLAIM
     if has_finalizer(run) or claims.claimed(run["metadata"]["uid"], world.pools.values()):

@@ -11,12 +11,14 @@ from eventing.events import Reference
 from kube.mutex import run_record
 from kube.mutex.node_labels import is_released, run_of
 from kube.mutex.objects import RUN, RUN_LABEL, condition, has_finalizer, path
-from kube.mutex.pools import claimed_by, pool_path
+from kube.mutex.pools import POOLS, claimed_by, pool_path
 from kube.mutex.run_record import Stage
+from kube.mutex.versions import WORKER
 from kube.paths import Object
 from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
+from tests.openshift import pool
 from tests.proofs import proves
 
 
@@ -282,3 +284,17 @@ def test_a_node_keeps_its_labels_while_another_runs_canary_would_have_it(upgrade
 
     assert not is_released(upgrade.node(upgrade.nodes[0]))
     assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {upgrade.run["metadata"]["uid"]}
+
+
+@proves("MUT-34")
+def test_a_pool_that_the_run_never_had_keeps_its_pause_at_the_end(upgrade: Upgrade) -> None:
+    """It was claimed for a run that did not begin, and an administrator has paused it since."""
+    done(upgrade)
+    upgrade.admin.create(POOLS, pool("green", {WORKER: "", "role": "green"}))
+    claim = {"annotations": {RUN_LABEL: upgrade.run["metadata"]["uid"]}}
+    upgrade.admin.patch(pool_path("green"), {"metadata": claim, "spec": {"paused": True}})
+
+    assert upgrade.answer("restore-pools", events.RUN_COMPLETED) == events.RUN_FINISHED
+
+    assert (upgrade.pool("green")["spec"]["paused"], upgrade.pool("blue")["spec"]["paused"]) == (True, False)
+    assert claimed_by(upgrade.pool("green")) == ""

@@ -12,11 +12,13 @@ from functions.mutex import resync_runs
 from kube.maintenance.objects import path as maintenance_path
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import LONGEST_MESSAGE, NAMESPACE, RULE, RULE_LABEL, RUN_LABEL, condition, path
-from kube.mutex.pools import pool_path
+from kube.mutex.pools import POOLS, claimed_by, pool_path
+from kube.mutex.versions import WORKER
 from kube.nodes import LABEL
 from tests.functions.hints import resource, tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade, rule_spec
 from tests.functions.serving.test_looks import PATIENCE, Gated
+from tests.openshift import pool
 from tests.proofs import proves
 from tests.workload import Audit, Workload
 
@@ -209,3 +211,32 @@ def test_a_halted_run_goes_no_further_than_it_was(upgrade: Upgrade) -> None:
     assert upgrade.pool("blue")["spec"] == upgrade.before["blue"]
     assert "turnAt" not in upgrade.status()["record"]
     assert said(upgrade) == []
+
+
+def retargeted(upgrade: Upgrade) -> None:
+    """The run config names another pool by now."""
+    upgrade.admin.create(POOLS, pool("green", {WORKER: "", "role": "green"}))
+    upgrade.admin.patch(path(upgrade.target), {"spec": {"machineConfigPools": ["green"]}})
+
+
+def without_its_rule(upgrade: Upgrade) -> None:
+    """The run config is not valid any more."""
+    upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
+
+
+@proves("MUT-44", "X-3")
+@pytest.mark.parametrize("change", [retargeted, without_its_rule])
+def test_a_claim_that_no_run_came_of_is_given_back(upgrade: Upgrade, change: Callable[[Upgrade], None]) -> None:
+    """Of the pools the first one could be claimed; then the run config was changed. No other run waits for it."""
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade")
+    upgrade.admin.patch(pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: upgrade.run["metadata"]["uid"]}}})
+    assert said(upgrade) == [events.UPGRADE_FOUND]
+    change(upgrade)
+    upgrade.judge()
+    upgrade.answer("check-run", events.RUN_FOUND)
+
+    assert events.RUN_ENDED in said(upgrade)
+    assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
+    assert claimed_by(upgrade.pool("blue")) == ""
+    assert events.RUN_ENDED not in said(upgrade)
