@@ -19,7 +19,7 @@ from kube.certificates.components import LABEL
 from kube.certificates.state import State, is_crowded, misnamed, nameless
 from kube.certificates.writes import ISSUED, MADE, TAKEN, Write
 from kube.door.api import Api
-from kube.door.api_errors import ApiError, Conflict, Denied, Rejected
+from kube.door.api_errors import ApiError, Conflict, Denied, Rejected, Unavailable
 from kube.paths import Object
 
 TEXTS = {
@@ -35,7 +35,7 @@ class Renewal:
     """One look at one component: what it finds out is kept, and read by the metrics.
 
     In: how things are; the clock; the pause. Attributes:
-        errors: what the API server has refused, and was left out.
+        errors: what the API server has refused, or failed at, and was left out.
     """
 
     def __init__(self, api: Api, state: State, clock: Callable[[], datetime], pause: timedelta) -> None:
@@ -71,6 +71,10 @@ class Renewal:
             answer = await self._write(write)
         except (Denied, Rejected) as error:
             await self._leave_out(write.of, error)
+        except Unavailable as error:
+            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise  # none, or a pause that is asked for: nothing else would be answered, either
+            await self._leave_out(write.of, error)  # a webhook before this very object is broken, say
         except Conflict:
             if not write.creates or write.of not in self._in_the_way:
                 self._in_the_way.add(write.of)

@@ -21,6 +21,7 @@ from kube.certificates.announcements import FAILED, NAMELESS
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, NAMES, TRUSTED
 from kube.certificates.issuing import Pair
+from kube.door.api_errors import Unavailable
 from kube.door.sync_client import Cluster
 from tests.faults import Fault, Faults
 from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, Certificates
@@ -292,6 +293,30 @@ def test_a_secret_comes_back_while_a_configuration_may_not_be_written(
     certificates.renew(door)
 
     assert certificates.serial("api")
+
+
+@proves("OSV-20")
+@pytest.mark.parametrize(
+    ("fault", "goes_on"), [(Fault(500, "failed calling webhook"), True), (Fault(503), True), (Fault(429), False)]
+)
+def test_what_an_answer_says_of_one_object_stops_no_other(
+    faults: Faults, spoiled: Functions, certificates: Certificates, fault: Fault, goes_on: bool
+) -> None:
+    """A webhook of somebody else, before a configuration, is broken, and the API server answers 500 to each write of
+    that one; where it asks for a pause, it is asked for nothing more. It is tried again all the same."""
+    door = spoiled.clusters["renew-certificates"]
+    certificates.add("api")
+    certificates.renew(door)
+    certificates.add_webhook("behind-a-broken-one", "api")
+    certificates.change("api", {"data": {KEY: ""}})
+    faults.spoil(lambda request: fault if request.startswith("patch validatingwebhook") else None)
+
+    errors = certificates.renew(door)
+    faults.speak_again()
+
+    assert [(type(error), error.status) for error in errors] == [(Unavailable, fault.status)]
+    assert bool(certificates.serial("api")) is goes_on
+    assert (FAILED in certificates.events(KUBEVIRT.publication)) is goes_on
 
 
 @proves("OSV-20")
