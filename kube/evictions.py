@@ -41,12 +41,13 @@ class Batch:
 
 def set_apart(plan: Plan, name: str) -> tuple[Plan, Plan]:
     """The plan without the pods of a name, and one of these alone, with nothing blocked."""
-    others = _only(plan, lambda pod: pod["metadata"]["name"] != name)
-    own = _only(plan, lambda pod: pod["metadata"]["name"] == name)
+    others = only(plan, lambda pod: pod["metadata"]["name"] != name)
+    own = only(plan, lambda pod: pod["metadata"]["name"] == name)
     return others, replace(own, blocked=[])
 
 
-def _only(plan: Plan, wanted: Callable[[Pod], bool]) -> Plan:
+def only(plan: Plan, wanted: Callable[[Pod], bool]) -> Plan:
+    """The plan with those of the pods that it lets go alone."""
     queues = {budget: list(filter(wanted, pods)) for budget, pods in plan.queues.items()}
     full = {budget: pods for budget, pods in queues.items() if pods}
     return replace(plan, free=list(filter(wanted, plan.free)), queues=full)

@@ -68,7 +68,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     options = drain_flags.options_of(maintenance)
     pods, budgets, version = cluster.run(_waiting(cluster.api, name, event, listed, options))
     if not pods.leaving:
-        late = Batch(evicted=cluster.run(granted_late(cluster.api, name)))
+        late = Batch(evicted=[] if marks.is_replay(event) else cluster.run(granted_late(cluster.api, name)))
         if is_told_drained(maintenance) and not late.evicted:
             return []  # a hint that came late: the status has it already
         tell(maintenance, late, event)
@@ -80,7 +80,8 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     planned, is_tick = plan(due, budgets.items, options), event.get_type() == events.NODE_TAINTED
     requested = request(planned, due, lambda item: is_tick or not eviction_pauses.was_blocked(item, maintenance))
     host = os.environ.get("HOSTNAME", "")  # of a pod, its name
-    batch = cluster.run(evict_batches(cluster.api, planned, due, node=name, host=host))
+    sending = evict_batches(cluster.api, planned, due, node=name, host=host, own_only=marks.is_replay(event))
+    batch = cluster.run(sending)
     if batch.under_way and not marks.is_dry_run(event):
         LATE.expect(event, maintenance, cluster)
     batch.blocked = worded(batch.blocked, requested)

@@ -23,7 +23,7 @@ from kube.door.concurrent_requests import together
 from kube.door.deadline import seconds_left, within
 from kube.door.inflight_evictions import Sending, Sent
 from kube.door.paging import Listed
-from kube.evictions import Batch, set_apart
+from kube.evictions import Batch, only, set_apart
 from kube.pods import Pod, controller, is_daemon, uid
 from kube.resource_versions import oldest
 
@@ -45,12 +45,14 @@ OPENED_SECONDS = 0.25
 would be read once more for each pod. PodSource tells of an opening no earlier either."""
 
 
-async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, node: str = "", host: str = "") -> Batch:
+async def evict_batch(
+    api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, node: str = "", host: str = "", own_only: bool = False
+) -> Batch:
     """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget.
 
     In: the node, of which outcomes that came behind their batches are taken, too; the name of the pod that this process
     runs in. That one goes alone, when what was sent before it, from whatever node, is answered and told: who ends tells
-    nobody what came of the others.
+    nobody what came of the others. With `own_only` it leaves what others sent alone, as a replay has to.
 
     Raises `Unavailable` when the look has no time for that any more: the API server is slow.
     """
@@ -59,6 +61,8 @@ async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, n
         raise Unavailable(0, "no time was left for evictions: the API server is slow")
     times = started + min(seconds, left), started + left
     batch, sending = Batch(blocked=list(plan.blocked)), Sending.of(api)
+    if own_only:
+        plan, node = _unsent(plan, sending, batch), ""
     others, own = set_apart(plan, host)
     await _evict_all(sending, others, batch, times)
     batch.evicted.extend(sending.take_granted(node))
@@ -70,15 +74,24 @@ async def evict_batch(api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, n
     return batch
 
 
-async def evict_batches(api: Api, first: Plan, pods: Sequence[Pod], *, node: str = "", host: str = "") -> Batch:
+def _unsent(plan: Plan, sending: Sending, batch: Batch) -> Plan:
+    """The plan without the pods that another batch has sent, and takes the outcome of: they are under way."""
+    planned = [*plan.free, *itertools.chain(*plan.queues.values())]
+    batch.under_way.extend(identity(pod) for pod in planned if sending.has_sent(pod))
+    return only(plan, lambda pod: not sending.has_sent(pod))
+
+
+async def evict_batches(
+    api: Api, first: Plan, pods: Sequence[Pod], *, node: str = "", host: str = "", own_only: bool = False
+) -> Batch:
     """Evict what the plan lets go; then, within the time of one batch, what budgets let go that open meanwhile.
 
-    In: the pods that the plan is for; node and host as in `evict_batch`. The pod that this process runs in goes with
+    In: the pods that the plan is for; the others as in `evict_batch`. The pod that this process runs in goes with
     the first batch or with none. Raises `Unavailable` as `evict_batch` does for the first one; what the others are
     refused is left to the next hint.
     """
     read, until = time.monotonic(), time.monotonic() + BATCH_SECONDS
-    done = last = await evict_batch(api, first, node=node, host=host)
+    done = last = await evict_batch(api, first, node=node, host=host, own_only=own_only)
     going = first
     while held := _held(going, last, host):
         now = time.monotonic()
@@ -90,7 +103,7 @@ async def evict_batches(api: Api, first: Plan, pods: Sequence[Pod], *, node: str
                 going = plan(waiting, (await budgets_over(api, waiting)).items, first.options)
             if not (going.queues or going.free):
                 break
-            last = await evict_batch(api, going, until - time.monotonic(), node=node)
+            last = await evict_batch(api, going, until - time.monotonic(), node=node, own_only=own_only)
         except ApiError:
             break
         done = _joined(done, held, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,7 +17,10 @@ from functions.app import FUNCTIONS, create_app
 from functions.maintenance import evict
 from functions.maintenance.batches import LateEvictions
 from kube.door import eviction_batch, inflight_evictions
+from kube.evictions import eviction_path, pod_path
+from kube.pods import is_terminating
 from tests.functions.conftest import Functions, told
+from tests.functions.meanwhile import before
 from tests.receiver import Receiver
 from tests.workload import Workload
 
@@ -36,7 +40,9 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
 def client(
     functions: Functions, recorder: Receiver, late: LateEvictions, monkeypatch: pytest.MonkeyPatch
 ) -> FlaskClient:
-    """Give `evict`, which publishes its attempts."""
+    """Give `evict`, which publishes its attempts; what prepares its node is made before, and publishes none."""
+    for step in ("begin", "cordon", "taint"):
+        functions.clients[step]
     monkeypatch.setenv("RECORD", f"{recorder.url}/record")
     return create_app(functions.clusters["evict"]).test_client()
 
@@ -47,7 +53,7 @@ def evicted(recorder: Receiver) -> list[list[str]]:
 
 
 def named(attempt: Attempt) -> list[str]:
-    return [pod["name"] for reply in attempt.replies for pod in reply["data"]["evicted"]]
+    return [pod["name"] for reply in attempt.replies for pod in reply["data"].get("evicted", [])]
 
 
 def counted() -> float:
@@ -60,7 +66,7 @@ def test_what_no_look_has_told_is_published_when_the_process_ends(
     """As an answer to the same event; what the API server is about to answer is awaited."""
     node = work.node()
     work.pods(node, "a", "b")
-    tainted, before = functions.prepare(work.maintenance(node)), counted()
+    tainted, so_far = functions.prepare(work.maintenance(node)), counted()
     message = binary(tainted)
 
     response = client.post("/evict", data=message.body, headers=message.headers)
@@ -69,9 +75,9 @@ def test_what_no_look_has_told_is_published_when_the_process_ends(
     recorder.wait(lambda: len(evicted(recorder)) == 2)
     first, last = evicted(recorder)
     assert (response.headers["ce-type"], first, sorted(last)) == (events.PODS_EVICTED, [], ["a", "b"])
-    assert counted() - before == 2
+    assert counted() - so_far == 2
     late.close()
-    assert counted() - before == 2
+    assert counted() - so_far == 2
 
 
 def test_what_no_look_asks_for_is_published_after_some_time(
@@ -101,5 +107,71 @@ def test_of_a_dry_run_nothing_comes_late(
     client.post("/evict", data=message.body, headers=message.headers)
     late.close()
 
-    recorder.wait(lambda: len(recorder.requests) == 1)
+    recorder.wait(lambda: len(evicted(recorder)) == 1)
     assert evicted(recorder) == [[]]
+
+
+def test_a_replay_beside_a_drain_takes_no_look_s_place(
+    functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
+) -> None:
+    """What the look has sent is told as an answer to its own event, and counted."""
+    node, go = work.node(), threading.Event()
+    (pod,) = work.pods(node, "a")
+    tainted, so_far = functions.prepare(work.maintenance(node)), counted()
+
+    with before(functions.clusters["evict"], "POST", eviction_path(pod), lambda: go.wait(10)):
+        for event in (tainted, marks.marked(tainted, "again", dry_run=False)):
+            message = binary(event)
+            client.post("/evict", data=message.body, headers=message.headers)
+        go.set()
+    late.close()
+
+    assert_told_once(recorder)
+    assert counted() - so_far == 1
+
+
+@pytest.mark.parametrize("finalizers", [(), ("test.nodemaintenance.dev/stay",)], ids=["gone", "ending"])
+def test_a_replay_takes_nothing_that_was_granted_late(
+    functions: Functions,
+    client: FlaskClient,
+    recorder: Receiver,
+    late: LateEvictions,
+    work: Workload,
+    finalizers: tuple[str, ...],
+) -> None:
+    """It is the drain's to tell, by its next look or by none; also where the replay finds nobody left."""
+    node = work.node()
+    (pod,) = work.pods(node, "a", finalizers=finalizers)
+    tainted, so_far = functions.prepare(work.maintenance(node)), counted()
+    message, again = binary(tainted), binary(marks.marked(tainted, "again", dry_run=False))
+
+    client.post("/evict", data=message.body, headers=message.headers)
+    work.wait_for(pod_path(pod), lambda found: found is None or (bool(finalizers) and is_terminating(found)))
+    client.post("/evict", data=again.body, headers=again.headers)
+    late.close()
+
+    assert_told_once(recorder)
+    assert counted() - so_far == 1
+
+
+def test_what_a_replay_alone_has_sent_is_told_as_its_own(
+    functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
+) -> None:
+    """No look of a drain knows of it; it is in no figure."""
+    node = work.node()
+    work.pods(node, "a")
+    message = binary(marks.marked(functions.prepare(work.maintenance(node)), "again", dry_run=False))
+    so_far = counted()
+
+    client.post("/evict", data=message.body, headers=message.headers)
+    late.close()
+
+    recorder.wait(lambda: len(told(recorder)) == 2)
+    assert [(one.replay, named(one)) for one in told(recorder)] == [("again", []), ("again", ["a"])]
+    assert counted() == so_far
+
+
+def assert_told_once(recorder: Receiver) -> None:
+    """Three attempts are published, and the one with the pod is no replay's."""
+    recorder.wait(lambda: len(told(recorder)) == 3)
+    assert sorted((one.replay, named(one)) for one in told(recorder)) == [("", []), ("", ["a"]), ("again", [])]

@@ -184,6 +184,22 @@ def test_what_was_granted_behind_the_last_batch_is_taken_without_one(work: Workl
     assert [item["name"] for item in admin.run(taken())] == ["slow"]
 
 
+def test_of_its_own_alone_a_batch_takes_the_outcome(work: Workload, admin: Cluster) -> None:
+    """A replay beside a drain: what that has sent is not sent again, and is left to its next look."""
+    slow, other = work.pods("node-1", "slow", "other")
+
+    async def batches() -> list[Batch]:
+        await _answered(Sending.of(admin.api), slow)
+        asked = Plan(free=[slow, other])
+        own = await evict_batch(admin.api, asked, node="node-1", own_only=True)
+        return [own, await evict_batch(admin.api, Plan(), node="node-1")]
+
+    own, later = admin.run(batches())
+    assert "slow" in [item["name"] for item in own.under_way]
+    assert [item["name"] for item in own.evicted] in (["other"], [])
+    assert "slow" in [item["name"] for item in later.evicted]
+
+
 async def _answered(sending: Sending, pod: Mapping[str, Any]) -> None:
     sent = await sending.send(pod, time.monotonic() + 1)
     assert sent is not None
