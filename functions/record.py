@@ -57,7 +57,7 @@ def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _keep(event: BaseCloudEvent, arrived: datetime) -> None:
-    with OPENING.turn(OPENING_SECONDS):
+    with OPENING.turn(OPENING_SECONDS, crowded=OPENING_SECONDS):  # once in the life of a process
         book, pruner = journal(), _pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
         book.write_attempts(attempts_in(event))

@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, Operatio
 
 from eventing.journal import migrations
 from eventing.journal.migrations import WrongVersion
-from eventing.journal.one_tries import OneTries
+from eventing.journal.one_tries import CROWDED_SECONDS, OneTries
 from eventing.wire import BadEvent
 
 CHECK_SECONDS = 1.0
@@ -87,13 +87,13 @@ class Database:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self, crowded: float = CROWDED_SECONDS) -> Iterator[Connection]:
         """One transaction, one at a time of all processes: a number once seen is never followed by a smaller one.
 
         Raises `JournalError` for what fails inside, and nothing of it is kept then; at once while the database is away
-        and another thread tries it.
+        and another thread tries it, and after `crowded` seconds while it is slow and a few wait.
         """
-        with self._errors(), self._writer.turn(BUSY_SECONDS), self._engine.begin() as connection:
+        with self._errors(), self._writer.turn(BUSY_SECONDS, crowded), self._engine.begin() as connection:
             for statement in TURNS.get(self._engine.dialect.name, ()):
                 connection.exec_driver_sql(statement)
             yield connection

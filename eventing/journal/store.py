@@ -22,7 +22,7 @@ from cloudevents.core.formats.json import JSONFormat
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, true, tuple_
 
 from eventing.events import SOURCE
-from eventing.journal.database import PRUNING, REDRIVING, Database, JournalError
+from eventing.journal.database import BUSY_SECONDS, PRUNING, REDRIVING, Database, JournalError
 from eventing.journal.entries import EARLIEST, LATEST, Attempt, Entry, Query, maintenance_of, node_of
 from eventing.journal.keys import LONGEST_KEY, attempt_keys, event_keys
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
@@ -152,7 +152,7 @@ class Journal:
 
     def _delete(self, which: ColumnElement[bool], before: float, enough: float) -> tuple[int, int]:
         """Delete some of them, with the attempts on them, or of their time where it is all; how many, and the bytes."""
-        with self._database.writing() as connection:
+        with self._database.writing(crowded=BUSY_SECONDS) as connection:  # whose thread has nobody to answer
             edge = _edge(connection.execute(oldest(before, SLICE, which)), enough)
             events = (EVENTS.c.arrived <= edge) & which
             keys = select(EVENTS.c.id, EVENTS.c.source).where(events)

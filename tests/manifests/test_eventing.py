@@ -81,13 +81,18 @@ def test_every_manifest_is_yaml_that_names_its_kind(file: Path) -> None:
         assert {"apiVersion", "kind"} <= document.keys()
 
 
-def test_one_process_for_all_functions_has_threads_that_evict_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a hundred nodes that are drained another one is begun, or given back, at once."""
+def test_one_process_for_all_functions_has_threads_that_evict_and_record_do_not_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside a hundred nodes that are drained, and a slow journal, another one is begun, or given back, at once."""
     monkeypatch.delenv("FUNCTION", raising=False)
     threads = runpy.run_path(str(MANIFESTS.parent / "functions" / "gunicorn.conf.py"))["threads"]
-    [evict] = [trigger for trigger in TRIGGERS if trigger["metadata"]["name"] == "evict-on-more"]
+    at_once = {
+        trigger["metadata"]["name"]: int(trigger["metadata"].get("annotations", {}).get(PARALLELISM, threads))
+        for trigger in TRIGGERS
+    }
 
-    assert 1 < int(evict["metadata"]["annotations"][PARALLELISM]) < threads
+    assert 1 < at_once["evict-on-more"] < threads - at_once["record-on-everything"] < threads - 1
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger["metadata"]["name"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 
 import pytest
 
-from eventing.journal.one_tries import OneTries
+from eventing.journal.one_tries import FEW, OneTries
 from tests.receiver import PATIENCE
 
 
@@ -35,3 +36,36 @@ def test_behind_one_that_does_not_end_only_one_waits_and_only_once() -> None:
 
     with turns.turn(0):
         pass
+
+
+def test_for_one_that_is_slow_a_few_wait_and_the_others_are_refused_soon() -> None:
+    """Of ten threads of all functions, events of the journal must not have each while a commit lasts."""
+    turns = OneTries(OSError)
+
+    def take() -> None:
+        with turns.turn(PATIENCE):
+            pass
+
+    with ThreadPoolExecutor(10) as threads:
+        with turns.turn(0):
+            waiting = [threads.submit(take) for _ in range(10)]
+            refused = list(islice(as_completed(waiting, PATIENCE / 2), 10 - FEW))
+            assert [type(each.exception()) for each in refused] == [BlockingIOError] * (10 - FEW)
+            assert [each.done() for each in waiting].count(False) == FEW
+        assert [each.result(PATIENCE) for each in waiting if each not in refused] == [None] * FEW
+
+
+def test_of_a_crowd_each_has_his_turn_where_nobody_is_slow() -> None:
+    """A drain of many nodes has events come together: none of them is to come again in a second."""
+    turns, together = OneTries(OSError), threading.Barrier(11)
+
+    def take() -> None:
+        together.wait(PATIENCE)
+        with turns.turn(PATIENCE, crowded=PATIENCE / 2):
+            pass
+
+    with ThreadPoolExecutor(10) as threads:
+        with turns.turn(0):
+            waiting = [threads.submit(take) for _ in range(10)]
+            together.wait(PATIENCE)
+        assert [each.result(PATIENCE) for each in waiting] == [None] * 10

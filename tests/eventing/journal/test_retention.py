@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -13,6 +14,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.events import Reference, event
+from eventing.journal.one_tries import FEW
 from eventing.journal.retention import Pruner, Retention
 from eventing.journal.store import Attempt, Journal, Query
 from tests.receiver import PATIENCE
@@ -210,3 +212,14 @@ def test_one_thread_prunes_and_the_next_begins_when_it_has_ended(tmp_path: Path)
 
         pruner.event_recorded()
         assert begun.acquire(timeout=PATIENCE)
+
+
+def test_behind_a_slow_commit_it_waits_beside_a_few_who_do(journal: Journal) -> None:
+    """Refused, it would leave off: till the hour is over where nothing more comes."""
+    with ThreadPoolExecutor(1 + FEW) as threads:
+        with journal._database.writing():
+            writing = [threads.submit(journal.write, stranger(number, "x")) for number in range(FEW)]
+            pruning = threads.submit(journal.prune, DAY * 4.5)
+            assert wait([pruning], timeout=0.5).not_done
+        assert pruning.result(PATIENCE) == 6
+        assert all(each.result(PATIENCE) for each in writing)
