@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -54,13 +55,13 @@ class Database:
 
     def __init__(self, url: str | Path, *, create: bool) -> None:
         self.url = str(url)
-        self._writer = OneTries(OperationalError)
+        self._writer, self._create = OneTries(OperationalError), create
         self._versioned, self._check_due = False, 0.0
         with self._errors():
             self._engine = engine_of(self.url)
         self.insert: Insert = INSERTS[self._engine.dialect.name]
         try:
-            self._prepare(create=create)
+            self._prepare()
         except JournalError:
             self.close()
             raise
@@ -69,16 +70,17 @@ class Database:
         """Close all connections."""
         self._engine.dispose()
 
-    def _prepare(self, *, create: bool) -> None:
+    def _prepare(self) -> None:
         with self.reading() as connection:
-            ready = migrations.is_current(connection) if create else migrations.check(connection)
-        if not ready and not create:
+            ready = migrations.is_current(connection) if self._create else migrations.check(connection)
+        if not ready and not self._create:
             raise JournalError(f"journal {_without_password(self.url)}: there are no tables of a journal in it")
         if not ready:
-            with self.writing() as connection:
+            with self._errors(), self._begun() as connection:
                 migrations.upgrade(connection)
         with self.reading() as connection:
             self._versioned = migrations.is_versioned(connection)
+        self._opened = self._file()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -91,17 +93,40 @@ class Database:
         """One transaction, one at a time of all processes: a number once seen is never followed by a smaller one.
 
         Raises `JournalError` for what fails inside, and nothing of it is kept then; at once while the database is away
-        and another thread tries it, and after `crowded` seconds while it is slow and a few wait.
+        and another thread tries it, after `crowded` seconds while it is slow and a few wait, and once when its file is
+        another one.
         """
-        with self._errors(), self._writer.turn(BUSY_SECONDS, crowded), self._engine.begin() as connection:
+        with self._errors(), self._writer.turn(BUSY_SECONDS, crowded):
+            self._require_its_file()
+            with self._begun() as connection:
+                yield connection
+                if self._versioned and time.monotonic() >= self._check_due:
+                    self._check_due = time.monotonic() + CHECK_SECONDS
+                    migrations.require_current(connection)  # by a newer release: nothing is kept then
+
+    @contextmanager
+    def _begun(self) -> Iterator[Connection]:
+        with self._engine.begin() as connection:
             for statement in TURNS.get(self._engine.dialect.name, ()):
                 connection.exec_driver_sql(statement)
             yield connection
-            if self._versioned and time.monotonic() >= self._check_due:
-                self._check_due = time.monotonic() + CHECK_SECONDS
-                migrations.require_current(
-                    connection
-                )  # a newer release may have migrated it since: nothing is kept then
+
+    def _require_its_file(self) -> None:
+        """Open the one that is there now: SQLite would go on writing into a file that has no name any more."""
+        if self._file() != self._opened:
+            self._engine.dispose()
+            self._prepare()
+            raise JournalError(f"journal {self.url}: its file was removed or replaced, and is opened anew")
+
+    def _file(self) -> tuple[int, int] | None:
+        """Device and inode of SQLite's file; None where there is none."""
+        if self._engine.dialect.name != "sqlite":
+            return None
+        try:
+            found = os.stat(self._engine.url.database or "")
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     @contextmanager
     def alone(self, lock: int) -> Iterator[bool]:

@@ -275,6 +275,61 @@ def test_a_broken_file_is_an_error_to_try_again(tmp_path: Path) -> None:
             journal.write(numbered(1))
 
 
+@pytest.mark.parametrize("name", ["journal.db", "journal.db*"])
+def test_a_file_that_is_removed_is_made_anew(tmp_path: Path, name: str) -> None:
+    """X-6: SQLite goes on writing into a file without a name, of which nobody ever reads anything."""
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        journal.write(numbered(1))
+        for file in tmp_path.glob(name):
+            file.unlink()
+
+        assert_is_opened_anew(journal)
+        assert read(tmp_path / "journal.db") == [2]
+
+
+def test_a_file_that_is_replaced_is_gone_on_with(tmp_path: Path) -> None:
+    """X-6: by one of a backup, say."""
+    with closing(Journal(tmp_path / "journal.db")) as journal, closing(Journal(tmp_path / "backup.db")) as backup:
+        journal.write(numbered(1))
+        backup.write(numbered(0))
+        backup.close()
+        for file in tmp_path.glob("journal.db*"):
+            file.unlink()
+        (tmp_path / "backup.db").rename(tmp_path / "journal.db")
+
+        assert_is_opened_anew(journal)
+        assert read(tmp_path / "journal.db") == [0, 2]
+
+
+def test_a_folder_that_is_away_is_an_error_until_it_is_back(tmp_path: Path) -> None:
+    """X-6: no event counts as recorded meanwhile."""
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    with closing(Journal(folder / "journal.db")) as journal:
+        journal.write(numbered(1))
+        folder.rename(tmp_path / "elsewhere")
+        for _ in range(2):
+            with pytest.raises(JournalError, match="unable to open"):
+                journal.write(numbered(2))
+
+        (tmp_path / "elsewhere").rename(folder)
+        assert journal.write(numbered(2))
+        assert read(folder / "journal.db") == [1, 2]
+
+
+def assert_is_opened_anew(journal: Journal) -> None:
+    """The broker is told to come again, and then the event is kept."""
+    with pytest.raises(JournalError, match="removed or replaced"):
+        journal.write(numbered(2))
+    assert journal.write(numbered(2))
+
+
+def read(path: Path) -> list[int]:
+    """What another process finds."""
+    with closing(Journal(path, create=False)) as journal:
+        return numbers(journal.select())
+
+
 def median_write(journal: Journal, turn: int, batches: int = 10, count: int = 100) -> float:
     """Seconds that it takes to record one event, as on a quiet machine: the lowest median of some batches.
 
