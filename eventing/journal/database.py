@@ -26,6 +26,9 @@ BUSY_SECONDS = 5
 POSTGRESQL = {
     "connect_timeout": BUSY_SECONDS,
     "tcp_user_timeout": 1000 * BUSY_SECONDS,  # a host that has vanished without a word would be tried for minutes
+    "keepalives_idle": BUSY_SECONDS,  # or be awaited for two hours, where it owes an answer
+    "keepalives_interval": 1,
+    "keepalives_count": 5,
     "options": "-c jit=off",  # to compile a query takes longer than any of ours
 }
 TURNS = {"postgresql": migrations.turn(7305804385369681514)}

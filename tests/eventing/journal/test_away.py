@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,7 @@ from functools import partial
 import pytest
 from sqlalchemy import make_url
 
+from eventing.journal.database import BUSY_SECONDS
 from eventing.journal.store import Journal, JournalError
 from tests.eventing.journal.test_store import numbered
 from tests.postgresql import PostgreSQL
@@ -51,3 +54,16 @@ def test_one_thread_tries_it_and_no_other_waits(postgresql: PostgreSQL, relay: R
 
         relay.mend()
         assert journal.write(numbered(1))
+
+
+def test_who_waits_for_an_answer_asks_whether_the_host_is_there(postgresql: PostgreSQL) -> None:
+    """Nothing is sent that could miss its acknowledgement, and the system's own probes begin after two hours."""
+    with closing(Journal(postgresql.database())) as journal, journal._database.reading() as connection:
+        driver = connection.connection.driver_connection
+        assert driver
+        with socket.socket(fileno=os.dup(driver.fileno())) as asking:
+            options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            idle, interval, count = (asking.getsockopt(socket.IPPROTO_TCP, option) for option in options)
+            assert asking.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+    assert idle + interval * count <= 2 * BUSY_SECONDS
