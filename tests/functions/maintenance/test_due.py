@@ -9,6 +9,7 @@ import pytest
 from eventing import events
 from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, is_under_way, strays
 from kube.maintenance import leases
+from kube.maintenance.objects import SNAPSHOT
 from kube.paths import Object
 from tests.kube.samples import IN_MAINTENANCE, TAINTED, maintenance, node, pod
 
@@ -28,11 +29,13 @@ FOREIGN: Object = {
     "spec": {"holderIdentity": "another", "renewTime": "2026-01-02T03:04:00.0Z", "leaseDurationSeconds": 600},
 }
 EXPIRED = {**FOREIGN, "spec": {**FOREIGN["spec"], "leaseDurationSeconds": 1}}
-OTHER = {**BEGUN, "metadata": {**BEGUN["metadata"], "name": "other", "uid": "other-uid"}}
+NOTED = {"annotations": {SNAPSHOT: '{"totalpods": 9, "evictionPods": 5, "uid": "other-uid"}'}}
+OTHER = {**BEGUN, "metadata": {**BEGUN["metadata"], **NOTED, "name": "other", "uid": "other-uid"}}
 GIVEN_UP_OTHER = {**OTHER, "status": {**REFUSED, "errorOnLeaseCount": 4}}
 ENDING = {**OTHER, "metadata": {**OTHER["metadata"], "deletionTimestamp": "2026-01-02T03:04:05Z"}}
-OVER = {**ENDING, "metadata": {**ENDING["metadata"], "finalizers": ["example.com/hold"]}}
-GIVEN_UP_OVER = {**GIVEN_UP, "metadata": {**OVER["metadata"], "uid": "nm-uid"}}
+ENDED = {"deletionTimestamp": "2026-01-02T03:04:05Z", "finalizers": ["example.com/hold"]}
+OVER = {**ENDING, "metadata": {**ENDING["metadata"], **ENDED}}
+GIVEN_UP_OVER = {**GIVEN_UP, "metadata": {**GIVEN_UP["metadata"], **ENDED}}
 ELSEWHERE = {**OTHER, "spec": {"nodeName": "node-2"}}
 
 
