@@ -66,7 +66,11 @@ class _Waits(Witness):
     def failed(self, error: ApiError) -> None:
         """See `Witness`; that the server is away `follow` says by itself."""
         if not isinstance(error, Unavailable):
-            log("source waits", logging.WARNING, source=self._source, error=error.message)
+            self.say(error)
+
+    def say(self, error: ApiError) -> None:
+        """Say it, whatever it is."""
+        log("source waits", logging.WARNING, source=self._source, error=error.message)
 
 
 class ApiServerSource:
@@ -77,7 +81,7 @@ class ApiServerSource:
 
     def __init__(self, name: str, watched: Watched, kubeconfig: str | None = None) -> None:
         self.name = f"{name} ({watched.kind} of {watched.api_version})"
-        self.ready = False
+        self.ready, self._waits = False, _Waits(self.name)
         self._watched, self._kubeconfig = watched, kubeconfig
         self._initial = False
 
@@ -98,8 +102,8 @@ class ApiServerSource:
             served = await discovery.resource(api, watched.api_version, watched.kind)
             path = served.path(watched.namespace)
             keep = named if watched.mode == REFERENCE else whole
-            waits, labels = _Waits(self.name), watched.labels
-            following = follow(api, path, labels=labels, initial=self._initial, keep=keep, witness=waits)
+            initial, labels = self._initial, watched.labels
+            following = follow(api, path, labels=labels, initial=initial, keep=keep, witness=self._waits)
             async with aclosing(following) as changes:
                 async for change in changes:
                     if change.kind == "SYNCED":
@@ -111,7 +115,7 @@ class ApiServerSource:
         except NotFound:
             self.ready = self._initial = True
         except ApiError as error:
-            log("source waits", logging.WARNING, source=self.name, error=error.message)
+            self._waits.say(error)
 
 
 def named(item: Object) -> Object:

@@ -52,9 +52,11 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return []
     nodes = {name: {"droppedAt": timestamp(now())} for name in dropped}
     change: Object = {"nodes": nodes} if nodes else {}
-    change |= {} if found.record.get("labelledAt") else {"labelledAt": timestamp(now())}
-    outside = [] if found.record.get("labelledAt") else [_outside(found, cluster)]
-    found = found.written(cluster, change, _verdict(found, dropped), *outside)
+    verdicts = [_verdict(found, dropped)]
+    if not found.record.get("labelledAt"):
+        change |= {"labelledAt": timestamp(now())}
+        verdicts.append(_outside(found, cluster))
+    found = found.written(cluster, change, *verdicts)
     return found.answer_going_on(events.NODES_LABELLED, "label-nodes", event)
 
 

@@ -128,9 +128,9 @@ def without_rules(chosen: Selector | None) -> Object | None:
 
 def as_before(pool: Object) -> Object:
     """The pool without what a run whose record is lost has left of its selector."""
-    return (
-        {**pool, "spec": {**pool["spec"], "nodeSelector": without_rules(selector(pool))}} if is_edited(pool) else pool
-    )
+    if not is_edited(pool):
+        return pool
+    return {**pool, "spec": {**pool["spec"], "nodeSelector": without_rules(selector(pool))}}
 
 
 def guarded(pool: Pool, *changes: Object) -> list[Object]:

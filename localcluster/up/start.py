@@ -17,15 +17,13 @@ from localcluster.wings.choice import BESIDE
 def up(directory: Path, wish: Wish) -> None:
     """Start the supervisor and return when all is ready; say so and return if it is up already."""
     engine = deliveries.named(wish.delivery)
-    if folder.running(directory):
-        _show_running(directory, wish)
+    if _is_up(directory, wish):
         return
     engine.check()
     engine.build(wish.wings, bool(wish.real))  # here, where there may be a terminal to show the progress on
     if wish.actors == BESIDE:
         build.servers(build.KUBEVIRT)
-    if folder.running(directory):  # a build takes minutes, in which another `up` may have come up
-        _show_running(directory, wish)
+    if _is_up(directory, wish):  # a build takes minutes, in which another `up` may have come up
         return
     folder.unready(directory)
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), wish.text()]
@@ -43,7 +41,10 @@ def up(directory: Path, wish: Wish) -> None:
         raise LocalClusterError("not started; the reason is above")
 
 
-def _show_running(directory: Path, wish: Wish) -> None:
+def _is_up(directory: Path, wish: Wish) -> bool:
+    """Whether what is wished for is up, which is shown then. Raises `LocalClusterError` when something else is."""
+    if not folder.running(directory):
+        return False
     hints = folder.hints(directory)
     if not hints:
         raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
@@ -51,3 +52,4 @@ def _show_running(directory: Path, wish: Wish) -> None:
         there = hints.splitlines()[0].partition(":")[0]
         raise LocalClusterError(f"another cluster is up, with {there}; `make down` ends it")
     print(f"already up; `make down` ends it\n{hints}", end="")
+    return True
