@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from cloudevents.core.bindings.http import HTTPMessage
 from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 
@@ -100,9 +101,7 @@ def test_of_a_dry_run_nothing_comes_late(
     functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
 ) -> None:
     """What it would evict is there still."""
-    node = work.node()
-    work.pods(node, "a")
-    message = binary(marks.marked(functions.prepare(work.maintenance(node)), "again", dry_run=True))
+    message = replayed(functions, work, dry_run=True)
 
     client.post("/evict", data=message.body, headers=message.headers)
     late.close()
@@ -158,9 +157,7 @@ def test_what_a_replay_alone_has_sent_is_told_as_its_own(
     functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
 ) -> None:
     """No look of a drain knows of it; it is in no figure."""
-    node = work.node()
-    work.pods(node, "a")
-    message = binary(marks.marked(functions.prepare(work.maintenance(node)), "again", dry_run=False))
+    message = replayed(functions, work, dry_run=False)
     so_far = counted()
 
     client.post("/evict", data=message.body, headers=message.headers)
@@ -169,6 +166,13 @@ def test_what_a_replay_alone_has_sent_is_told_as_its_own(
     recorder.wait(lambda: len(told(recorder)) == 2)
     assert [(one.replay, named(one)) for one in told(recorder)] == [("again", []), ("again", ["a"])]
     assert counted() == so_far
+
+
+def replayed(functions: Functions, work: Workload, *, dry_run: bool) -> HTTPMessage:
+    """What `evict` gets of a replay for a node with one pod."""
+    node = work.node()
+    work.pods(node, "a")
+    return binary(marks.marked(functions.prepare(work.maintenance(node)), "again", dry_run=dry_run))
 
 
 def assert_told_once(recorder: Receiver) -> None:
