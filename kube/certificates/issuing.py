@@ -79,7 +79,7 @@ def new_serving(signer: Pair, names: Iterable[str], component: Component, now: d
     signing = serialization.load_pem_private_key(signer.key.encode(), None)
     if not isinstance(signing, SIGNS):
         raise TypeError("the authority's key signs no certificates")
-    ends = min(begins(now) + LIFETIMES * component.period, authority.not_valid_after_utc)
+    ends = serving_ends(signer, component, now)
     number = x509.random_serial_number()
     uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     builder = _builder(_name(names[0]), authority.subject, key.public_key(), number, begins(now), ends)
@@ -92,6 +92,11 @@ def new_serving(signer: Pair, names: Iterable[str], component: Component, now: d
     ):
         builder = builder.add_extension(extension, critical)
     return _signed(builder, signing, key)
+
+
+def serving_ends(signer: Pair, component: Component, now: datetime) -> datetime:
+    """Until when a server's certificate is valid that is issued now."""
+    return min(begins(now) + LIFETIMES * component.period, signer.parsed.not_valid_after_utc)
 
 
 def names(certificate: str) -> list[str]:

@@ -21,7 +21,7 @@ from kube.certificates.components import Component, renewal, rounded_up
 from kube.certificates.holders import CERTIFICATE, KEY, NEXT_CERTIFICATE, NEXT_KEY, TRUSTED
 from kube.certificates.injection import carrier_path, carries, injected
 from kube.certificates.issuing import Pair
-from kube.certificates.state import State, bundle, counted, is_crowded, kind_and_name
+from kube.certificates.state import State, bundle, counted, is_crowded, is_held_back, kind_and_name
 from kube.certificates.writes import (
     ISSUED,
     MADE,
@@ -162,8 +162,8 @@ def _entries(signer: Pair, names: Iterable[str], state: State, now: datetime, tr
 
 
 def _needs(server: Object, names: Iterable[str], state: State, now: datetime, pause: timedelta) -> bool:
-    """Whether a server needs another certificate now. One that works waits for an authority that is to come, and for
-    its clients to have read of the one that is there."""
+    """Whether a server needs another certificate now. One that works waits for an authority that is to come, unless
+    that is held back, and for its clients to have read of the one that is there."""
     shown = holders.current(server)
     if not shown or not issuing.is_valid(shown.certificate, now):
         return True
@@ -173,7 +173,15 @@ def _needs(server: Object, names: Iterable[str], state: State, now: datetime, pa
         return _is_known(state.current, server, state, now, pause)
     if holders.is_asked_for(server) or set(names) != set(issuing.names(shown.certificate)):
         return True
-    return state.upcoming is None and _is_due(shown, state.component, now)
+    return _is_due(shown, state.component, now) and (
+        state.upcoming is None or (is_held_back(state, now) and _is_outlived(shown, state.current, state, now))
+    )
+
+
+def _is_outlived(shown: Pair, signer: Pair, state: State, now: datetime) -> bool:
+    """Whether a certificate that is issued now ends later. Of an authority that ends soon, none does: without this they
+    would be issued faster and faster."""
+    return issuing.serving_ends(signer, state.component, now) > shown.parsed.not_valid_after_utc
 
 
 def _is_known(authority: Pair, server: Object, state: State, now: datetime, pause: timedelta) -> bool:

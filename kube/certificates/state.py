@@ -85,10 +85,14 @@ def bundle(state: State, now: datetime) -> list[str]:
 
 
 def counted(state: State, now: datetime) -> list[str]:
-    """Fingerprints of what counts as published once it is in the ConfigMap: all, but for a next authority that somebody
-    who works by us cannot be told of. Its pause has not begun."""
-    held_back = state.upcoming.certificate if state.upcoming and _is_behind(state, state.upcoming, now) else ""
+    """Fingerprints of what counts as published once it is in the ConfigMap: all, but for one that is held back."""
+    held_back = state.upcoming.certificate if state.upcoming and is_held_back(state, now) else ""
     return [issuing.fingerprint(each) for each in bundle(state, now) if each != held_back]
+
+
+def is_held_back(state: State, now: datetime) -> bool:
+    """Whether there is a next authority that somebody who works by us cannot be told of. Its pause has not begun."""
+    return state.upcoming is not None and _is_behind(state, state.upcoming, now)
 
 
 def is_crowded(state: State, now: datetime) -> bool:

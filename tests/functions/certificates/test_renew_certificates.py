@@ -312,21 +312,24 @@ def test_a_configuration_that_we_may_not_write_stops_nothing_and_is_announced(
 
 @proves("OSV-22")
 def test_a_configuration_that_works_by_us_is_not_left_behind(door: Cluster, certificates: Certificates) -> None:
-    """One that trusts the authority in use and that we may not write any more: no other authority signs before it can
-    follow, and the failure is said."""
+    """One that trusts the authority in use and that we may not write any more: that one signs, and no other before the
+    configuration can follow; the failure is said."""
     certificates.add("api")
     certificates.add_webhook("not-ours-to-write", "api")
     certificates.renew(certificates.admin)
-    serial = certificates.serial("api")
+    serial, known = certificates.serial("api"), certificates.trusted()
 
     errors = certificates.renew(door, timedelta(days=1))
     certificates.renew(door, PAUSE)
+    renewed_by = holders.text(certificates.secret("api"), CERTIFICATE)
     kept = certificates.serial("api")
     certificates.renew(certificates.admin, timedelta(0))
     certificates.renew(certificates.admin, PAUSE)
 
     assert [error.status for error in errors] == [403]
-    assert kept == serial != certificates.serial("api")
+    assert kept != serial
+    assert issuing.is_signed_by(renewed_by, known)
+    assert not issuing.is_signed_by(holders.text(certificates.secret("api"), CERTIFICATE), known)
 
 
 @proves("OSV-20")

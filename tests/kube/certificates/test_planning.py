@@ -118,6 +118,27 @@ def test_an_old_authority_is_trusted_until_it_expires_and_no_longer(world: World
     assert most == 3
 
 
+@proves("OSV-20", "OSV-22")
+def test_while_the_next_authority_is_held_back_servers_are_renewed_by_the_one_in_use(world: World) -> None:
+    """The API server believes them by a configuration that may not be written any more. Once a period, not faster and
+    faster towards the authority's end; when nothing of that works any more, the next one signs."""
+    webhook(world)
+    world.settle()
+    world.refused.add(("ValidatingWebhookConfiguration", "hook"))
+    (authority,) = world.trusted()
+    issued = 0
+    while world.now + timedelta(minutes=20) < issuing.ends(authority):
+        world.now += timedelta(minutes=20)
+        assert all(issuing.is_valid(world.shown(name), world.now) for name in ("api", "handler"))
+        issued += sum(write.reason == ISSUED for write in world.writes())
+        assert all(issuing.is_signed_by(world.shown(name), authority) for name in ("api", "handler"))
+    world.now = issuing.ends(authority)
+    world.settle()
+
+    assert issued == 2
+    assert all(world.accepts(name) for name in ("api", "handler"))
+
+
 @proves("OSV-20")
 @pytest.mark.parametrize(
     "broken",

@@ -28,6 +28,7 @@ class World:
         self.component = COMPONENTS[component]
         self.now = NOW
         self.objects: dict[tuple[str, str], Object] = {}
+        self.refused: set[tuple[str, str]] = set()
         self._versions = itertools.count(1)
         for name in servers:
             self.add_server(name)
@@ -49,7 +50,14 @@ class World:
         gone = [known[name] for name in known if name not in (*secrets, self.component.authority)]
         carriers = [item for item in self.objects.values() if asked_from(item)[0] == SPACE]
         return State(
-            self.component, SPACE, authority, publication, tuple(secrets.values()), tuple(gone), tuple(carriers)
+            self.component,
+            SPACE,
+            authority,
+            publication,
+            tuple(secrets.values()),
+            tuple(gone),
+            tuple(carriers),
+            refused=frozenset(self.refused),
         )
 
     def writes(self) -> Iterator[Write]:
