@@ -5,6 +5,7 @@ Nothing of a Secret is ever logged, announced or answered but its name.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -28,6 +29,11 @@ TEXTS = {
     TAKEN: "the new authority signs from now on",
 }
 """What of the writes is announced; the others only follow from these."""
+WRITE_SECONDS = 0.5
+"""For a write, halved by each that had no answer in its time, as behind a webhook that hangs. So those of a component
+take less than a second of the 1.6 that a look has, however many hang."""
+ANNOUNCEMENT_SECONDS = 0.3
+"""For an Event."""
 log = logging.getLogger("functions")
 
 
@@ -43,6 +49,7 @@ class Renewal:
         self.errors: list[ApiError] = []
         self._api, self._clock, self._pause = api, clock, pause
         self._in_the_way: set[tuple[str, str]] = set()
+        self._write_seconds = WRITE_SECONDS
 
     async def run(self) -> None:
         """Do all that is to be done now. Raises `Conflict` and `NotFound` when somebody else was there first."""
@@ -71,6 +78,9 @@ class Renewal:
             answer = await self._write(write)
         except (Denied, Rejected) as error:
             await self._leave_out(write.of, error)
+        except asyncio.TimeoutError:  # it may be done all the same: the next look sees
+            self._write_seconds /= 2
+            await self._leave_out(write.of, Unavailable(0, "no answer in its time"))
         except Unavailable as error:
             if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise  # none, or a pause that is asked for: nothing else would be answered, either
@@ -87,9 +97,8 @@ class Renewal:
                 await self._tell(write)
 
     async def _write(self, write: Write) -> Object:
-        if write.creates:
-            return await self._api.create(write.path, write.body)
-        return await self._api.patch(write.path, write.body)
+        write_object = self._api.create if write.creates else self._api.patch
+        return await asyncio.wait_for(write_object(write.path, write.body), self._write_seconds)
 
     async def _tell(self, write: Write) -> None:
         component, (kind, name) = self.state.component.name, write.of
@@ -115,9 +124,15 @@ class Renewal:
 
 async def announce(api: Api, namespace: str, notices: Iterable[Notice], now: datetime) -> None:
     """Write an Event for each; one that is there is left as it is. A certificate is worth more than its announcement:
-    an API error is logged, not raised."""
+    an API error is logged, not raised, and who is slow to take one is given no other."""
     for notice in notices:
-        if error := await refusal(api, announcements.event(namespace, notice, now)):
+        call = refusal(api, announcements.event(namespace, notice, now))
+        try:
+            error = await asyncio.wait_for(call, ANNOUNCEMENT_SECONDS)
+        except asyncio.TimeoutError:
+            log.warning("the Event %s could not be written in its time", notice.reason)
+            return
+        if error:
             log.warning("the Event %s could not be written: %s", notice.reason, error.message)
 
 

@@ -23,11 +23,13 @@ from kube.certificates.holders import CERTIFICATE, KEY, NAMES, TRUSTED
 from kube.certificates.issuing import Pair
 from kube.door.api_errors import Unavailable
 from kube.door.sync_client import Cluster
-from tests.faults import Fault, Faults
+from tests.faults import SILENCE, Fault, Faults
 from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, Certificates
 from tests.functions.conftest import Functions
+from tests.functions.hints import tick
 from tests.proofs import proves
 
+STEP = "renew-certificates"
 KUBEVIRT = COMPONENTS["kubevirt"]
 AUTHORITY = KUBEVIRT.authority
 DAY, LITTLE = timedelta(days=1), timedelta(minutes=1)
@@ -38,7 +40,7 @@ VERSION_3, VERSION_6 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"
 @pytest.fixture
 def door(functions: Functions) -> Cluster:
     """The API server as the step's own account sees it."""
-    return functions.clusters["renew-certificates"]
+    return functions.clusters[STEP]
 
 
 def foreign(certificates: Certificates, name: str) -> dict[str, str]:
@@ -304,7 +306,7 @@ def test_what_an_answer_says_of_one_object_stops_no_other(
 ) -> None:
     """A webhook of somebody else, before a configuration, is broken, and the API server answers 500 to each write of
     that one; where it asks for a pause, it is asked for nothing more. It is tried again all the same."""
-    door = spoiled.clusters["renew-certificates"]
+    door = spoiled.clusters[STEP]
     certificates.add("api")
     certificates.renew(door)
     certificates.add_webhook("behind-a-broken-one", "api")
@@ -317,6 +319,30 @@ def test_what_an_answer_says_of_one_object_stops_no_other(
     assert [(type(error), error.status) for error in errors] == [(Unavailable, fault.status)]
     assert bool(certificates.serial("api")) is goes_on
     assert (FAILED in certificates.events(KUBEVIRT.publication)) is goes_on
+
+
+@proves("OSV-20")
+@pytest.mark.parametrize("hanging", ["patch validatingwebhook", "patch secrets 1", "create events"])
+def test_a_write_that_hangs_stops_no_other(
+    faults: Faults, spoiled: Functions, certificates: Certificates, hanging: str
+) -> None:
+    """A webhook of somebody else does not answer: for a configuration, for the first Secret, or for Events. In the time
+    that the function has to answer, all else is done, of the next component, too."""
+    certificates.add("api")
+    certificates.add("handler")
+    certificates.add("upload", "cdi")
+    certificates.renew(spoiled.clusters[STEP])
+    certificates.add_webhook("behind-a-hanging-one", "api")
+    for name in ("api", "handler", "upload"):
+        certificates.change(name, {"data": {KEY: ""}})
+    faults.spoil(lambda request: SILENCE if request.startswith(hanging) else None)
+
+    spoiled.post(STEP, tick())
+    faults.speak_again()
+
+    assert bool(certificates.serial("api")) is (hanging != "patch secrets 1")
+    assert certificates.serial("handler")
+    assert certificates.serial("upload")
 
 
 @proves("OSV-20")
@@ -435,7 +461,7 @@ def test_where_nobody_can_tell_who_wants_a_bundle_servers_are_repaired_and_no_au
     faults: Faults, spoiled: Functions, certificates: Certificates
 ) -> None:
     """A list of configurations is refused: whoever is in it would be locked out."""
-    door = spoiled.clusters["renew-certificates"]
+    door = spoiled.clusters[STEP]
     certificates.add("api")
     certificates.renew(door)
     known = certificates.trusted()
