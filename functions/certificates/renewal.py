@@ -67,7 +67,7 @@ class Renewal:
     async def read(self) -> bool:
         """Take the newest state; False where nothing of the component is left."""
         before = self.state
-        asking = None if before.is_blind else await lookup.carriers(self._api)
+        asking = None if before.is_blind else await lookup.carriers(self._api, [before.namespace])
         found = await lookup.found(self._api, before.namespace, asking)
         newest = next((state for state in found.states if state.component == before.component), None)
         self.state = replace(newest or before, refused=before.refused)

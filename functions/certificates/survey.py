@@ -46,7 +46,7 @@ async def renewed(api: Api, settings: Settings, now: datetime) -> tuple[list[Sta
     began, errors = time.monotonic(), list[ApiError]()
     looking = Looking(api, settings.pause + TAKES, lambda: now + timedelta(seconds=int(time.monotonic() - began)))
     try:
-        asking: list[Object] | None = await lookup.carriers(api)
+        asking: list[Object] | None = await lookup.carriers(api, settings.namespaces)
     except ApiError as error:
         asking = None
         errors.append(_unread("who asks for a CA bundle", error))

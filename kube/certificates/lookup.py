@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from kube.certificates import holders
@@ -12,9 +13,13 @@ from kube.certificates.holders import CERT_MANAGER, Held, name_of
 from kube.certificates.injection import CARRIERS, LARGE, asked_from, carrier_path
 from kube.certificates.state import State
 from kube.door.api import JSON, METADATA, Api, absent_ok
+from kube.door.api_errors import Unavailable
 from kube.door.concurrent_requests import together
 from kube.door.paging import listed, pages
 from kube.paths import Object
+
+CARRIERS_SECONDS = 0.6
+"""For all lists of them: repairs, which go on without, have the rest of a look's 1.6."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +30,20 @@ class Found:
     skipped: tuple[Notice, ...]
 
 
-async def carriers(api: Api) -> list[Object]:
-    """What carries the annotation, of all kinds that may. A server that aggregates no APIs has none of the last."""
-    lists = await together(*(_carriers(api, kind, path) for kind, path in CARRIERS.items()))
+async def carriers(api: Api, namespaces: Collection[str]) -> list[Object]:
+    """What asks by the annotation for the bundle of a Secret in one of these, of all kinds that may. A server that
+    aggregates no APIs has none of the last. Raises `Unavailable` when that takes longer than it may."""
+    calls = together(*(_carriers(api, kind, path, namespaces) for kind, path in CARRIERS.items()))
+    try:
+        lists = await asyncio.wait_for(calls, CARRIERS_SECONDS)
+    except asyncio.TimeoutError:
+        raise Unavailable(0, f"not all lists came within {CARRIERS_SECONDS} s") from None
     return [item for items in lists for item in items]
 
 
-async def _carriers(api: Api, kind: str, path: str) -> list[Object]:
-    accept = METADATA if kind in LARGE else JSON
-    asking = [{**item, "kind": kind} for item in await listed(api, path, accept=accept) if asked_from(item)[1]]
+async def _carriers(api: Api, kind: str, path: str, namespaces: Collection[str]) -> list[Object]:
+    items = await listed(api, path, accept=METADATA if kind in LARGE else JSON)
+    asking = [{**item, "kind": kind} for item in items if asked_from(item)[0] in namespaces]
     if kind not in LARGE:
         return asking
     whole = await together(*(absent_ok(api.get(carrier_path(item))) for item in asking))

@@ -21,6 +21,7 @@ from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
 from kube.certificates.injection import CARRIERS, INJECT, trusted
 from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
+from tests.faults import Faults
 from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, SETTINGS, WEBHOOKS, Certificates
 from tests.functions.conftest import Functions
 from tests.functions.hints import tick
@@ -117,6 +118,29 @@ def carrier(kind: str) -> Object:
         return {"metadata": {**metadata, "name": "things.carried.test"}, "spec": {**spec, "conversion": conversion}}
     hook = {"name": "hook.carried.test", "sideEffects": "None", "admissionReviewVersions": ["v1"]}
     return {"metadata": metadata, "webhooks": [{**hook, "clientConfig": {"service": service}}]}
+
+
+def test_what_asks_for_a_bundle_of_another_namespace_is_not_read(
+    faults: Faults, spoiled: Functions, certificates: Certificates
+) -> None:
+    """One of cert-manager's, say, which may have 180 kB, at each look."""
+    name, kind = "things.carried.test", "CustomResourceDefinition"
+    theirs = carrier(kind)
+    theirs["metadata"]["annotations"] = {INJECT: "elsewhere/api"}
+    certificates.add("api")
+    certificates.admin.create(CARRIERS[kind], theirs)
+    faults.spoil(lambda _request: None)
+    try:
+        spoiled.answer(STEP, tick())
+        read_of_theirs = faults.seen["get customresourcedefinitions"]
+        certificates.admin.patch(f"{CARRIERS[kind]}/{name}", carrier(kind))
+        spoiled.post(STEP, tick())
+        read_of_ours = faults.seen["get customresourcedefinitions"]
+    finally:
+        certificates.remove(f"{CARRIERS[kind]}/{name}")
+
+    assert (read_of_theirs, read_of_ours) == (0, 1)
+    assert certificates.serial("api")
 
 
 @proves("X-3")

@@ -484,6 +484,22 @@ def test_where_nobody_can_tell_who_wants_a_bundle_servers_are_repaired_and_no_au
 
 
 @proves("OSV-20")
+def test_a_list_that_does_not_end_leaves_servers_the_time_to_be_repaired(
+    faults: Faults, spoiled: Functions, certificates: Certificates
+) -> None:
+    """As of a thousand CustomResourceDefinitions on a busy API server."""
+    certificates.add("api")
+    certificates.renew(spoiled.clusters[STEP])
+    certificates.change("api", {"data": {KEY: ""}})
+    faults.spoil(lambda request: SILENCE if request.startswith("list customresourcedefinitions") else None)
+
+    spoiled.post(STEP, tick())
+    faults.speak_again()
+
+    assert certificates.serial("api")
+
+
+@proves("OSV-20")
 def test_a_certificate_of_a_version_that_nobody_knows_is_corrupt(door: Cluster, certificates: Certificates) -> None:
     certificates.add("api")
     certificates.renew(door)
