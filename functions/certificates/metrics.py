@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
 from prometheus_client import REGISTRY, Counter
@@ -22,22 +22,27 @@ FRESH_SECONDS = 60.0
 
 
 class Pictures(Collector):
-    """When each certificate ends and was issued, as the last look found it; when it is old, only when that look was."""
+    """When each certificate ends and was issued, as the last look found it, while that is fresh; and when a look has
+    last read all."""
 
     def __init__(self) -> None:
-        self._at: float | None = None
+        self._at = 0.0
+        self._all_read_at: float | None = None
         self._dates: list[Dates] = []
 
-    def update(self, dates: Iterable[Dates]) -> None:
-        """Take a new picture."""
-        self._dates = list(dates)
+    def update(self, dates: Iterable[Dates], unread: Collection[str]) -> None:
+        """Take a new picture; of namespaces that could not be read, keep what was last known."""
+        kept = [known for known in self._dates if known[0][1] in unread]
+        self._dates = [*dates, *kept]
         self._at = time.time()
+        if not unread:
+            self._all_read_at = self._at
 
     def collect(self) -> Iterator[Metric]:
         """The gauges."""
-        if self._at is None:
-            return
-        yield GaugeMetricFamily("nodemaintenance_certificates_timestamp_seconds", "Last look", value=self._at)
+        name = "nodemaintenance_certificates_timestamp_seconds"
+        if self._all_read_at is not None:
+            yield GaugeMetricFamily(name, "Last look that read every namespace", value=self._all_read_at)
         if time.time() - self._at > FRESH_SECONDS:
             return
         ends = GaugeMetricFamily("nodemaintenance_certificate_ends_timestamp_seconds", "When it expires", labels=LABELS)

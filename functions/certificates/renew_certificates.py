@@ -34,9 +34,9 @@ def renew_certificates(event: BaseCloudEvent, cluster: Cluster) -> list[BaseClou
     from functions.certificates.survey import dates, renewed
 
     now = datetime.now(timezone.utc)
-    states, errors = cluster.run(renewed(cluster.api, Settings.of(os.environ), now))
+    found = cluster.run(renewed(cluster.api, Settings.of(os.environ), now))
     if not marks.is_replay(event):
-        PICTURES.update(dates(states))
-    if any(isinstance(error, Conflict | NotFound | Unavailable) for error in errors):
-        raise Retry("; ".join(error.message for error in errors))
+        PICTURES.update(dates(found.states), found.unread)
+    if any(isinstance(error, Conflict | NotFound | Unavailable) for error in found.errors):
+        raise Retry("; ".join(error.message for error in found.errors))
     return []

@@ -38,28 +38,36 @@ class Looking(NamedTuple):
     clock: Callable[[], datetime]
 
 
-async def renewed(api: Api, settings: Settings, now: datetime) -> tuple[list[State], list[ApiError]]:
-    """Do what is due at `now` in every namespace; how things stand then, and what went wrong.
+class Outcome(NamedTuple):
+    """How things stand after a look, what went wrong, and the namespaces that could not be read."""
+
+    states: list[State]
+    errors: list[ApiError]
+    unread: list[str]
+
+
+async def renewed(api: Api, settings: Settings, now: datetime) -> Outcome:
+    """Do what is due at `now` in every namespace.
 
     Where it cannot be told who asks for a CA bundle, certificates are mended, and no other authority follows.
     """
-    began, errors = time.monotonic(), list[ApiError]()
+    began, outcome = time.monotonic(), Outcome([], [], [])
     looking = Looking(api, settings.pause + TAKES, lambda: now + timedelta(seconds=int(time.monotonic() - began)))
     try:
         asking: list[Object] | None = await lookup.carriers(api, settings.namespaces)
     except ApiError as error:
         asking = None
-        errors.append(_unread("who asks for a CA bundle", error))
-    states: list[State] = []
+        outcome.errors.append(_unread("who asks for a CA bundle", error))
     for namespace in settings.namespaces:
         try:
-            found, failures = await _in_namespace(looking, namespace, asking)
+            states, errors = await _in_namespace(looking, namespace, asking)
         except ApiError as error:
-            errors.append(_unread(f"the certificates in {namespace}", error))
+            outcome.errors.append(_unread(f"the certificates in {namespace}", error))
+            outcome.unread.append(namespace)
             continue
-        states += found
-        errors += failures
-    return states, errors
+        outcome.states.extend(states)
+        outcome.errors.extend(errors)
+    return outcome
 
 
 def _unread(what: str, error: ApiError) -> ApiError:

@@ -104,7 +104,7 @@ class Webhook(Startable):
     def _look(self) -> None:
         """Do what `renew-certificates` does: issue what is missing, and put the CA where the API server reads it."""
         door = self._cluster.door()
-        _, errors = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc)))
+        errors = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc))).errors
         if errors:
             raise LocalClusterError(f"the webhook's certificate: {errors[0].message}")
 

@@ -36,7 +36,7 @@ class Dying(Api):
 async def look(kubeconfig: str, moment: str, pause: str) -> None:
     api = await Dying.connect(kubeconfig)
     settings = Settings(pause=timedelta(seconds=float(pause)))
-    _, errors = await renewed(api, settings, datetime.fromisoformat(moment))
+    errors = (await renewed(api, settings, datetime.fromisoformat(moment))).errors
     await api.close()
     assert errors == []
 

@@ -280,7 +280,7 @@ class Rotations:
 
     def tick(self) -> None:
         """What the step does then."""
-        _, errors = self._door.run(renewed(self._door.api, self._settings, datetime.now(timezone.utc)))
+        errors = self._door.run(renewed(self._door.api, self._settings, datetime.now(timezone.utc))).errors
         assert errors == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from prometheus_client import REGISTRY
 
 from functions.certificates.settings import Settings
 from functions.certificates.survey import renewed
@@ -23,6 +24,7 @@ from kube.certificates.holders import CERTIFICATE, KEY, NAMES, TRUSTED
 from kube.certificates.issuing import Pair
 from kube.door.api_errors import Unavailable
 from kube.door.sync_client import Cluster
+from kube.paths import NAMESPACE
 from tests.faults import SILENCE, Fault, Faults
 from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, Certificates
 from tests.functions.conftest import Functions
@@ -483,6 +485,25 @@ def test_where_nobody_can_tell_who_wants_a_bundle_servers_are_repaired_and_no_au
     assert not issuing.is_signed_by(shown(certificates, "api"), known)
 
 
+@pytest.mark.parametrize("fault", [Fault(403), Fault(503)])
+def test_a_look_that_reads_nothing_is_no_sign_of_life_and_hides_nothing(
+    faults: Faults, spoiled: Functions, certificates: Certificates, fault: Fault
+) -> None:
+    """What was known of the certificates is told on, so that the alert of one that expires goes on."""
+    certificates.add("api")
+    spoiled.answer(STEP, tick())
+    labels = {"component": "kubevirt", "namespace": NAMESPACE, "secret": "api"}
+    look, ends = "nodemaintenance_certificates_timestamp_seconds", "nodemaintenance_certificate_ends_timestamp_seconds"
+    before = REGISTRY.get_sample_value(look), REGISTRY.get_sample_value(ends, labels)
+    faults.spoil(lambda request: fault if request.startswith("list secrets") else None)
+
+    spoiled.post(STEP, tick())
+    faults.speak_again()
+
+    assert None not in before
+    assert (REGISTRY.get_sample_value(look), REGISTRY.get_sample_value(ends, labels)) == before
+
+
 @proves("OSV-20")
 def test_a_list_that_does_not_end_leaves_servers_the_time_to_be_repaired(
     faults: Faults, spoiled: Functions, certificates: Certificates
@@ -519,7 +540,7 @@ def test_no_key_is_in_what_a_state_prints(door: Cluster, certificates: Certifica
     certificates.renew(door)
     key = (certificates.secret("api")["data"])[KEY]
 
-    states, _ = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc)))
+    states = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc))).states
 
     assert states
     assert key not in repr(states)
