@@ -145,6 +145,9 @@ def _remarks(state: State, now: datetime) -> Iterator[Notice]:
     for name in nameless(state) - wrong.keys():
         text = f"say in the annotation {holders.NAMES} what its server is reached by"
         yield Notice(("Secret", name), NAMELESS, text)
+    if state.is_cut:
+        text = f"{holders.STATUS} has more Secrets that are not there: {lookup.MOST_SECRETS} a component are made again"
+        yield Notice(("ConfigMap", state.component.publication), FAILED, text)
     if state.authority and holders.is_asked_for(state.authority) and is_crowded(state, now):
         text = f"clients read enough of them: renewed again when one expires, or is taken out of {holders.TRUSTED}"
         yield Notice(("Secret", state.component.authority), FAILED, text)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from kube.certificates import issuing
@@ -150,9 +151,14 @@ def told(server: Object, now: datetime) -> datetime | None:
     return since if since and since <= now + BACKDATED else None
 
 
-def remembered(publication: Object | None) -> dict[str, Held]:
+def remembered(publication: Object | None) -> Mapping[str, Held]:
     """What the ConfigMap knows of Secrets, by name: enough to make one again that is gone."""
-    found = _object(str(((publication or {}).get("data") or {}).get(STATUS) or ""))
+    return _remembered(str(((publication or {}).get("data") or {}).get(STATUS) or ""))
+
+
+@lru_cache(maxsize=8)  # it is asked for with each write, and somebody may have written a mebibyte
+def _remembered(text: str) -> Mapping[str, Held]:
+    found = _object(text)
     return {name: _held(name, item) for name, item in found.items() if isinstance(item, dict) and _is_name(name)}
 
 

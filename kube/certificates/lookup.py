@@ -21,6 +21,9 @@ from kube.paths import Object
 CARRIERS_SECONDS = 0.6
 """For all lists of them: repairs, which go on without, have the rest of a look's 1.6."""
 
+MOST_SECRETS = 50
+"""Of a component's servers, beyond which none is made again: who may write the ConfigMap could name any number."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -77,11 +80,14 @@ async def _state(
     servers = tuple(secret for secret in of if name_of(secret) != component.authority)
     known = holders.remembered(publication)
     there = {*map(name_of, secrets), component.authority}
-    gone = await _gone(api, namespace, [held for name, held in known.items() if name not in there])
+    missing = [held for name, held in known.items() if held.names and name not in there]
+    most = max(MOST_SECRETS - len(servers), 0)
+    gone = await _gone(api, namespace, missing[:most])
     names = {(namespace, name) for name in (*map(name_of, servers), *(held.secret for held in gone))}
     carrying = tuple(carrier for carrier in asking if asked_from(carrier) in names)
     authority = next((secret for secret in of if name_of(secret) == component.authority), None)
-    return State(component, namespace, authority, publication, servers, gone, carrying)
+    is_cut = len(missing) > most
+    return State(component, namespace, authority, publication, servers, gone, carrying, is_cut=is_cut)
 
 
 async def _gone(api: Api, namespace: str, missing: list[Held]) -> tuple[Held, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -26,7 +26,8 @@ class State:
         authority: the Secret of its authority, None where there is none.
         publication: the ConfigMap with what clients trust, None where there is none.
         servers: its other Secrets.
-        gone: Secrets of servers that the ConfigMap remembers and that are not there.
+        gone: Secrets of servers that the ConfigMap remembers and that are not there; `is_cut` where it remembers more
+            than are made again.
         carriers: what asks for the bundle by its annotation; `is_blind` where it cannot be told.
         refused: kind and name of what the API server lets nobody, or not us, write.
     """
@@ -39,8 +40,9 @@ class State:
     gone: tuple[Held, ...] = ()
     carriers: tuple[Object, ...] = ()
     is_blind: bool = False
+    is_cut: bool = False
     refused: frozenset[tuple[str, str]] = frozenset()
-    known: dict[str, Held] = field(init=False)
+    known: Mapping[str, Held] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "known", holders.remembered(self.publication))

@@ -51,6 +51,10 @@ class Certificates:
     def secret(self, name: str) -> Object:
         return self.admin.get(f"{SECRETS}/{name}")
 
+    def names(self) -> set[str]:
+        """Those of all Secrets."""
+        return {secret["metadata"]["name"] for secret in self.admin.list(SECRETS)["items"]}
+
     def change(self, name: str, change: Object) -> None:
         self.admin.patch(f"{SECRETS}/{name}", change)
 

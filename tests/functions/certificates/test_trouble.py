@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 
 from functions.certificates.settings import Settings
 from functions.certificates.survey import renewed
-from kube.certificates import holders, issuing
+from kube.certificates import holders, issuing, lookup
 from kube.certificates.announcements import FAILED, NAMELESS
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, NAMES, TRUSTED
@@ -441,6 +441,31 @@ def test_what_somebody_writes_into_the_list_of_secrets_stops_nothing(
 
     assert certificates.serial("api")
     assert certificates.renew(door) == []
+
+
+@proves("OSV-20")
+@pytest.mark.parametrize("names", [["api.svc"], []])
+def test_thousands_of_secrets_that_somebody_writes_into_the_list_hold_nothing_up(
+    functions: Functions, certificates: Certificates, names: list[str]
+) -> None:
+    """Each was looked for, in the time of one look. Some of them are made, of those that have names, and the others
+    are forgotten."""
+    certificates.add("api")
+    functions.answer(STEP, tick())
+    status = {f"a-{number}": {"names": names} for number in range(5000)}
+    data = {holders.STATUS: json.dumps({**status, "api": {"names": ["api.svc"]}})}
+    certificates.admin.patch(f"{MAPS}/{KUBEVIRT.publication}", {"data": data})
+    certificates.change("api", {"data": {KEY: ""}})
+
+    functions.post(STEP, tick())
+    repaired = certificates.serial("api")
+    answers = [functions.post(STEP, tick()).status_code for _ in range(6)]
+
+    assert repaired
+    assert answers[-1] == 204
+    assert holders.remembered(certificates.publication()).keys() == certificates.names()
+    assert len(certificates.names()) == (lookup.MOST_SECRETS + 1 if names else 2)
+    assert (FAILED in certificates.events(KUBEVIRT.publication)) is bool(names)
 
 
 @proves("OSV-23")
