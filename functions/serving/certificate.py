@@ -69,6 +69,8 @@ class Certificate:
         except OSError as error:  # ssl.SSLError is one
             LOADED.labels("failed").inc()
             log.error("the certificate in %s cannot be used: %s", self._files[0].parent, error)
+            if not isinstance(error, ssl.SSLError):
+                self._seen = None  # too many open files, say: that passes, and the next connection tries again
             return
         LOADED.labels("taken").inc()
         log.info("took the certificate in %s", self._files[0].parent)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import ssl
-from collections.abc import Coroutine
+import tempfile
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientConnectorError, ClientSession, TCPConnector, web
 
+from functions.serving.certificate import Certificate
 from functions.serving.secure import serving
 from tests.functions.authority import Authority
 from tests.proofs import proves
@@ -128,6 +132,33 @@ def test_a_secret_as_the_kubelet_mounts_it_is_followed(tmp_path: Path) -> None:
             assert await asked_anew(port, new)
 
     run(move())
+
+
+def test_a_certificate_that_could_not_be_read_for_a_moment_is_tried_again(tmp_path: Path) -> None:
+    """Its files are the same as before: the process had too many open."""
+    Authority("one").write_certificate(tmp_path, [NAME])
+    found = Certificate(tmp_path)
+
+    with no_more_files():
+        before = found.current()
+    after = found.current()
+
+    assert before is None
+    assert after is not None
+    assert found.current() is after
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let the process open none more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with tempfile.TemporaryFile() as next_one:
+        number = next_one.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @proves("NMO-18")
