@@ -34,7 +34,8 @@ def renew_certificates(event: BaseCloudEvent, cluster: Cluster) -> list[BaseClou
     from functions.certificates.survey import dates, renewed
 
     now = datetime.now(timezone.utc)
-    found = cluster.run(renewed(cluster.api, Settings.of(os.environ), now))
+    is_tick = event.get_type() == events.TICK
+    found = cluster.run(renewed(cluster.api, Settings.of(os.environ), now, is_tick=is_tick))
     if not marks.is_replay(event):
         PICTURES.update(dates(found.states), found.unread)
     if any(isinstance(error, Conflict | NotFound | Unavailable) for error in found.errors):

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
+from math import inf
+from typing import NamedTuple
 
 from functions.announcing import refusal
 from functions.certificates.metrics import FAILURES, RENEWALS
@@ -18,7 +21,7 @@ from kube.certificates import announcements, holders, lookup, planning
 from kube.certificates.announcements import FAILED, NAMELESS, RENEWED, Notice
 from kube.certificates.components import LABEL
 from kube.certificates.state import State, is_crowded, misnamed, nameless
-from kube.certificates.writes import ISSUED, MADE, TAKEN, Write
+from kube.certificates.writes import ISSUED, MADE, SHARED, TAKEN, Write
 from kube.door.api import Api
 from kube.door.api_errors import ApiError, Conflict, Denied, Rejected, Unavailable
 from kube.paths import Object
@@ -34,20 +37,34 @@ WRITE_SECONDS = 0.5
 take less than a second of the 1.6 that a look has, however many hang."""
 ANNOUNCEMENT_SECONDS = 0.3
 """For an Event."""
+SETTLED_SECONDS = 10.0
+"""So long after a bundle was put into an object only a tick puts it there again. Whoever takes it out whenever it comes
+would else have us write as fast as events do."""
+SHARED_AT: dict[tuple[str, str, str], float] = {}
+"""When this process has put one where, by namespace, kind and name: on the clock of `time.monotonic`."""
 log = logging.getLogger("functions")
+
+
+class Looking(NamedTuple):
+    """What a look has in all namespaces; `is_tick` where no event about an object made it."""
+
+    api: Api
+    pause: timedelta
+    clock: Callable[[], datetime]
+    is_tick: bool
 
 
 class Renewal:
     """One look at one component: what it finds out is kept, and read by the metrics.
 
-    In: how things are; the clock; the pause. Attributes:
+    In: the look; how things are. Attributes:
         errors: what the API server has refused, or failed at, and was left out.
     """
 
-    def __init__(self, api: Api, state: State, clock: Callable[[], datetime], pause: timedelta) -> None:
+    def __init__(self, looking: Looking, state: State) -> None:
         self.state = state
         self.errors: list[ApiError] = []
-        self._api, self._clock, self._pause = api, clock, pause
+        self._api, self._pause, self._clock, self._is_tick = looking
         self._in_the_way: set[tuple[str, str]] = set()
         self._write_seconds = WRITE_SECONDS
 
@@ -59,10 +76,16 @@ class Renewal:
             if (write.reason, write.of) in done:
                 await self._leave_out(write.of, Rejected(0, "what was written is not what is there"))
                 continue
+            if write.reason == SHARED and not self._is_settled(write.of):
+                return
             done.add((write.reason, write.of))
             await self._do(write)
             if self._api.is_dry_run:
                 return  # nothing is kept, so what would follow rests on nothing
+
+    def _is_settled(self, of: tuple[str, str]) -> bool:
+        shared_at = SHARED_AT.get((self.state.namespace, *of), -inf)
+        return self._is_tick or time.monotonic() - shared_at > SETTLED_SECONDS
 
     async def read(self) -> bool:
         """Take the newest state; False where nothing of the component is left."""
@@ -95,6 +118,8 @@ class Renewal:
             self.state = planning.after(self.state, write, answer)
             if not self._api.is_dry_run:
                 await self._tell(write)
+                if write.reason == SHARED:
+                    SHARED_AT[(self.state.namespace, *write.of)] = time.monotonic()
 
     async def _write(self, write: Write) -> Object:
         write_object = self._api.create if write.creates else self._api.patch

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from functions.certificates.metrics import FAILURES, Dates
-from functions.certificates.renewal import Renewal, announce
+from functions.certificates.renewal import Looking, Renewal, announce
 from functions.certificates.settings import Settings
 from kube.certificates import holders, lookup
 from kube.certificates.announcements import FAILED, Notice
@@ -30,14 +31,6 @@ READINGS = 5
 log = logging.getLogger("functions")
 
 
-class Looking(NamedTuple):
-    """What a look has in all namespaces."""
-
-    api: Api
-    pause: timedelta
-    clock: Callable[[], datetime]
-
-
 class Outcome(NamedTuple):
     """How things stand after a look, what went wrong, and the namespaces that could not be read."""
 
@@ -46,13 +39,14 @@ class Outcome(NamedTuple):
     unread: list[str]
 
 
-async def renewed(api: Api, settings: Settings, now: datetime) -> Outcome:
+async def renewed(api: Api, settings: Settings, now: datetime, *, is_tick: bool = True) -> Outcome:
     """Do what is due at `now` in every namespace.
 
     Where it cannot be told who asks for a CA bundle, certificates are mended, and no other authority follows.
     """
-    began, outcome = time.monotonic(), Outcome([], [], [])
-    looking = Looking(api, settings.pause + TAKES, lambda: now + timedelta(seconds=int(time.monotonic() - began)))
+    outcome = Outcome([], [], [])
+    clock = partial(_later, now, time.monotonic())
+    looking = Looking(api, settings.pause + TAKES, clock, is_tick)
     try:
         asking: list[Object] | None = await lookup.carriers(api, settings.namespaces)
     except ApiError as error:
@@ -70,6 +64,10 @@ async def renewed(api: Api, settings: Settings, now: datetime) -> Outcome:
     return outcome
 
 
+def _later(now: datetime, began: float) -> datetime:
+    return now + timedelta(seconds=int(time.monotonic() - began))
+
+
 def _unread(what: str, error: ApiError) -> ApiError:
     FAILURES.labels("").inc()
     log.error("%s cannot be read: %s", what, error.message)
@@ -84,7 +82,7 @@ async def _in_namespace(
     await announce(api, namespace, found.skipped, clock())
     states, errors = [], list[ApiError]()
     for state in found.states:
-        renewal = Renewal(api, state, clock, looking.pause)
+        renewal = Renewal(looking, state)
         try:
             await _until_done(renewal)
         except ApiError as error:

@@ -356,6 +356,24 @@ def test_a_configuration_that_works_by_us_is_not_left_behind(door: Cluster, cert
     assert not issuing.is_signed_by(holders.text(certificates.secret("api"), CERTIFICATE), known)
 
 
+def test_who_takes_the_bundle_out_whenever_it_comes_is_answered_by_ticks(
+    faults: Faults, spoiled: Functions, certificates: Certificates
+) -> None:
+    """Each write of ours is an event, and would be followed by the next one as fast as he is."""
+    certificates.add("contested")
+    spoiled.answer(STEP, tick())
+    faults.spoil(lambda _request: None)
+
+    for _ in range(10):
+        certificates.change("contested", {"data": {TRUSTED: ""}})
+        spoiled.answer(STEP, hint(events.REFERENCE_UPDATED, "contested"))
+    by_hints = faults.seen["patch secrets"]
+    spoiled.answer(STEP, tick())
+
+    assert by_hints in (1, 2)  # a busy machine may take more than ten seconds
+    assert holders.text(certificates.secret("contested"), TRUSTED) == certificates.trusted()
+
+
 @proves("OSV-20")
 def test_who_asks_by_the_annotation_gets_it_at_once(functions: Functions, certificates: Certificates) -> None:
     certificates.add("api")
