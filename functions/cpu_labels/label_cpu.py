@@ -6,7 +6,7 @@ round goes on. Where KubeVirt is installed its own labeller does all this, and n
 
 In: a ConfigMap or HyperConverged added, updated or deleted, by reference; `labels.due`; a PingSource tick.
 Out: `labels.due` while nodes are left.
-Touches: configmaps list in node-maintenance; hyperconvergeds list; kubevirts list; nodes get, list, patch;
+Touches: configmaps list in node-maintenance; hyperconvergeds list; kubevirts list; nodes list, patch;
 leases get in medik8s-leases; events create.
 """
 
@@ -135,17 +135,17 @@ def _due(node: Node, scene: Scene) -> Mapping[str, str] | None:
 def _next(event: BaseCloudEvent, page: Page, done: Relabelled, cluster: Cluster) -> list[BaseCloudEvent]:
     """The event by which the round goes on; none after the last page, and after a tick that found nothing to do.
 
-    A page is looked at again when there was no time for it, or when some of it failed and some did not: that ends. What
-    fails for longer stops no round, and is left to the ticks. Raises `Retry` where nothing else is left to do.
+    A page of which some nodes are left is looked at again when others were patched: that ends. Where none was, the
+    round goes on without it, and it is left to the ticks. Raises `Retry` where nothing else is left to do.
     """
     place, is_tick = _place(event, cluster), event.get_type() == events.TICK
     if is_tick:
         TURNS[cluster] = page.after
         if not done.patched:
             return []
-    again = done.left or (done.failed and done.patched)
+    again = done.left and done.patched
     if not (again or page.after):
-        if done.failed:
+        if done.left:
             raise Retry(done.error)
         return []
     uid = event.get_extension("round") or uuid.uuid5(events.NAMESPACE, f"{event.get_source()}#{event.get_id()}")

@@ -8,14 +8,17 @@ import pytest
 
 from eventing import events
 from functions import installs as acting
+from functions.data import data_of
 from kube import install_claim
+from kube.cpu import lookup
 from kube.cpu.models import features_of
 from kube.cpu.node_patch import FEATURE, MARK, MODEL, SKIP
 from kube.cpu.problems import ILLEGAL_NAME, MALFORMED_INPUT, SEVERAL, SKIP_UNREAD, UNKNOWN_MODEL, UNKNOWN_NODE
 from kube.door.api_errors import Rejected
 from kube.install_claim import Account
+from kube.nodes import NODES
 from kube.paths import LEASES, NAMESPACE
-from tests.faults import Fault, Faults
+from tests.faults import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.cpu_labels.conftest import HASWELL, Labelling, patched, reference
 from tests.functions.hints import tick
@@ -344,7 +347,7 @@ def test_the_status_of_hyperconverged_begins_no_round(labelling: Labelling, work
 
 @proves("X-6")
 def test_a_node_that_somebody_writes_meanwhile_is_read_again(hindered_labelling: Labelling, faults: Faults) -> None:
-    """And left as it is, if he skipped it."""
+    """And left as it is, if he skipped it. The broker brings the event again."""
     labelling, work = hindered_labelling, hindered_labelling.work
     skipped, labelled = work.node(), work.node()
     labelling.offer({"kind": {**HASWELL, "nodes": [skipped, labelled]}})
@@ -355,11 +358,53 @@ def test_a_node_that_somebody_writes_meanwhile_is_read_again(hindered_labelling:
             labelling.label(labelled, {OLDER: "true"})
 
     faults.spoil(overtake)
+    answer = labelling.functions.post("label-cpu", reference())
+    assert (answer.status_code, answer.text) == (503, "somebody else wrote it meanwhile\n")
     labelling.changed()
 
     assert labelling.labels(skipped) == set()
     assert labelling.labels(labelled) == {f"{MODEL}Haswell", f"{MODEL}Penryn", *ABOVE_PENRYN}
     assert faults.seen["patch nodes"] == 3
+
+
+@proves("X-6")
+def test_after_a_conflict_a_node_is_labelled_by_the_config_maps_as_they_are_then(
+    hindered_labelling: Labelling, faults: Faults
+) -> None:
+    """Whoever wrote it first may have known a later one, as another pod of this function does."""
+    labelling, (first, second) = hindered_labelling, sorted(hindered_labelling.work.node() for _ in range(2))
+    labelling.offer({"kind": {**HASWELL, "nodes": [first, second]}})
+
+    def overtake(request: str) -> None:
+        if request == "patch nodes 1":
+            labelling.offer({"kind": {"models": ["Penryn"], "features": [], "nodes": [first, second]}})
+            labelling.label(first, {f"{MODEL}Penryn": "true", MARK: "true"})
+
+    faults.spoil(overtake)
+    labelling.changed()
+
+    assert labelling.labels(first) == labelling.labels(second) == {f"{MODEL}Penryn"}
+
+
+@proves("X-6")
+def test_a_round_ends_though_every_patch_hangs(
+    hindered_labelling: Labelling, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before an admission webhook that does not answer: no page is looked at again and again, and the last fails."""
+    labelling = hindered_labelling
+    assert all(labelling.work.node() for _ in range(30))
+    nodes = [node["metadata"]["name"] for node in labelling.admin.list(NODES)["items"]]
+    labelling.offer({"kind": {**HASWELL, "nodes": nodes}})
+    monkeypatch.setattr(lookup, "PAGE", len(nodes) - 1)
+    faults.spoil(lambda request: SILENCE if request.startswith("patch nodes") else None)
+
+    due = labelling.functions.answer("label-cpu", reference())
+    assert due is not None
+    last = labelling.functions.post("label-cpu", due)
+
+    assert data_of(due)["after"]
+    assert last.status_code == 503
+    assert last.text.startswith("no answer from the API server")
 
 
 @proves("X-6")
