@@ -37,6 +37,7 @@ from kube.cpu.hyperconverged import Settings
 from kube.cpu.lookup import Page
 from kube.cpu.node_patch import Node
 from kube.cpu.problems import Problem
+from kube.door.api_errors import ApiError
 from kube.door.discovery import has_kubevirt
 from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
@@ -49,8 +50,8 @@ KINDS = (None, "ConfigMap", hyperconverged.KIND)
 PASSIVE = "KubeVirt is installed, and its virt-handler labels the nodes: this install does not"
 TURNS: MutableMapping[Cluster, str] = WeakKeyDictionary()
 """Door → after what the next tick goes on. Each process has its own turns."""
-ROUNDS: MutableMapping[Cluster, tuple[str, int]] = WeakKeyDictionary()
-"""Door → uid and generation of the HyperConverged that began a round last: of its status there is nothing to see."""
+ROUNDS: MutableMapping[Cluster, str] = WeakKeyDictionary()
+"""Door → by which HyperConverged, as `_state` names it, the round began that ended last: its status is nothing new."""
 log = logging.getLogger("functions")
 
 
@@ -85,8 +86,11 @@ def label_cpu(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     done = cluster.run(relabelled(cluster.api, scene.page.nodes, lambda node: _due(node, scene)))
     if done.patched:
         log.info("%s labelled by what their CPUs offer", counted(done.patched, "node"))
-    answer = _next(event, scene.page, done, cluster)
-    _remember(event, scene, cluster)
+    _announce_strangers(event, scene.told, cluster)
+    began = _begun(event, scene)
+    answer = _next(event, scene.page, done, began, cluster)
+    if began and not answer:
+        ROUNDS[cluster] = began  # not before: an answer that is lost is for the same event again to give
     return answer
 
 
@@ -110,15 +114,20 @@ def _seen(event: BaseCloudEvent, cluster: Cluster) -> Scene | None:
         announce([*problems, settings, *told.problems], cluster)
         return None
     unknown = hyperconverged.strangers(item, settings)
-    announce([*problems, *told.problems, *unknown, *_strangers(event, told, cluster)], cluster)
+    announce([*problems, *told.problems, *unknown], cluster)
     return Scene(item, told, settings, page)
 
 
-def _strangers(event: BaseCloudEvent, told: Input, cluster: Cluster) -> list[Problem]:
-    """The nodes that a ConfigMap names and that are not there; looked for when one has changed."""
+def _announce_strangers(event: BaseCloudEvent, told: Input, cluster: Cluster) -> None:
+    """Announce the nodes that a ConfigMap names and that are not there, when one has changed and there is time."""
     if _kind(event) != "ConfigMap":
-        return []
-    return capabilities.strangers(told, cluster.run(lookup.node_names(cluster.api)))
+        return
+    try:
+        there = cluster.run(lookup.node_names(cluster.api))
+    except ApiError as error:
+        log.warning("unknown nodes were not looked for: %s", error.message)
+        return
+    announce(capabilities.strangers(told, there), cluster)
 
 
 def _due(node: Node, scene: Scene) -> Mapping[str, str] | None:
@@ -132,7 +141,7 @@ def _due(node: Node, scene: Scene) -> Mapping[str, str] | None:
     return None if capability is None else node_patch.due_labels(capability, scene.settings)
 
 
-def _next(event: BaseCloudEvent, page: Page, done: Relabelled, cluster: Cluster) -> list[BaseCloudEvent]:
+def _next(event: BaseCloudEvent, page: Page, done: Relabelled, began: str, cluster: Cluster) -> list[BaseCloudEvent]:
     """The event by which the round goes on; none after the last page, and after a tick that found nothing to do.
 
     A page of which some nodes are left is looked at again when others were patched: that ends. Where none was, the
@@ -150,7 +159,8 @@ def _next(event: BaseCloudEvent, page: Page, done: Relabelled, cluster: Cluster)
         return []
     uid = event.get_extension("round") or uuid.uuid5(events.NAMESPACE, f"{event.get_source()}#{event.get_id()}")
     about = Reference("v1", "cpu-labels", str(uid), kind="Round")
-    return [events.event(events.LABELS_DUE, STEP, about, cause=event, data={"after": place if again else page.after})]
+    data = {"after": place if again else page.after, "began": began}
+    return [events.event(events.LABELS_DUE, STEP, about, cause=event, data=data)]
 
 
 def _place(event: BaseCloudEvent, cluster: Cluster) -> str:
@@ -169,18 +179,19 @@ def _after(event: BaseCloudEvent) -> str:
 
 
 def _is_known(event: BaseCloudEvent, item: Object | None, cluster: Cluster) -> bool:
-    """Whether a HyperConverged changed in nothing but its status since this process began a round by it."""
+    """Whether a HyperConverged changed in nothing but its status since the round that ended last here began by it."""
     return _kind(event) == hyperconverged.KIND and item is not None and ROUNDS.get(cluster) == _state(item)
 
 
-def _remember(event: BaseCloudEvent, scene: Scene, cluster: Cluster) -> None:
-    """Remember that a round has begun by the HyperConverged as it is."""
-    if scene.item is not None and not _is_own(event):
-        ROUNDS[cluster] = _state(scene.item)
+def _begun(event: BaseCloudEvent, scene: Scene) -> str:
+    """The HyperConverged by which the round of this event began; "" where that is not known, as of a tick's."""
+    if event.get_type() == events.LABELS_DUE:
+        return str(data_of(event).get("began") or "") if is_ours(event) else ""
+    return "" if event.get_type() == events.TICK or scene.item is None else _state(scene.item)
 
 
-def _state(item: Object) -> tuple[str, int]:
-    return item["metadata"]["uid"], item["metadata"].get("generation", 0)
+def _state(item: Object) -> str:
+    return f"{item['metadata']['uid']} {item['metadata'].get('generation', 0)}"
 
 
 def _is_own(event: BaseCloudEvent) -> bool:

@@ -10,7 +10,7 @@ from eventing import events
 from functions import installs as acting
 from functions.data import data_of
 from kube import install_claim
-from kube.cpu import lookup
+from kube.cpu import hyperconverged, lookup
 from kube.cpu.models import features_of
 from kube.cpu.node_patch import FEATURE, MARK, MODEL, SKIP
 from kube.cpu.problems import ILLEGAL_NAME, MALFORMED_INPUT, SEVERAL, SKIP_UNREAD, UNKNOWN_MODEL, UNKNOWN_NODE
@@ -345,6 +345,23 @@ def test_the_status_of_hyperconverged_begins_no_round(labelling: Labelling, work
     assert labelling.labels(node) == {f"{MODEL}Haswell", *ABOVE_PENRYN}
 
 
+@proves("X-2")
+def test_a_round_whose_first_answer_is_lost_begins_by_the_same_event_again(
+    labelling: Labelling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a HyperConverged whose status was written meanwhile; when the round has ended that begins none."""
+    nodes = len(labelling.admin.list(NODES)["items"])
+    monkeypatch.setattr(lookup, "PAGE", nodes - 1)
+    labelling.offer({labelling.work.node(): HASWELL})
+    labelling.wish({})
+    spec, status = reference(hyperconverged.KIND), reference(hyperconverged.KIND)
+
+    assert all(labelling.functions.answer("label-cpu", event) for event in (spec, status, spec))
+    assert labelling.go_on(spec) == 2
+
+    assert labelling.functions.answer("label-cpu", status) is None
+
+
 @proves("X-6")
 def test_a_node_that_somebody_writes_meanwhile_is_read_again(hindered_labelling: Labelling, faults: Faults) -> None:
     """And left as it is, if he skipped it. The broker brings the event again."""
@@ -384,6 +401,20 @@ def test_after_a_conflict_a_node_is_labelled_by_the_config_maps_as_they_are_then
     labelling.changed()
 
     assert labelling.labels(first) == labelling.labels(second) == {f"{MODEL}Penryn"}
+
+
+@proves("OSV-38")
+def test_a_search_for_unknown_nodes_that_hangs_keeps_no_node_from_its_labels(
+    hindered_labelling: Labelling, faults: Faults
+) -> None:
+    """It has what time the labels leave."""
+    labelling, node = hindered_labelling, hindered_labelling.work.node()
+    labelling.offer({node: HASWELL})
+    faults.spoil(lambda request: SILENCE if request == "list nodes 2" else None)
+
+    labelling.changed()
+
+    assert f"{MODEL}Haswell" in labelling.labels(node)
 
 
 @proves("X-6")
