@@ -114,6 +114,17 @@ def test_prometheus_is_let_in_to_the_port_that_it_reads(name: str, tmp_path: Pat
     assert {pod["metadata"]["namespace"] for pod in of_kind(objects, "Deployment", "Service")} <= {"node-maintenance"}
 
 
+def test_nobody_is_let_in_from_a_namespace_that_is_not_named(tmp_path: Path) -> None:
+    """Anybody labels pods of his own namespace as he likes, and to `/metrics` alone no policy can open a port."""
+    policies = {
+        item["metadata"]["name"]: item["spec"] for item in of_kind(with_monitoring("plain", tmp_path), "NetworkPolicy")
+    }
+    peers = [peer for rule in policies["from-prometheus"]["ingress"] for peer in rule["from"]]
+
+    named = [peer["namespaceSelector"].get("matchLabels", {}).get("kubernetes.io/metadata.name") for peer in peers]
+    assert named == ["monitoring"]
+
+
 @pytest.fixture(scope="module")
 def monitored(knative: LocalCluster) -> LocalCluster:
     """The cluster with the Prometheus operator's kinds as well."""
