@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import yaml
 
 from functions.app import FUNCTIONS
 from localcluster.cluster import LocalCluster
+from localcluster.programs import build
 from tests.manifests.rendering import (
     CONFINED,
     FOLDERS,
@@ -226,6 +229,27 @@ def test_the_journal_has_one_writer(name: str) -> None:
     for maker in [item for item in recorders if "template" in item["spec"]]:
         annotations = maker["spec"]["template"]["metadata"].get("annotations", {})
         assert maker["spec"].get("replicas") == 1 or annotations["autoscaling.knative.dev/max-scale"] == "1"
+
+
+def test_two_pods_of_record_share_no_volume(tmp_path: Path) -> None:
+    """One node at a time may have the claim of `journal`, and a second pod would wait there for ever."""
+
+    def combined(*names: str) -> Path:
+        there = os.path.relpath(MANIFESTS, tmp_path.resolve())
+        components = [f"{there}/components/{name}" for name in names]
+        file = {"resources": [f"{there}/overlays/plain"], "components": components}
+        (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(file))
+        return tmp_path
+
+    objects = rendered(combined("journal", "postgresql"))
+    [record] = [item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == "record"]
+    assert record["spec"]["replicas"] == 2
+    assert not any("persistentVolumeClaim" in volume for volume in record["spec"]["template"]["spec"]["volumes"])
+
+    command = [str(build.servers() / "kubectl"), "kustomize", str(combined("postgresql", "journal"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "/spec/replicas" in done.stderr
 
 
 @pytest.mark.parametrize("name", WITH_FUNCTIONS)
