@@ -11,6 +11,9 @@ import yaml
 from eventing import events
 from eventing.event_types import REFERENCES
 from functions.app import FUNCTIONS
+from kube.cpu import capabilities, node_patch
+from kube.mutex.objects import FINALIZER, NAMESPACE, RUN_LABEL
+from kube.virtualization import launcher_budgets
 from tests.manifests import wiring
 from tests.manifests.rendering import INSTALLS, MANIFESTS, ROOT, Manifest, of_kind, overlay, rendered, text
 from tests.proofs import proves
@@ -32,6 +35,19 @@ def rows(page: str, heading: str) -> list[list[str]]:
 def images(objects: list[Manifest]) -> set[str]:
     makers = [item for item in objects if "template" in item.get("spec", {})]
     return {each["image"] for item in makers for each in item["spec"]["template"]["spec"]["containers"]}
+
+
+def test_the_page_says_how_what_is_outside_an_install_goes_with_it() -> None:
+    """What an opt-in wing leaves on objects of others, or holds CRDs by; what undoes it runs while its functions do."""
+    section = INSTALL.partition("### Remove it\n")[2].partition("\n## ")[0]
+    lines = section.partition("```console\n")[2].partition("```")[0].splitlines()
+    place = {part: number for number, line in enumerate(lines) for part in line.split()}
+
+    assert max(place["nodemaintenances.nodemaintenance.medik8s.io"], place["mutexrunconfigs"]) < place["-k"]
+    assert place[capabilities.LABEL] < place[node_patch.MARK] < place["-k"] < place[launcher_budgets.LABEL]
+    assert place[RUN_LABEL] > place["-k"]
+    assert f"-n {NAMESPACE} -l {RUN_LABEL}" in section
+    assert FINALIZER in section
 
 
 def test_the_page_lists_every_overlay() -> None:
