@@ -23,6 +23,7 @@ from localcluster.trouble import LocalClusterError
 
 OVERLAYS = ROOT / "manifests" / "overlays"
 KNATIVE = ".knative.dev"
+BROKER_CLASS = "eventing.knative.dev/broker.class"
 Kind = tuple[str, str]
 """An `apiVersion` and a `kind`."""
 
@@ -46,6 +47,40 @@ def needed(items: Sequence[Mapping[str, Any]]) -> set[Kind]:
     return {(item["apiVersion"], item["kind"]) for item in items} - defined
 
 
+def spaces(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Give the namespaces in which these objects have a Broker or a Service of either kind."""
+    return sorted({item["metadata"]["namespace"] for item in items if item["kind"] in ("Broker", "Service")})
+
+
+def obstacles(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say which of the live objects these cannot replace: each that another choice of components has made.
+
+    Nobody changes the class of a Broker, and Serving takes no Service that is not its own, nor gives one away.
+    """
+    there = {(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"]): item for item in live}
+    found = []
+    for item in items:
+        kind, space, name = item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"]
+        other = there.get((kind, space, name))
+        if other is None:
+            continue
+        if kind == "Broker" and _class(other) != _class(item):
+            found.append(f"Broker {space}/{name} is of the class {_class(other)}, not {_class(item)}")
+        elif kind == "Service" and _is_of_serving(other) != (KNATIVE in item["apiVersion"]):
+            whose = "" if _is_of_serving(other) else "not "
+            found.append(f"Service {space}/{name} is {whose}of Knative Serving")
+    return found
+
+
+def _class(broker: Mapping[str, Any]) -> str:
+    return str((broker["metadata"].get("annotations") or {}).get(BROKER_CLASS, ""))
+
+
+def _is_of_serving(service: Mapping[str, Any]) -> bool:
+    """Whether a Service of the core was made by Serving."""
+    return any(KNATIVE in owner["apiVersion"] for owner in service["metadata"].get("ownerReferences") or [])
+
+
 def deploy(overlay: str) -> None:
     """Apply it. Raises `LocalClusterError` with the reason, and then nothing was applied unless kubectl began to."""
     folder = folder_of(overlay)
@@ -62,6 +97,9 @@ def deploy(overlay: str) -> None:
             "; install Knative first, see docs/install.md" if any(KNATIVE in version for version, _ in missing) else ""
         )
         raise LocalClusterError(f"the cluster does not serve {names}, so nothing was applied{remedy}")
+    if found := obstacles(items, [one for space in spaces(items) for one in _live(kubectl, space)]):
+        remedy = 'see "Another broker or overlay" in docs/install.md'
+        raise LocalClusterError(f"nothing was applied, since another install is there: {'; '.join(found)}; {remedy}")
     _share_key(kubectl, items)
     done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
     if done.returncode:
@@ -105,6 +143,19 @@ def _served(kubectl: str, items: Sequence[Mapping[str, Any]]) -> set[Kind]:
             found |= {(version, resource["kind"]) for resource in json.loads(answer.stdout)["resources"]}
         elif "NotFound" not in answer.stderr:
             raise LocalClusterError(f"nothing was applied, {version} cannot be asked for: {answer.stderr.strip()}")
+    return found
+
+
+def _live(kubectl: str, space: str) -> list[Mapping[str, Any]]:
+    """Give the Brokers of a namespace, and its Services of the core."""
+    paths = (f"/apis/eventing.knative.dev/v1/namespaces/{space}/brokers", f"/api/v1/namespaces/{space}/services")
+    found: list[Mapping[str, Any]] = []
+    for kind, path in zip(("Broker", "Service"), paths, strict=True):
+        answer = _run(kubectl, "get", "--raw", path, check=False)
+        if answer.returncode == 0:
+            found += [{**item, "kind": kind} for item in json.loads(answer.stdout)["items"]]
+        elif "NotFound" not in answer.stderr:
+            raise LocalClusterError(f"nothing was applied, {path} cannot be asked for: {answer.stderr.strip()}")
     return found
 
 

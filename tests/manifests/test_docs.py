@@ -39,7 +39,7 @@ def images(objects: list[Manifest]) -> set[str]:
 
 def test_the_page_says_how_what_is_outside_an_install_goes_with_it() -> None:
     """What an opt-in wing leaves on objects of others, or holds CRDs by; what undoes it runs while its functions do."""
-    section = INSTALL.partition("### Remove it\n")[2].partition("\n## ")[0]
+    section = INSTALL.partition("## Remove it\n")[2].partition("\n## ")[0]
     lines = section.partition("```console\n")[2].partition("```")[0].splitlines()
     place = {part: number for number, line in enumerate(lines) for part in line.split()}
 

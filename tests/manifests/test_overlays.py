@@ -422,7 +422,8 @@ def test_only_the_way_in_is_open(name: str) -> None:
     opened = [peer for policy in policies.values() for rule in policy.get("ingress", []) for peer in rule["from"]]
 
     own = {"from-functions"} if name == "plain" else {"from-serving"}
-    assert set(policies) == {"closed", "from-broker"} | own | ({"to-broker"} if name == "rabbitmq" else set())
+    broker = f"from-{name if name in ('rabbitmq', 'kafka') else 'inmemory'}"
+    assert set(policies) == {"closed", broker} | own | ({"to-broker"} if name == "rabbitmq" else set())
     assert policies["closed"] == {
         "podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "node-maintenance"}},
         "policyTypes": ["Ingress"],

@@ -1,0 +1,111 @@
+"""`make deploy` over another install: what cannot come in its place is named before anything is applied."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localcluster import deploy
+from localcluster.cluster import LocalCluster
+from localcluster.trouble import LocalClusterError
+from tests.manifests.rendering import Manifest, identity, of_kind, overlay
+from tests.proofs import proves
+
+SPACE = "switched"
+KINDS = "brokers.eventing.knative.dev,services,services.serving.knative.dev,routes.serving.knative.dev,configmaps"
+BROKERS = ("plain", "rabbitmq", "kafka")
+
+
+def chosen(name: str) -> list[Manifest]:
+    """The Broker, and whoever serves `begin`, of an overlay, in a namespace of their own."""
+    found = of_kind(overlay(name), "Broker", "Service")
+    kept = [item for item in found if item["kind"] == "Broker" or item["metadata"]["name"] == "begin"]
+    for item in kept:
+        item["metadata"]["namespace"] = SPACE
+    return kept
+
+
+def made_by_serving(cluster: LocalCluster) -> Manifest:
+    """The Service of the core that Serving's Route makes for one of its own; without its owner it would be deleted."""
+    kind = {"apiVersion": "serving.knative.dev/v1", "kind": "Route"}
+    route = {**kind, "metadata": {"name": "begin", "namespace": SPACE}, "spec": {}}
+    made = json.loads(cluster.kubectl("create", "-o", "json", "-f", "-", input=json.dumps(route)).stdout)
+    owner = {**kind, "name": "begin", "uid": made["metadata"]["uid"], "controller": True}
+    metadata = {"name": "begin", "namespace": SPACE, "ownerReferences": [owner]}
+    spec = {"type": "ExternalName", "externalName": "begin.example"}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def written(folder: Path, items: list[Manifest]) -> str:
+    """An overlay of these objects and one more, which tells whether anything was applied."""
+    mark = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied", "namespace": SPACE}}
+    (folder / "all.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, mark]}))
+    (folder / "kustomization.yaml").write_text("resources: [all.json]\n")
+    return str(folder)
+
+
+@pytest.fixture
+def switched(knative: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> LocalCluster:
+    """Give that cluster as the current one, with an empty namespace."""
+    monkeypatch.setenv("KUBECONFIG", str(knative.kubeconfig))
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}
+    knative.kubectl("apply", "-f", "-", input=json.dumps(space))
+    knative.kubectl("delete", KINDS, "--all", "-n", SPACE)
+    return knative
+
+
+def applied(cluster: LocalCluster, items: list[Manifest]) -> None:
+    cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+
+
+@proves("NMO-26a")
+@pytest.mark.parametrize("name", ["rabbitmq", "kafka"])
+def test_a_broker_of_another_class_is_named_and_nothing_applied(
+    switched: LocalCluster, tmp_path: Path, name: str
+) -> None:
+    """Eventing's webhook would refuse that object alone, and kubectl apply all others."""
+    applied(switched, of_kind(chosen("plain"), "Broker"))
+
+    with pytest.raises(LocalClusterError, match=r"nothing was applied.*Broker switched/default is of.* MTChann"):
+        deploy.deploy(written(tmp_path, of_kind(chosen(name), "Broker")))
+
+    assert "applied" not in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout
+
+
+@proves("NMO-26a")
+@pytest.mark.parametrize(
+    ("there", "wanted", "said"), [("plain", "knative", "is not of Knative"), ("knative", "plain", "is of Knative")]
+)
+def test_a_service_of_the_other_way_to_serve_is_named(
+    switched: LocalCluster, tmp_path: Path, there: str, wanted: str, said: str
+) -> None:
+    """Serving marks its Route `ServiceNotOwned` for ever; the other way round it would write its own Service back."""
+    [service] = of_kind(chosen(there), "Service")
+    applied(switched, [made_by_serving(switched) if there == "knative" else service])
+
+    with pytest.raises(LocalClusterError, match=f"Service switched/begin {said} Serving; see"):
+        deploy.deploy(written(tmp_path, of_kind(chosen(wanted), "Service")))
+
+
+@proves("NMO-26a")
+def test_the_same_choice_comes_over_itself(switched: LocalCluster, tmp_path: Path) -> None:
+    """As an upgrade does."""
+    applied(switched, [*chosen("knative"), made_by_serving(switched)])
+
+    deploy.deploy(written(tmp_path, chosen("knative")))
+
+    assert "applied" in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout
+
+
+def test_no_two_brokers_share_a_policy() -> None:
+    """A switch that fails closes no door that is in use."""
+    policies = [
+        identity(policy)
+        for name in BROKERS
+        for policy in of_kind(overlay(name), "NetworkPolicy")
+        if policy["metadata"]["name"] not in ("closed", "from-functions", "from-serving", "to-admission")
+    ]
+
+    assert len(policies) == len(set(policies)) > len(BROKERS)
