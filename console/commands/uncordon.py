@@ -6,15 +6,17 @@ from contextlib import suppress
 
 import click
 
-from console.operations.describing import full_name
+from console.operations.describing import SCHEDULABLE, full_name, node_report
 from console.operations.maintaining import known_node
 from console.terminal.connection import with_api
 from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import note, show_json
 from kube.door.api import JSON_PATCH, Api
 from kube.door.api_errors import Conflict
+from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.lookup import maintenances
-from kube.nodes import node_path, restore_patch
+from kube.nodes import is_labelled, node_path, restore_patch
+from kube.paths import Object
 
 ATTEMPTS = 5
 """The node lifecycle controller writes taints right after a cordon: read again, then patch again."""
@@ -31,21 +33,27 @@ def uncordon(node: str, output: str) -> None:
     Example:
       kubectl maintenance uncordon node-1
     """
-    changed = with_api(lambda api: _uncordon(api, node))
+    changed, report = with_api(lambda api: _uncordon(api, node))
     note(f"node/{node} {'uncordoned' if changed else 'already uncordoned'}", output)
+    if report["state"] != SCHEDULABLE:
+        note(f"Node {node}: {report['state']}", output)
     if output == "json":
-        show_json({"node": node, "schedulable": True, "changed": changed})
+        show_json({**report, "changed": changed})
 
 
-async def _uncordon(api: Api, node: str) -> bool:
-    """Take the cordon off; a one-line error while the node is in maintenance, which would cordon it again."""
-    for other in await maintenances(api, node):
-        raise click.ClickException(f"{node} is in maintenance by {full_name(other)}: kubectl maintenance stop {node}")
+async def _uncordon(api: Api, name: str) -> tuple[bool, Object]:
+    """Take the cordon off: whether it was there, and the report of the node.
+
+    With our label, by which the node would be found and given back, go the drain taints; without, they are somebody's.
+    A one-line error while the node is in maintenance, which would cordon it again.
+    """
+    for other in await maintenances(api, name):
+        raise click.ClickException(f"{name} is in maintenance by {full_name(other)}: kubectl maintenance stop {name}")
     for _ in range(ATTEMPTS):
-        patch = restore_patch(await known_node(api, node), ())
+        node = await known_node(api, name)
+        patch = restore_patch(node, DRAIN_TAINTS if is_labelled(node) else ())
         if not patch:
-            return False
+            return False, node_report(name, node)
         with suppress(Conflict):
-            await api.patch(node_path(node), patch, JSON_PATCH)
-            return True
-    raise click.ClickException(f"{node} is being changed by somebody else all the time: try again")
+            return True, node_report(name, await api.patch(node_path(name), patch, JSON_PATCH))
+    raise click.ClickException(f"{name} is being changed by somebody else all the time: try again")

@@ -13,6 +13,7 @@ from kube.paths import Object
 from kube.times import moment_or_none
 
 GONE = "gone"
+SCHEDULABLE = "schedulable"
 CORDONED = "cordoned, takes no new pods"
 WAITING = "Waiting"
 """Before the first phase: nobody tried, or another tool has the lease of the node."""
@@ -51,7 +52,7 @@ def node_report(name: str, node: Object | None) -> Object:
         return {"node": name, "schedulable": False, "state": GONE}
     schedulable = not is_cordoned(node)
     tainted = " and ".join(sorted(key for key in DRAIN_TAINTS if is_tainted(node, key)))
-    state = f"schedulable, but for the taint {tainted}" if tainted else "schedulable"
+    state = f"{SCHEDULABLE}, but for the taint {tainted}" if tainted else SCHEDULABLE
     return {"node": name, "schedulable": schedulable, "state": state if schedulable else CORDONED}
 
 

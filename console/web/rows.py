@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from console.operations.describing import full_name, held_up, phase_word
 from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED, Maintenance, is_deleting, node_name
-from kube.nodes import is_cordoned, natural
+from kube.nodes import is_cordoned, is_labelled, natural
 from kube.paths import Object
 from kube.pods import is_ready
 
@@ -17,6 +17,9 @@ STATES = {RUNNING: "Draining", SUCCEEDED: "Drained", "Ending": "Coming back", "W
 """Phase word → what the list calls it."""
 TONES = {RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", "Ending": "busy", "Waiting": "busy"}
 """Phase word → the colour it is shown in, by the name of a CSS class."""
+
+BY_HAND = "Cordoned by hand: there is no maintenance to stop. kubectl maintenance uncordon ends the cordon."
+LEFT = "Left so by a maintenance that is gone: it is given back by itself, at once by kubectl maintenance uncordon."
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class NodeFacts:
     cordoned: bool
     version: str
     taints: tuple[str, ...]
+    labelled: bool = False
 
     @classmethod
     def of(cls, node: Object) -> NodeFacts:
@@ -35,7 +39,7 @@ class NodeFacts:
         info = (node.get("status") or {}).get("nodeInfo") or {}
         taints = tuple(f"{taint['key']}:{taint['effect']}" for taint in node["spec"].get("taints") or [])
         version = str(info.get("kubeletVersion") or "")
-        return cls(node["metadata"]["name"], is_ready(node), is_cordoned(node), version, taints)
+        return cls(node["metadata"]["name"], is_ready(node), is_cordoned(node), version, taints, is_labelled(node))
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def row(name: str, node: NodeFacts | None, found: Sequence[Maintenance]) -> Row:
     if found:
         return _in_maintenance(name, ready, leading(found), len(found))
     if node and node.cordoned:
-        note = "Cordoned by hand: there is no maintenance to stop. kubectl maintenance uncordon ends the cordon."
+        note = LEFT if node.labelled else BY_HAND
         return Row(name, ready, "Cordoned", "off", START, note=note)
     return Row(name, ready, "In service", "ok" if ready == "Ready" else "off", START)
 

@@ -13,6 +13,9 @@ import pytest
 
 from console.operations import drain_without_maintenance
 from kube.door import eviction_batch
+from kube.door.api import JSON_PATCH
+from kube.maintenance.groups import MEDIK8S
+from kube.nodes import cordon_patch, is_labelled, is_tainted, node_path, taint_patch
 from localcluster.cluster import LocalCluster
 from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
 from tests.console.conftest import Nodes, Run
@@ -264,6 +267,28 @@ def test_a_drained_node_stays_cordoned_until_it_is_uncordoned(installed: LocalCl
 
     assert [first.stdout, second.stdout] == [f"node/{node} uncordoned\n", f"node/{node} already uncordoned\n"]
     assert not is_cordoned(installed, node)
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["left by a maintenance", "tainted by hand"])
+def test_uncordon_takes_the_drain_taint_of_a_maintenance_that_is_gone(
+    installed: LocalCluster, run: Run, node: str, labelled: bool
+) -> None:
+    """X-5: it takes off the label by which the node would be given back; without that the taint is somebody's."""
+    door, taint = installed.door(), MEDIK8S.drain_taint
+    found = door.get(node_path(node))
+    patch = [*cordon_patch(found, "gone" if labelled else ""), *taint_patch(found, taint, "gone")[-2:]]
+    door.run(door.api.patch(node_path(node), patch, JSON_PATCH))
+
+    freed = json.loads(run("uncordon", node, "-o", "json").stdout)
+
+    after = door.get(node_path(node))
+    state = "schedulable" if labelled else f"schedulable, but for the taint {taint}"
+    assert freed == {"node": node, "schedulable": True, "state": state, "changed": True}
+    assert is_tainted(after, taint) is not labelled
+    assert not is_cordoned(installed, node)
+    assert not is_labelled(after)
+    assert f"{node} already uncordoned" in (again := run("uncordon", node).stdout)
+    assert (f"Node {node}: {state}" in again) is not labelled
 
 
 @proves("OSV-10a")

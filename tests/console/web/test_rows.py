@@ -51,6 +51,7 @@ def test_what_holds_a_drain_up_is_said_in_one_sentence() -> None:
     [
         (READY, "In service", ""),
         (NodeFacts("node-1", True, True, "", ()), "Cordoned", "Cordoned by hand: there is no maintenance to stop."),
+        (NodeFacts("node-1", True, True, "", (), labelled=True), "Cordoned", "Left so by a maintenance that is gone"),
     ],
 )
 def test_a_node_without_maintenance_offers_nothing_to_stop(node: NodeFacts, state: str, note: str) -> None:
