@@ -25,6 +25,7 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")  # real servers share these cores: a slow draw says nothing of the test
 os.environ.pop("DATABASE_URL", None)  # somebody's journal is none of ours
 ROOT = Path(__file__).parents[1]
+CRDS, LEFTOVER = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "nodemaintenances.kubevirt.io"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A shell makes what it starts in the background deaf to Ctrl-C, and so the children that tests interrupt.
 
@@ -99,6 +100,21 @@ def installed(cluster: LocalCluster) -> LocalCluster:
     """Give that cluster with the custom resources and the access rules on it."""
     localproduct.install(cluster)
     return cluster
+
+
+@pytest.fixture
+def leftover(installed: LocalCluster) -> Iterator[None]:
+    """Give the oldest group's CRD as an operator of before selectable fields left it."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
+    names = {"kind": "NodeMaintenance", "plural": "nodemaintenances", "singular": "nodemaintenance"}
+    spec = {"group": "kubevirt.io", "scope": "Cluster", "names": names, "versions": [version]}
+    body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
+    installed.door().create(CRDS, {**body, "metadata": {"name": LEFTOVER}})
+    installed.await_kinds(LEFTOVER)
+    installed.kubectl("get", LEFTOVER)
+    yield
+    installed.kubectl("delete", "crd", LEFTOVER, "--timeout=30s")
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from http import HTTPStatus
 
 from console.operations.errors import OperationError
 from kube.door.api import Api, absent_ok
+from kube.door.api_errors import Rejected
 from kube.door.concurrent_requests import together
-from kube.door.list_watch import follow, merged
+from kube.door.list_watch import Change, follow, merged
 from kube.maintenance.groups import GROUPS, Group
-from kube.paths import Object, pods_on
+from kube.maintenance.objects import node_name
+from kube.paths import Object, on_node
 
 
 async def served_groups(api: Api) -> list[Group]:
@@ -29,10 +32,9 @@ def _serves(answer: Object | None) -> bool:
 async def watched(api: Api, node: str = "") -> AsyncGenerator[list[Object], None]:
     """All NodeMaintenance objects (of `node`), oldest first: once when all are known, then after every change."""
     groups = await served_groups(api)
-    fields = pods_on(node)[1] if node else ""  # both kinds name their node in spec.nodeName
     unread = set(range(len(groups)))
     known: dict[str, Object] = {}
-    streams = [follow(api, group.path, fields=fields) for group in groups]
+    streams = [_followed(api, group, node) for group in groups]
     async with aclosing(merged(*streams)) as changes:
         async for number, change in changes:
             if change.kind == "SYNCED":
@@ -43,3 +45,22 @@ async def watched(api: Api, node: str = "") -> AsyncGenerator[list[Object], None
                 known[change.object["metadata"]["uid"]] = change.object
             if not unread:
                 yield sorted(known.values(), key=lambda item: item["metadata"]["creationTimestamp"])
+
+
+async def _followed(api: Api, group: Group, node: str) -> AsyncGenerator[Change, None]:
+    """The changes of one group (of `node`).
+
+    A CRD that somebody else left there may not know our field selector: then all are followed, and the others left out.
+    """
+    fields = on_node(node) if node else ""  # all kinds name their node in spec.nodeName
+    try:
+        async with aclosing(follow(api, group.path, fields=fields)) as changes:
+            async for change in changes:
+                yield change
+    except Rejected as error:
+        if not node or error.status != HTTPStatus.BAD_REQUEST:
+            raise
+        async with aclosing(follow(api, group.path)) as changes:
+            async for change in changes:
+                if change.kind == "SYNCED" or node_name(change.object) == node:
+                    yield change

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import aclosing
 
 import pytest
 
-from kube.maintenance.groups import KUBEVIRT, MEDIK8S
+from console.operations.maintenance_watch import watched
+from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
@@ -139,6 +141,28 @@ def test_watching_follows_the_maintenance_live_and_ends_with_ctrl_c(
         process.send_signal(2)
         _, errors = process.communicate(timeout=10)
     assert (process.returncode, errors) == (130, "")
+
+
+@proves("X-7")
+@pytest.mark.usefixtures("leftover")
+def test_a_group_that_knows_no_field_selector_keeps_no_command_from_waiting(
+    installed: LocalCluster, run: Run, node: str
+) -> None:
+    """X-7: the server refuses the selector for it: its objects of other nodes are left out all the same."""
+    other = {"apiVersion": KUBEVIRT_ALPHA.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": "other"}}
+    installed.door().create(KUBEVIRT_ALPHA.path, {**other, "metadata": {"name": "other"}})
+
+    async def first() -> list[str]:
+        async with aclosing(watched(installed.door().api, node)) as states:
+            return [item["metadata"]["name"] for item in await anext(states)]
+
+    started = run("start", node, "--wait")
+    shown = installed.door().run(first())
+    stopped = run("stop", node, "-o", "json")
+
+    assert (started.exit_code, stopped.exit_code) == (0, 0), started.output + stopped.output
+    assert shown == [node]
+    assert json.loads(stopped.stdout)["state"] == "schedulable"
 
 
 @proves("X-6")

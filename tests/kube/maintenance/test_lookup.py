@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from http import HTTPStatus
 
 import pytest
@@ -18,24 +17,7 @@ from localcluster.cluster import LocalCluster
 from tests.proofs import proves
 from tests.workload import Workload
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-NAME = "nodemaintenances.kubevirt.io"
 DENIED, GONE = Denied(HTTPStatus.FORBIDDEN, "may not"), Unavailable(0, "no answer")
-
-
-@pytest.fixture
-def leftover(installed: LocalCluster, admin: Cluster) -> Iterator[None]:
-    """Give the oldest group's CRD as an operator of before selectable fields left it."""
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
-    names = {"kind": "NodeMaintenance", "plural": "nodemaintenances", "singular": "nodemaintenance"}
-    spec = {"group": "kubevirt.io", "scope": "Cluster", "names": names, "versions": [version]}
-    body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
-    admin.create(CRDS, {**body, "metadata": {"name": NAME}})
-    installed.await_kinds(NAME)
-    installed.kubectl("get", NAME)
-    yield
-    installed.kubectl("delete", "crd", NAME, "--timeout=30s")
 
 
 def in_every_group(work: Workload, node: str) -> list[Object]:
