@@ -92,6 +92,7 @@ class Acting:
             "confirm.html",
             **{"action": action, "verb": VERBS[action], "names": possible, "refused": refused, "user": user},
             **{"at": request.values.get("at", ""), "longest": LONGEST_REASON, "warned": warned},
+            uids=[item["metadata"]["uid"] for item in state.maintenances if node_name(item) in possible],
         )
         return make_response(page)
 
@@ -120,10 +121,15 @@ class Acting:
         await maintaining.create(await caller.door(), NEW_GROUP, name, name, reason, await caller.name())
 
     async def _end(self, caller: Caller, name: str) -> None:
-        """What is deleted is what was checked: the objects found now, none that comes meanwhile."""
+        """What is deleted is what was checked: the objects found now, none that comes meanwhile.
+
+        And what the window showed, by the `uid`s in its form: who reads it an hour later knows of no other maintenance.
+        """
         await caller.require(to_see(self._context.live.now(0).groups))
-        door = await caller.door()
+        door, shown = await caller.door(), request.form.getlist("uid")
         found = await maintaining.to_end(door, name)
+        if shown and any(item["metadata"]["uid"] not in shown for item in found):
+            raise Refusal(HTTPStatus.CONFLICT, f"{name} is in another maintenance since: load the page again", "")
         await caller.require(to_stop(GROUPS[item["apiVersion"]] for item in found))
         await maintaining.delete(door, found)
 

@@ -14,11 +14,14 @@ from console.cli import commands
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
+from localcluster.processes import await_ready
 from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.console.web.callers import VIEWER, Form, act, bearer, look
 from tests.console.web.site import Site
 from tests.proofs import proves
+
+SHOWN = re.compile(r'name="uid" value="([^"]+)"')
 
 
 @pytest.fixture
@@ -97,6 +100,35 @@ def test_stop_of_a_node_that_is_not_in_maintenance_is_409_and_changes_nothing(
     assert refused.status_code == 409
     assert re.search("cordoned", refused.text, re.IGNORECASE)
     assert scene.spec(node)["unschedulable"]
+
+
+@proves("OSV-8")
+def test_an_old_stop_window_ends_no_maintenance_that_it_did_not_show(form: Form, scene: Scene) -> None:
+    """OSV-8: the next one of the node, under the same name, goes on; a window that shows it ends it."""
+    node = scene.node("windowed-1")
+    path = scene.maintain(node, name=node)
+    scene.reaches(path)
+    old = shown(form, scene, path, node)
+    scene.delete(path)
+    scene.gone(path)
+    scene.maintain(node, name=node)
+    scene.reaches(path)
+
+    refused = form.post("/stop", node, confirm="yes", uid=old)
+
+    assert refused.status_code == 409
+    assert f"{node} is in another maintenance since: load the page again" in refused.text
+    assert not scene.admin.get(path)["metadata"].get("deletionTimestamp")
+    new = shown(form, scene, path, node)
+    assert form.post("/stop", node, confirm="yes", uid=new).status_code == 303
+    scene.gone(path)
+
+
+def shown(form: Form, scene: Scene, path: str, node: str) -> str:
+    """The uid of the maintenance, once the window that would end it carries that."""
+    uid = str(scene.admin.get(path)["metadata"]["uid"])
+    await_ready("the window", lambda: SHOWN.findall(form.post("/stop", node).text) == [uid], [], 10)
+    return uid
 
 
 def test_of_several_nodes_those_that_can_are_done_and_the_others_told(
