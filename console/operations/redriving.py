@@ -10,7 +10,7 @@ console are. Several at one SQLite may deliver it twice, which functions tolerat
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -128,12 +128,14 @@ def _still_open(letter: Entry, book: Journal) -> bool:
 
 
 class Run:
-    """Redrives in a thread of its own; whoever looks sees how far it is."""
+    """Redrives in a thread of its own; whoever looks sees how far it is. `told` hears what became of each."""
 
-    def __init__(self, found: Sequence[Item], broker: str, book: Journal) -> None:
+    def __init__(
+        self, found: Sequence[Item], broker: str, book: Journal, told: Callable[[Result], None] = lambda _result: None
+    ) -> None:
         self.found = found
         self.results: list[Result] = []
-        self._error = ""
+        self._error, self._told = "", told
         self._thread = threading.Thread(target=self._work, args=(broker, book), name="redrive", daemon=True)
         self._thread.start()
 
@@ -141,8 +143,11 @@ class Run:
         try:
             for result in redriven(self.found, broker, book):
                 self.results.append(result)
+                self._told(result)
         except OSError as error:  # of the journal: what was not written down is open, and may be redriven again
             self._error = str(error)
+            for item in self.found[len(self.results) :]:
+                self._told(Result(item, None, self._error))
 
     def await_end(self, seconds: float) -> None:
         """Wait until all are redriven, at most so long."""

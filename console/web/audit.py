@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +16,7 @@ from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from console.web.context import Context
+from eventing.journal.entries import Attempt
 from eventing.logs import JsonLines
 from kube.door.api_errors import ApiError
 
@@ -35,12 +36,12 @@ def write_to_stdout() -> None:
 
 
 def audit(app: Flask, context: Context) -> None:
-    """Have every action of the app written down, after its answer is made."""
+    """Have every action of the app written down, after its answer is made or, as `written_as_made` has it, later."""
 
     def written(response: Response) -> Response:
-        asked = list(_asked())
+        asked = [] if "later" in g else list(_asked())
         if asked:
-            who = {**_user(context), "from": request.remote_addr or "", **_forwarded()}
+            who = _who(context)
             for what in asked:
                 _write({**what, **who, **_outcome(what, response)})
         return response
@@ -51,6 +52,23 @@ def audit(app: Flask, context: Context) -> None:
 def note_outcomes(outcomes: Mapping[str, tuple[int, str]]) -> None:
     """Tell what became of each node of this request: a status, and the sentence that says what went wrong or ""."""
     g.outcomes = outcomes
+
+
+def written_as_made(context: Context) -> Callable[[int, Attempt | None, str], None]:
+    """How what this request began is to be written down, instead of with its answer, which knows no end of it.
+
+    By the number of each dead letter, with the attempt or, where none was made, why; from any thread, in the name of
+    who asked.
+    """
+    who, g.later = _who(context), True
+
+    def write(letter: int, made: Attempt | None, problem: str) -> None:
+        status, error = (made.status, made.error) if made else (HTTPStatus.CONFLICT, problem)
+        word = "failed" if made is None or made.failed else "done"
+        said = {"error": error} if error else {}
+        _write({"action": "redrive", "letter": str(letter), **who, "outcome": word, "status": int(status), **said})
+
+    return write
 
 
 def note_refusal(message: str) -> None:
@@ -75,6 +93,11 @@ def _asked() -> Iterator[dict[str, str]]:
     if form.get("confirm") == "yes":
         field = ACTIONS[endpoint]
         yield from ({"action": endpoint, field: name[:LONGEST]} for name in dict.fromkeys(form.getlist(field)))
+
+
+def _who(context: Context) -> dict[str, Any]:
+    """Who asks, and from where."""
+    return {**_user(context), "from": request.remote_addr or "", **_forwarded()}
 
 
 def _user(context: Context) -> dict[str, Any]:

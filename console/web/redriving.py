@@ -9,6 +9,7 @@ from werkzeug.exceptions import NotFound
 
 from console.operations.redriving import Run, broker_address, items
 from console.web import lanes
+from console.web.audit import written_as_made
 from console.web.callers import to_start
 from console.web.context import Context
 from eventing.journal.entries import Entry, Query
@@ -51,7 +52,11 @@ class Redriving:
         if request.form.get("confirm") != "yes":
             return render_template("redrive.html", items=found, lanes=lanes)
         broker = self._context.broker or broker_address(self._context.cluster, NAMESPACE)
-        run, number = Run(found, broker, self._context.journal), uuid.uuid4().hex
+        write = written_as_made(self._context)
+        run = Run(
+            found, broker, self._context.journal, lambda made: write(made.item.letter.seq, made.attempt, made.problem)
+        )
+        number = uuid.uuid4().hex
         self._runs[number] = run
         while len(self._runs) > RUNS:
             self._runs.pop(next(iter(self._runs)))

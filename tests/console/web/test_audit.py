@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 import requests
+from cloudevents.core.v1.event import CloudEvent
 
+from eventing import events
+from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.journal.store import Journal, Query
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.console.web.callers import VIEWER, Form, act, audited, bearer
 from tests.console.web.site import Site
+from tests.receiver import Answer, Receiver
 
 USER, PROOF = "X-Forwarded-User", "X-Console-Secret"
 SECRET = "only-the-proxy-knows"  # noqa: S105 - of the tests alone
@@ -90,6 +97,34 @@ def test_on_this_machine_alone_the_line_names_the_kubeconfigs_user(site: Site, s
     (missing,) = audited(site, 1, node="not-audited")
     assert (missing["user"], missing["outcome"], missing["status"]) == ("admin", "refused", 404)
     assert missing["error"] == "there is no node not-audited"
+
+
+def test_a_redrive_is_done_when_it_was_delivered(site: Site, receiver: Receiver, tmp_path: Path) -> None:
+    """Not when it was begun: a line for each dead letter, with what its function answered, or why nobody was asked."""
+    url, file = f"{receiver.url}/cordon", tmp_path / "journal.db"
+    answers = {"1": Answer(400, body=b"no such thing"), "2": Answer(500, body=b"away"), "3": Answer(200)}
+    receiver.answers["/cordon"] = lambda request: answers[request.id]
+    with closing(Journal(file)) as book:
+        for key, destination in (("1", url), ("2", url), ("3", url), ("4", f"{receiver.url}/nobody")):
+            event = CloudEvent({"id": key, "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
+            book.write(as_dead_letter(event, DeadLetter(destination, 503, "away")))
+        letters = [str(letter.seq) for letter in book.select(Query(dead=True))]
+    where = {"functions": receiver.url, "broker": f"{receiver.url}/broker"}
+    with Console(site.scene.cluster, tmp_path, "--journal", file, **where) as console, requests.Session() as session:
+        here = Site(site.scene, console)
+        asked = {"csrf": Form(here, session).token, "letter": letters, "confirm": "yes"}
+        assert session.post(here.url("/dead-letters/redrive"), asked, timeout=10).status_code == 200
+        lines = audited(here, 4, action="redrive")
+
+    assert [line["letter"] for line in lines] == letters
+    assert [(line["outcome"], line["status"]) for line in lines] == [
+        ("failed", 400),
+        ("failed", 500),
+        ("done", 200),
+        ("failed", 409),
+    ]
+    assert {(line["user"], line["from"]) for line in lines} == {("admin", "127.0.0.1")}
+    assert ["error" in line for line in lines] == [True, True, False, True]
 
 
 def test_a_forged_request_leaves_a_line_too(asked: tuple[str, Site]) -> None:
