@@ -14,6 +14,7 @@ from console.operations.replaying import dry_run
 from console.web import lanes
 from console.web.callers import to_replay, to_replay_a_run, to_start
 from console.web.context import Context
+from console.web.rows import leading
 from eventing.event_types import KNOWN, short
 from eventing.journal.entries import Entry, Query
 from eventing.journal.store import Journal
@@ -74,10 +75,10 @@ class EventPages:
         return render_template("replayed.html", entry=entry, shown=shown, short=short, value=json.dumps)
 
     def timeline(self, name: str) -> str:
-        """The lanes of the node's maintenance, or of its last one."""
+        """The lanes of the node's maintenance, of several of the one that its page shows, or of its last one."""
         state, user = self._context.viewed()
-        uids = [item["metadata"]["uid"] for item in state.maintenances if node_name(item) == name]
-        uid = uids[-1] if uids else self._last(name)
+        found = [item for item in state.maintenances if node_name(item) == name]
+        uid = leading(found)["metadata"]["uid"] if found else self._last(name)
         return timeline(self._context.journal, uid, user=user, name=name, of="node")
 
     def _last(self, name: str) -> str:

@@ -270,3 +270,22 @@ def test_a_timeline_is_found_however_many_heartbeats_came_after_it(site: Site, t
 
     assert "No event of this node was recorded" not in shown
     assert "/events?maintenance=uid-beaten" in shown
+
+
+def test_a_timeline_is_of_the_maintenance_that_the_page_shows(site: Site) -> None:
+    """X-7: of two of one node that of the one which drains it, though the other, which was refused, is younger."""
+    scene = site.scene
+    node = scene.node("twice-1")
+    first = scene.maintain(node)
+    scene.reaches(first)
+    second = scene.maintain(node)
+    scene.reaches(second, lambda item: (item.get("status") or {}).get("phase") == "Failed")
+    await_ready("the second one", lambda: "(1 of 2)" in look(site, f"/nodes?q={node}").text, [], 10)
+
+    shown = look(site, f"/timeline/{node}").text
+
+    uids = [scene.admin.get(path)["metadata"]["uid"] for path in (first, second)]
+    assert [f"/events?maintenance={uid}" in shown for uid in uids] == [True, False]
+    for path in (second, first):
+        scene.delete(path)
+        scene.gone(path)
