@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 from flask import render_template, request
 from werkzeug.exceptions import NotFound
@@ -18,7 +19,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.paths import NAMESPACE
 
 PAGE = 200
-"""Dead letters on the page, the newest."""
+"""Dead letters on the page, the newest that are open, then the newest others."""
 SOON = 2.0
 """Seconds that a page waits for a redrive to end; after these it shows how far it is."""
 DIGITS = 18
@@ -35,11 +36,14 @@ class Redriving:
         self._runs: dict[str, Run] = {}
 
     def dead_letters(self) -> str:
-        """The dead letters, each with the reason."""
+        """The newest dead letters, those that are open first, each with the reason."""
         _, user = self._context.viewed()
-        found = self._context.journal.select(Query(dead=True, limit=PAGE, newest=True))[::-1]
-        waiting = [letter.seq for letter in still_open(found)]
-        return render_template("dead_letters.html", user=user, entries=found, waiting=waiting, lanes=lanes)
+        newest = Query(dead=True, limit=PAGE, newest=True)
+        waiting = still_open(self._context.journal.select(replace(newest, open=True)))[::-1]
+        numbers = [letter.seq for letter in waiting]
+        others = [one for one in self._context.journal.select(newest)[::-1] if one.seq not in numbers]
+        found = [*waiting, *others][:PAGE]
+        return render_template("dead_letters.html", user=user, entries=found, waiting=numbers, page=PAGE, lanes=lanes)
 
     def redrive(self) -> str:
         """Deliver every `letter` again, to the one function that it was meant for; without `confirm`, ask first.

@@ -23,6 +23,8 @@ LONGEST, HIGHEST_STATUS = 1e6, 999
 """Seconds of an attempt, and its status; what is more has no place in a database's column."""
 EARLIEST, LATEST = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
 """What is nearer to the ends of `datetime` is beyond them once it is rounded, or shown in another zone."""
+REDRIVE = "redrive "
+"""Begins `Attempt.replay` of what was redriven: it is no broker's attempt."""
 Structured = Mapping[str, Any]
 """An event in the JSON format, structured mode."""
 
@@ -119,6 +121,7 @@ class Query:
         failed: events that a function answered with an error, `maintenance.failed`, `run.stopped`, and dead letters.
         ids: one of these ids.
         dead: dead letters only.
+        open: without dead letters that the function of their address took when they were redriven.
         after: entries with a greater `seq`.
         limit: at most so many, 0 for all.
         newest: of more than `limit` take the last ones; the order is that of arrival either way.
@@ -132,6 +135,7 @@ class Query:
     failed: bool = False
     ids: tuple[str, ...] = ()
     dead: bool = False
+    open: bool = False
     after: int = 0
     limit: int = 0
     newest: bool = False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select, union_all
+from sqlalchemy import ColumnElement, Select, exists, func, literal_column, or_, select, union_all
 
 from eventing.events import MAINTENANCE_FAILED, RUN_STOPPED
-from eventing.journal.entries import Query
+from eventing.journal.entries import REDRIVE, Query
 from eventing.journal.schema import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
 
 LAST = 2**63 - 1
@@ -45,6 +45,8 @@ def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
     yield from _times(query)
     if query.dead:
         yield DEAD
+    if query.open:
+        yield ~_redriven()
     if query.failed:
         yield EVENTS.c.seq.in_(_failed())
     if query.after:
@@ -66,6 +68,14 @@ def _times(query: Query) -> Iterator[ColumnElement[bool]]:
     if query.until:
         early = arrived < query.until.timestamp()
         yield early if few else early & (seq <= select(func.max(seq + 0)).where(early).scalar_subquery())
+
+
+def _redriven() -> ColumnElement[bool]:
+    """Whether the function that the last word of its address names took the event when it was redriven."""
+    address, name = func.rtrim(EVENTS.c.destination, "/"), ATTEMPTS.c.function
+    taken = ATTEMPTS.c.replay.startswith(REDRIVE) & (ATTEMPTS.c.status < 400)
+    named = func.substr(address, func.length(address) - func.length(name)) == "/" + name
+    return exists().where(ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source, taken, named)
 
 
 def _failed() -> Select[int]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from eventing.deadletters import original
-from eventing.journal.entries import Attempt, Entry, Structured
+from eventing.journal.entries import REDRIVE, Attempt, Entry, Structured
 from eventing.replay.again import NoAnswer, post
 from eventing.sinks import identity
 from eventing.wire import BadEvent, received, structured
@@ -24,8 +24,6 @@ from eventing.wire import BadEvent, received, structured
 if TYPE_CHECKING:
     from requests import Response
 
-MARK = "redrive "
-"""Begins `Attempt.replay` of what was redriven: it is no broker's attempt."""
 NOBODY_THERE = 503
 """The status of an attempt that got no answer."""
 SAID = 500
@@ -54,7 +52,7 @@ def is_open(letter: Entry) -> bool:
     """Whether nobody has redriven it with success."""
     function = function_of(letter)
     return not any(
-        attempt.replay.startswith(MARK) and attempt.function == function and not attempt.failed
+        attempt.replay.startswith(REDRIVE) and attempt.function == function and not attempt.failed
         for attempt in letter.attempts
     )
 
@@ -75,7 +73,7 @@ def redrive(letter: Entry, url: str, broker: str) -> Attempt:
         status, error, replies = _publish_reply(post(event, url), broker)
     except NoAnswer as nobody:
         status, error, replies = NOBODY_THERE, str(nobody), ()
-    source, key, replay = event.get_source(), event.get_id(), f"{MARK}{uuid.uuid4()}"
+    source, key, replay = event.get_source(), event.get_id(), f"{REDRIVE}{uuid.uuid4()}"
     seconds = round(perf_counter() - started, 6)
     return Attempt(source, key, function_of(letter), at, seconds, status, replies, error, replay)
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+
 import pytest
 import requests
+from cloudevents.core.v1.event import CloudEvent
 
-from eventing.journal.entries import Query
+from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.events import MAINTENANCE_BEGUN
+from eventing.journal.entries import Attempt, Query
 from eventing.journal.store import Journal
 from eventing.wire import binary
 from kube.maintenance.groups import MEDIK8S
+from localcluster.web_console import Console
+from tests.console.web.callers import look
 from tests.console.web.site import Browser, Site
 
 
@@ -110,3 +119,27 @@ def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
     browser.open("/dead-letters")
     assert "redriven" in browser.text("tbody")
     journal.close()
+
+
+def test_open_dead_letters_are_shown_before_the_newer_ones_that_were_redriven(site: Site, tmp_path: Path) -> None:
+    """X-6: nobody looks for what a page leaves out without a word."""
+    file, at = tmp_path / "journal.db", datetime.now(timezone.utc)
+    with closing(Journal(file)) as book:
+        for number in range(230):
+            event = CloudEvent({"id": str(number), "source": "/s", "type": MAINTENANCE_BEGUN}, {})
+            book.write(as_dead_letter(event, DeadLetter("http://in/cordon", 503, "away")))
+        with Console(site.scene.cluster, tmp_path, "--journal", file) as console:
+            here = Site(site.scene, console)
+            before = look(here, "/dead-letters").text
+            book.write_attempts(
+                Attempt("/s", str(number), "cordon", at, 0.1, 204, replay=f"redrive {number}")
+                for number in range(30, 230)
+            )
+            after = look(here, "/dead-letters").text
+
+    assert "These are the newest 200, 200 of them open; once they are redriven, older ones are shown." in before
+    assert "Redrive these 200" in before
+    assert "These are the newest 200, 30 of them open." in after
+    assert "Redrive all" in after
+    assert after.count(">Redrive</button>") == 30
+    assert after.index("<td>30</td>") < after.index("<td>1</td>") < after.index("<td>230</td>")

@@ -21,10 +21,11 @@ from cloudevents.core.v1.event import CloudEvent
 from sqlalchemy import text
 
 from eventing import events
-from eventing.deadletters import DeadLetter
+from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.events import Reference, event
 from eventing.journal.database import PRUNING
 from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
+from eventing.replay.redrive import is_open
 from eventing.wire import BadEvent
 from tests.localcluster.commands import soon
 from tests.machine import is_below
@@ -224,6 +225,19 @@ def test_a_query_selects(journal: Journal, query: Query, found: list[int]) -> No
     )
 
     assert numbers(journal.select(query)) == found
+
+
+@pytest.mark.parametrize(("replay", "status"), [("redrive 1", 204), ("redrive 1", 503), ("r1", 204), ("", 204)])
+@pytest.mark.parametrize("path", ["taint", "x/taint/", "retaint", "cordon", ""])
+def test_what_was_redriven_is_not_open(journal: Journal, path: str, replay: str, status: int) -> None:
+    """X-6: as the rule on one letter has it."""
+    dead = numbered(1)
+    journal.write(as_dead_letter(dead, DeadLetter(f"http://in/{path}", 503, "away")))
+    journal.write_attempts([attempt(dead, status, replay=replay)])
+
+    (letter,) = journal.select(Query(dead=True))
+
+    assert bool(journal.select(Query(dead=True, open=True))) is is_open(letter)
 
 
 def test_a_query_goes_on_after_what_was_seen(journal: Journal) -> None:
