@@ -1,57 +1,13 @@
 """Gunicorn's settings: one process with a warm connection pool, many threads that wait for the API server."""
 
-import contextlib
 import gc
 import os
-import socket
 import sys
-import time
 
 from gunicorn import glogging
-from gunicorn.workers import gthread
 
 from eventing import logs
-
-gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.5
-"""Seconds that a thread waits for the first bytes of a connection, which then waits without one (5, if not said)."""
-
-
-class Worker(gthread.ThreadWorker):
-    """Waits neither at its end for connections on which no request ever came, nor ever for the rest of a request.
-
-    A Go client opens one more than it uses now and then, and keeps it. gunicorn would wait for its first request as
-    long as it may, so that the pod of an idle function took half a minute to end.
-
-    What began to come and never ended held a thread for ever; ten of such, and no function answered.
-    """
-
-    request_seconds = 15.0
-    """From a request's first bytes to its answer. No broker waits for that long: it has given the request up."""
-
-    def __init__(self, *arguments: object, **named: object) -> None:
-        super().__init__(*arguments, **named)
-        self._handled: dict[gthread.TConn, float] = {}
-
-    def handle(self, conn: gthread.TConn) -> object:
-        """In a thread: one request."""
-        self._handled[conn] = time.monotonic()
-        try:
-            return super().handle(conn)
-        finally:
-            del self._handled[conn]
-
-    def wait_for_and_dispatch_events(self, timeout: float) -> None:
-        """In the main thread, once a second or more often."""
-        super().wait_for_and_dispatch_events(timeout)
-        latest = time.monotonic() - self.request_seconds
-        for conn in [conn for conn, began in self._handled.copy().items() if began < latest]:
-            with contextlib.suppress(OSError):  # it has been closed meanwhile
-                conn.sock.shutdown(socket.SHUT_RDWR)
-
-    def _cap_keepalive(self, deadline: float) -> None:
-        super()._cap_keepalive(deadline)
-        for connection in self.pending_conns:
-            connection.timeout = min(connection.timeout, deadline)
+from eventing.gunicorn_worker import Worker
 
 
 class Logger(glogging.Logger):

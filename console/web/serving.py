@@ -16,7 +16,8 @@ from console.operations.errors import OperationError
 from console.web.app import create_app
 from console.web.audit import write_to_stdout
 from console.web.callers import Identify, Proxy, as_owner, by_header, by_token
-from console.web.pages import STREAMS
+from console.web.pages import STREAM_SECONDS, STREAMS
+from eventing import gunicorn_worker
 from eventing.journal.store import Journal, JournalError
 from eventing.urls import host_and_port
 from kube.door.api_errors import Unavailable
@@ -24,6 +25,13 @@ from kube.door.sync_client import Cluster
 
 THREADS = STREAMS + 16
 """Each open page holds one for its stream; the others answer."""
+
+
+class Worker(gunicorn_worker.Worker):
+    """One that leaves time for the API server, whose answers may take 10 s each, and for streams."""
+
+    request_seconds = 30.0
+    answer_seconds = STREAM_SECONDS + 30.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ class Server(BaseApplication):
     def load_config(self) -> None:
         """Called by gunicorn."""
         options: dict[str, Any] = {
-            **{"bind": self._settings.listen, "workers": 1, "worker_class": "gthread", "threads": THREADS},
+            **{"bind": self._settings.listen, "workers": 1, "worker_class": Worker, "threads": THREADS},
             **{"timeout": 60, "graceful_timeout": 1, "control_socket_disable": True, "loglevel": "warning"},
         }
         for name, value in options.items():

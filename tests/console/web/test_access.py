@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,12 @@ import requests
 from click.testing import CliRunner
 
 from console.cli import commands
+from console.web.serving import THREADS
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.processes import await_ready
+from localcluster.readiness import is_ready
 from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.console.web.callers import VIEWER, Form, act, bearer, look
@@ -268,6 +273,27 @@ def test_a_kubelet_may_ask_for_health_by_the_pods_address(site: Site, tmp_path: 
         for path in ("/nodes", "/static/console.js", "/no-such-page", "/health"):
             assert look(named, path).status_code == 400
         assert look(named, "/nodes", {"Host": "console.example"}).status_code == 200
+
+
+HASTY = (
+    "from console.web.serving import Worker; Worker.request_seconds = Worker.answer_seconds = 1.0; "
+    "from console.cli import main; main()"
+)
+"""The console, with less patience than it has."""
+HALF_FORM = b"POST /start HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n"
+HALF_FORM += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nn"
+
+
+@pytest.mark.parametrize("begun", [b"G", HALF_FORM], ids=["a line", "a form"])
+def test_requests_that_never_end_hold_no_thread_for_ever(site: Site, tmp_path: Path, begun: bytes) -> None:
+    """X-6: as many as there are threads, from whoever reaches it, and none says any more: it answers again."""
+    console = Console(site.scene.cluster, tmp_path)
+    console.server.command[:3] = [sys.executable, "-c", HASTY]
+    with console, ExitStack() as stack:
+        address = ("127.0.0.1", int(console.url.rpartition(":")[2]))
+        for _ in range(THREADS):
+            stack.enter_context(socket.create_connection(address)).sendall(begun)
+        await_ready("the console again", lambda: is_ready(console.url), [console.server], 10)
 
 
 def test_a_form_of_one_replica_is_accepted_by_another(
