@@ -5,6 +5,7 @@ A request without the window's `confirm` changes nothing, whatever its method.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -21,7 +22,10 @@ from console.web.faults import status_of
 from console.web.live import State
 from console.web.machines import foretold
 from console.web.rows import START, STOP, row
+from kube.door.access_reviews import Right
+from kube.door.api import Api
 from kube.door.api_errors import ApiError
+from kube.door.concurrent_requests import together
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.objects import node_name
 
@@ -31,6 +35,10 @@ LONGEST_REASON = 1000
 """Characters."""
 MOST_FORESEEN = 30
 """Nodes of which the window says what the API server warns of: each is a request, and a person reads no more."""
+MOST_NODES = 500
+"""In one request: a page with what became of each is read by a person."""
+AT_ONCE = 20
+"""Nodes whose requests are under way: the others who look at the console share its connections."""
 VERBS = {START: "Start", STOP: "Stop"}
 
 
@@ -41,6 +49,20 @@ class Outcome:
     node: str
     error: str = ""
     status: int = HTTPStatus.OK
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who acts in one request: what is asked once, however many nodes it is about.
+
+    Attributes:
+        door: through which the caller acts.
+        name: the user name.
+    """
+
+    caller: Caller
+    door: Api
+    name: str
 
 
 @dataclass(frozen=True)
@@ -59,20 +81,23 @@ class Acting:
 
     def start(self) -> AnyResponse:
         """Start maintenance of every `node`; `reason` says why."""
-        return self._act(START, self._begin)
+        return self._act(START, to_start(NEW_GROUP, self._context.live.now(0).groups), _begin)
 
     def stop(self) -> AnyResponse:
         """Stop maintenance of every `node`."""
-        return self._act(STOP, self._end)
+        return self._act(STOP, to_see(self._context.live.now(0).groups), _end)
 
-    def _act(self, action: str, work: Callable[[Caller, str], Awaitable[None]]) -> AnyResponse:
+    def _act(self, action: str, rights: Sequence[Right], work: Callable[[Actor, str], Awaitable[None]]) -> AnyResponse:
+        """Do the work for each node; `rights` are those without which it could be done for none."""
         names = list(dict.fromkeys(request.values.getlist("node")))
         if not names:
             raise Refusal(HTTPStatus.BAD_REQUEST, "no node was chosen: nothing was changed", "choose at least one")
+        if len(names) > MOST_NODES:
+            message = f"node: at most {MOST_NODES} at a time, not {len(names)}: nothing was changed"
+            raise Refusal(HTTPStatus.BAD_REQUEST, message, "choose fewer")
         if request.method != "POST" or request.form.get("confirm") != "yes":
             return self._window(action, names)
-        caller = self._context.caller()
-        outcomes = self._context.cluster.together(*(_outcome(name, work(caller, name)) for name in names))
+        outcomes = self._context.cluster.run(_outcomes(self._context.caller(), rights, names, work))
         note_outcomes({each.node: (each.status, each.error) for each in outcomes})
         return _answer(action, outcomes)
 
@@ -114,24 +139,36 @@ class Acting:
         except ApiError:
             return Foreseen()  # the request itself says why
 
-    async def _begin(self, caller: Caller, name: str) -> None:
-        state = self._context.live.now(0)
-        await caller.require(to_start(NEW_GROUP, state.groups))
-        reason = " ".join(request.form.get("reason", "").split())[:LONGEST_REASON]
-        await maintaining.create(await caller.door(), NEW_GROUP, name, name, reason, await caller.name())
 
-    async def _end(self, caller: Caller, name: str) -> None:
-        """What is deleted is what was checked: the objects found now, none that comes meanwhile.
+async def _begin(actor: Actor, node: str) -> None:
+    reason = " ".join(request.form.get("reason", "").split())[:LONGEST_REASON]
+    await maintaining.create(actor.door, NEW_GROUP, node, node, reason, actor.name)
 
-        And what the window showed, by the `uid`s in its form: who reads it an hour later knows of no other maintenance.
-        """
-        await caller.require(to_see(self._context.live.now(0).groups))
-        door, shown = await caller.door(), request.form.getlist("uid")
-        found = await maintaining.to_end(door, name)
-        if shown and any(item["metadata"]["uid"] not in shown for item in found):
-            raise Refusal(HTTPStatus.CONFLICT, f"{name} is in another maintenance since: load the page again", "")
-        await caller.require(to_stop(GROUPS[item["apiVersion"]] for item in found))
-        await maintaining.delete(door, found)
+
+async def _end(actor: Actor, node: str) -> None:
+    """What is deleted is what was checked: the objects found now, none that comes meanwhile.
+
+    And what the window showed, by the `uid`s in its form: who reads it an hour later knows of no other maintenance.
+    """
+    found, shown = await maintaining.to_end(actor.door, node), request.form.getlist("uid")
+    if shown and any(item["metadata"]["uid"] not in shown for item in found):
+        raise Refusal(HTTPStatus.CONFLICT, f"{node} is in another maintenance since: load the page again", "")
+    await actor.caller.require(to_stop(GROUPS[item["apiVersion"]] for item in found))
+    await maintaining.delete(actor.door, found)
+
+
+async def _outcomes(
+    caller: Caller, rights: Iterable[Right], names: Iterable[str], work: Callable[[Actor, str], Awaitable[None]]
+) -> list[Outcome]:
+    """What became of each node, some at a time; `Denied` before the first where the caller lacks one of the rights."""
+    await caller.require(rights)
+    actor, places = Actor(caller, await caller.door(), await caller.name()), asyncio.Semaphore(AT_ONCE)
+
+    async def outcome(name: str) -> Outcome:
+        async with places:
+            return await _outcome(name, work(actor, name))
+
+    return await together(*(outcome(name) for name in names))
 
 
 async def _outcome(name: str, work: Awaitable[None]) -> Outcome:

@@ -24,6 +24,8 @@ ACTIONS = {"start": "node", "stop": "node", "redrive": "letter"}
 """Those that need a confirmation: endpoint → field of the form that names what it is done to."""
 LONGEST = 253
 """Characters of what a stranger sent: of a node's name at its longest."""
+MOST_REFUSED = 10
+"""Lines about a request that was refused as a whole, however many names a stranger put into it."""
 log = logging.getLogger("audit")
 
 
@@ -39,7 +41,7 @@ def audit(app: Flask, context: Context) -> None:
     """Have every action of the app written down, after its answer is made or, as `written_as_made` has it, later."""
 
     def written(response: Response) -> Response:
-        asked = [] if "later" in g else list(_asked())
+        asked = [] if "later" in g else _shortened(list(_asked()), response)
         if asked:
             who = _who(context)
             for what in asked:
@@ -100,6 +102,14 @@ def _who(context: Context) -> dict[str, Any]:
     return {**_user(context), "from": request.remote_addr or "", **_forwarded()}
 
 
+def _shortened(asked: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
+    """The same, but only the first of a request that was refused as a whole; `more` says how many others it named."""
+    more = len(asked) - MOST_REFUSED
+    if response.status_code < HTTPStatus.BAD_REQUEST or "outcomes" in g or more <= 0:
+        return [*asked]
+    return [*asked[: MOST_REFUSED - 1], {**asked[MOST_REFUSED - 1], "more": more}]
+
+
 def _user(context: Context) -> dict[str, Any]:
     """Who asks; "" where nobody is named, or the API server does not say whose the token is."""
     try:
@@ -116,7 +126,7 @@ def _forwarded() -> dict[str, str]:
     return {"forwarded": hops[:LONGEST]} if hops else {}
 
 
-def _outcome(what: Mapping[str, str], response: Response) -> dict[str, Any]:
+def _outcome(what: Mapping[str, Any], response: Response) -> dict[str, Any]:
     known = getattr(g, "outcomes", {}).get(what.get("node", ""))
     status, error = known or (response.status_code, getattr(g, "refusal", ""))
     word = "done" if status < HTTPStatus.BAD_REQUEST else "failed" if status >= 500 else "refused"

@@ -136,3 +136,29 @@ def test_a_forged_request_leaves_a_line_too(asked: tuple[str, Site]) -> None:
 
     (line,) = audited(strangers, 1, node=forged["node"])
     assert (line["user"], line["outcome"], line["status"]) == ("", "refused", 403)
+
+
+@pytest.mark.parametrize(("count", "status"), [(500, 403), (5000, 400)])
+def test_a_refused_request_with_many_names_costs_as_much_as_one(
+    site: Site, scene: Scene, tmp_path: Path, count: int, status: int
+) -> None:
+    """X-6: whoever may only look is refused once, by few requests and lines, and not for each name."""
+
+    def whoamis() -> int:
+        asked = [entry for entry in scene.audit() if entry["objectRef"]["resource"] == "selfsubjectreviews"]
+        return sum(entry["user"]["username"] == VIEWER for entry in asked)
+
+    with (
+        Console(scene.cluster, tmp_path, user=VIEWER, address="0.0.0.0") as console,  # noqa: S104 - as in a cluster
+        requests.Session() as session,
+    ):
+        session.headers.update(bearer(scene, VIEWER))
+        form, before = Form(Site(scene, console), session), whoamis()
+        refused = form.post("/start", *(f"n{number}" for number in range(count)), confirm="yes")
+        lines = audited(form.site, 1, action="start")
+
+    assert refused.status_code == status
+    assert len(refused.content) < 10_000
+    assert whoamis() - before < 5
+    assert [line["status"] for line in lines] == [status] * 10
+    assert lines[-1]["more"] == count - 10
