@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.operations.archive import Archive
-from console.operations.archive_contents import gather
+from console.operations.archive import Archive, Missing
+from console.operations.archive_contents import gather, without_values
 from console.terminal.connection import with_api
 from console.terminal.errors import goes_on
 from console.terminal.options import cluster_options, namespace_option, output_option
@@ -20,6 +21,9 @@ from eventing.journal.entries import Query
 from eventing.journal.transfer import exported
 from kube.door.api import Api
 from kube.words import counted
+
+if TYPE_CHECKING:
+    from eventing.journal.store import Journal
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -72,7 +76,7 @@ def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict
             for log in sorted(logs.glob("*.log")) if logs else []:
                 archive.add(f"logs/{log.name}", log.read_bytes(), str(log))
             if book:
-                archive.add_lines("journal.jsonl", exported(book, Query()), "the journal")
+                _add_journal(archive, book)
             return archive.index()
 
     try:
@@ -82,6 +86,21 @@ def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict
         raise click.ClickException(f"{file} is there already: name another --file") from None
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}; name another --file") from None
+
+
+def _add_journal(archive: Archive, book: Journal) -> None:
+    """Put in what was recorded; where it cannot be read to its end, the index says so."""
+    from eventing.journal.store import JournalError  # without a journal nobody waits for its libraries
+
+    try:
+        archive.add_lines("journal.jsonl", map(_line, exported(book, Query())), "the journal")
+    except JournalError as error:
+        archive.missing(Missing("the journal", str(error), denied=False))
+
+
+def _line(line: bytes) -> bytes:
+    """A line of the journal without the values that no object in the archive has either."""
+    return json.dumps(without_values(json.loads(line))).encode() + b"\n"
 
 
 def _faults(index: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import node_name
 from kube.mutex.objects import API_VERSION, PLURALS, RUN_LABEL
-from kube.paths import Object, pods_on
+from kube.paths import Object, pods_on, segment
 from kube.virtualization import machines
 
 PART_OF = "app.kubernetes.io/part-of=node-maintenance"
@@ -120,7 +120,7 @@ async def gather(api: Api, archive: Archive, namespace: str) -> None:
     for listing in MOVED_BY if await _list(api, archive, INSTANCES) else []:
         await _list(api, archive, listing)
     for node in sorted({node_name(item) for item in found} - {""}):
-        listing = Listing(f"pods/{node}", "v1", "pods", fields=pods_on(node)[1])
+        listing = Listing(f"pods/{segment(node)}", "v1", "pods", fields=pods_on(node)[1])
         await _list(api, archive, listing)
     for listing in PRODUCT:
         items = await _list(api, archive, replace(listing, namespace=namespace))

@@ -9,6 +9,7 @@ from cloudevents.core.formats.json import JSONFormat
 from flask import render_template, request
 from werkzeug.exceptions import BadRequest, NotFound
 
+from console.operations.archive_contents import without_values
 from console.operations.moments import parse_moment
 from console.operations.replaying import dry_run
 from console.web import lanes
@@ -107,5 +108,5 @@ def _moment(text: str) -> datetime | None:
 
 
 def pretty(entry: Entry) -> str:
-    """The event in the JSON format, indented."""
-    return json.dumps(json.loads(JSONFormat().write(entry.event)), indent=2, ensure_ascii=False)
+    """The event in the JSON format, indented, without values of environment variables: of a rule they are recorded."""
+    return json.dumps(without_values(json.loads(JSONFormat().write(entry.event))), indent=2, ensure_ascii=False)

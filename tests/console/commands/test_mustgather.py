@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import http.server
 import json
+import sqlite3
 import ssl
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import commands
 from console.operations.archive import Archive
 from console.operations.archive_contents import without_values
+from eventing import events
+from eventing.journal.store import Attempt, Journal
 from kube.cpu import capabilities
+from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.leases import lease_name
 from kube.mutex.jobs import job_path, jobs_path
 from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN_LABEL, collection
@@ -113,6 +120,55 @@ def test_no_secret_is_in_the_archive(run: Run, maintained: str, tmp_path: Path) 
     assert [name for name, content in files.items() if PASSWORD.encode() in content] == []
     assert b'"TOKEN"' in files[f"pods/{maintained}.json"]
     assert file.stat().st_mode & 0o077 == 0
+
+
+@proves("NMO-25")
+def test_no_value_of_the_environment_is_in_what_was_recorded(run: Run, tmp_path: Path) -> None:
+    """NMO-25: the API server's events hold objects whole, and rules have containers, as have the answers to them."""
+    container = {"name": "mutex", "env": [{"name": "TOKEN", "value": PASSWORD}]}
+    rule = {**OURS, "kind": RULE, "metadata": {"name": "disks", "uid": "1"}, "spec": {"containers": [container]}}
+    attributes = {"id": "1", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": RULE}
+    recorded = CloudEvent({**attributes, "datacontenttype": "application/json"}, rule)
+    reply = {"id": "2", "type": "x", "data": rule}
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        journal.write(recorded)
+        journal.write_attempts([Attempt("/apis", "1", "check-rule", datetime.now(timezone.utc), 0.1, 200, (reply,))])
+
+    result = run("must-gather", "--file", str(tmp_path / "case"), "--journal", str(tmp_path / "journal.db"))
+
+    assert result.exit_code == 0, result.output
+    text = contents(tmp_path / "case")["journal.jsonl"].decode()
+    assert PASSWORD not in text
+    assert text.count('"TOKEN"') == 2
+
+
+def test_a_journal_that_is_lost_midway_is_named_and_the_rest_is_kept(run: Run, tmp_path: Path) -> None:
+    """NMO-25: exit 1, and the index says why there are no recorded events."""
+    file = tmp_path / "journal.db"
+    Journal(file).close()
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("DROP TABLE bodies")
+
+    result = run("must-gather", "--file", str(tmp_path / "case"), "--journal", str(file))
+
+    files = contents(tmp_path / "case")
+    assert result.exit_code == 1
+    assert [missed["what"] for missed in json.loads(files["index.json"])["notRead"]] == ["the journal"]
+    assert "is not whole: the journal: " in result.stderr
+    assert "nodes.json" in files
+
+
+def test_no_name_leads_out_of_the_archive(run: Run, served: LocalCluster, tmp_path: Path) -> None:
+    """The node of a maintenance is free text, and stands in the name of a file."""
+    door, body = served.door(), {"metadata": {"name": "led-out"}, "spec": {"nodeName": "zz/../../../../escaped"}}
+    door.create(MEDIK8S.path, {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", **body})
+    result = run("must-gather", "--file", str(tmp_path / "case"))
+    door.run(door.api.request("DELETE", f"{MEDIK8S.path}/led-out"))
+
+    assert result.exit_code == 0, result.output
+    members = contents(tmp_path / "case")
+    assert [name for name in members if "escaped" in name] == ["pods/zz%3A..%3A..%3A..%3A..%3Aescaped.json"]
+    assert [name for name in members if ".." in name.split("/")] == []
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -11,7 +11,7 @@ import requests
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.deadletters import DeadLetter, as_dead_letter
-from eventing.events import MAINTENANCE_BEGUN
+from eventing.events import MAINTENANCE_BEGUN, RESOURCE_ADDED
 from eventing.journal.entries import Attempt, Query
 from eventing.journal.store import Journal
 from eventing.wire import binary
@@ -143,3 +143,17 @@ def test_open_dead_letters_are_shown_before_the_newer_ones_that_were_redriven(si
     assert "Redrive all" in after
     assert after.count(">Redrive</button>") == 30
     assert after.index("<td>30</td>") < after.index("<td>1</td>") < after.index("<td>230</td>")
+
+
+def test_an_event_is_shown_without_values_of_the_environment(site: Site) -> None:
+    """A rule is recorded whole, with its containers; who may look at nodes may not read their passwords."""
+    env = [{"name": "TOKEN", "value": "hunter-of-two"}]
+    attributes = {"id": "rule-1", "source": "/apis", "type": RESOURCE_ADDED, "kind": "MutexRule"}
+    with closing(Journal(site.scene.product.journal)) as journal:
+        journal.write(CloudEvent({**attributes, "datacontenttype": "application/json"}, {"spec": {"env": env}}))
+        (entry,) = journal.select(Query(ids=("rule-1",)))
+
+    shown = requests.get(site.url(f"/events/{entry.seq}"), timeout=10).text
+
+    assert "TOKEN" in shown
+    assert "hunter-of-two" not in shown
