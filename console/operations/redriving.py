@@ -99,9 +99,10 @@ def _redriven(item: Item, broker: str, book: Journal) -> Result:
     with _claimed(item.letter.seq, book) as mine:
         if not mine:
             return Result(item, None, "it is being redriven already")
-        if not _still_open(item.letter, book):
+        letter = _still_open(item.letter, book)
+        if letter is None:
             return Result(item, None, "it was redriven meanwhile")
-        made = redrive(item.letter, item.url, broker)
+        made = redrive(letter, item.url, broker)
         book.write_attempts([made])
         return Result(item, made)
 
@@ -122,9 +123,10 @@ def _claimed(seq: int, book: Journal) -> Iterator[bool]:
         UNDER_WAY.discard(seq)
 
 
-def _still_open(letter: Entry, book: Journal) -> bool:
-    found = book.select(Query(dead=True, ids=(letter.event.get_id(),)))
-    return any(one.seq == letter.seq and is_open(one) for one in found)
+def _still_open(letter: Entry, book: Journal) -> Entry | None:
+    """The letter as it is recorded now, whole, None when it is not open any more."""
+    found = book.select(Query(dead=True, numbers=(letter.seq,)))
+    return next(filter(is_open, found), None)
 
 
 class Run:

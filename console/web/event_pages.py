@@ -51,7 +51,7 @@ class EventPages:
             limit=PAGE,
             newest=True,
         )
-        found = self._context.journal.select(query)[::-1]
+        found = self._context.journal.listed(query)[::-1]
         return render_template(
             "events.html",
             **{"user": user, "entries": found, "asked": asked, "failed": failed, "lanes": lanes},
@@ -96,7 +96,7 @@ class EventPages:
 
 def timeline(journal: Journal, uid: str, **shown: str) -> str:
     """The lanes of all that was recorded of the maintenance or run of this uid, "" for none."""
-    found = journal.select(Query(maintenance=uid, limit=LONGEST, newest=True)) if uid else []
+    found = journal.listed(Query(maintenance=uid, limit=LONGEST, newest=True)) if uid else []
     return render_template("timeline.html", uid=uid, entries=found, picture=lanes.draw(found), lanes=lanes, **shown)
 
 

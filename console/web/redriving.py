@@ -39,9 +39,9 @@ class Redriving:
         """The newest dead letters, those that are open first, each with the reason."""
         _, user = self._context.viewed()
         newest = Query(dead=True, limit=PAGE, newest=True)
-        waiting = still_open(self._context.journal.select(replace(newest, open=True)))[::-1]
+        waiting = still_open(self._context.journal.listed(replace(newest, open=True)))[::-1]
         numbers = [letter.seq for letter in waiting]
-        others = [one for one in self._context.journal.select(newest)[::-1] if one.seq not in numbers]
+        others = [one for one in self._context.journal.listed(newest)[::-1] if one.seq not in numbers]
         found = [*waiting, *others][:PAGE]
         return render_template("dead_letters.html", user=user, entries=found, waiting=numbers, page=PAGE, lanes=lanes)
 
@@ -77,7 +77,9 @@ class Redriving:
     def _chosen(self) -> list[Entry]:
         """The open dead letters that the form names; 404 when one of them is not there, or was redriven already."""
         wanted = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal() and len(seq) <= DIGITS}
-        found = [letter for letter in self._context.journal.select(Query(dead=True)) if letter.seq in wanted]
-        if not wanted or len(found) < len(wanted) or not all(map(is_open, found)):
+        if not 0 < len(wanted) <= PAGE:
+            raise NotFound(f"no such open dead letter, or more than {PAGE}: nothing was redriven; load the page again")
+        found = self._context.journal.listed(Query(dead=True, numbers=tuple(wanted)))
+        if len(found) < len(wanted) or not all(map(is_open, found)):
             raise NotFound("no such open dead letter: nothing was redriven; load the page again")
         return found

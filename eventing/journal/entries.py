@@ -120,6 +120,7 @@ class Query:
         since, until: arrived at or after, and before; with time zone.
         failed: events that a function answered with an error, `maintenance.failed`, `run.stopped`, and dead letters.
         ids: one of these ids.
+        numbers: one of these, as `seq`.
         dead: dead letters only.
         open: without dead letters that the function of their address took when they were redriven.
         after: entries with a greater `seq`.
@@ -134,6 +135,7 @@ class Query:
     until: datetime | None = None
     failed: bool = False
     ids: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
     dead: bool = False
     open: bool = False
     after: int = 0

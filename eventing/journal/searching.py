@@ -14,7 +14,7 @@ LAST = 2**63 - 1
 """The largest number that a database's column holds."""
 
 
-def selected(query: Query) -> Select[int, float, str]:
+def selected(query: Query, body: ColumnElement[str] = BODIES.c.event) -> Select[int, float, str]:
     """The number, arrival and body of each event that the query selects, in the order of arrival."""
     seq = EVENTS.c.seq
     found = select(seq, EVENTS.c.arrived).where(*_conditions(query))
@@ -22,7 +22,7 @@ def selected(query: Query) -> Select[int, float, str]:
         found = found.order_by(seq.desc() if query.newest else seq).limit(query.limit)
     rows = found.subquery()
     joined = rows.join(BODIES, BODIES.c.seq == rows.c.seq)
-    return select(rows.c.seq, rows.c.arrived, BODIES.c.event).select_from(joined).order_by(rows.c.seq)
+    return select(rows.c.seq, rows.c.arrived, body).select_from(joined).order_by(rows.c.seq)
 
 
 def oldest(before: float, count: int, which: ColumnElement[bool]) -> Select[float, int]:
@@ -38,10 +38,8 @@ def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
         yield or_(EVENTS.c.maintenance == query.maintenance, EVENTS.c.name == query.maintenance)
     if query.maintained:
         yield EVENTS.c.maintenance != literal_column("''")
-    if query.types:
-        yield EVENTS.c.type.in_(query.types)
-    if query.ids:
-        yield EVENTS.c.id.in_(query.ids)
+    chosen = ((EVENTS.c.type, query.types), (EVENTS.c.seq, query.numbers), (EVENTS.c.id, query.ids))
+    yield from (column.in_(values) for column, values in chosen if values)
     yield from _times(query)
     if query.dead:
         yield DEAD
@@ -61,7 +59,7 @@ def _times(query: Query) -> Iterator[ColumnElement[bool]]:
     finding them by reading the events.
     """
     seq, arrived = EVENTS.c.seq, EVENTS.c.arrived
-    few = query.failed or query.dead or query.ids
+    few = query.failed or query.dead or query.ids or query.numbers
     if query.since:
         late = arrived >= query.since.timestamp()
         yield late if few else late & (seq >= select(func.min(seq + 0)).where(late).scalar_subquery())

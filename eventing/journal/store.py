@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from itertools import islice
@@ -22,6 +22,7 @@ from cloudevents.core.formats.json import JSONFormat
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, true, tuple_
 
 from eventing.events import SOURCE
+from eventing.journal import listing
 from eventing.journal.database import BUSY_SECONDS, PRUNING, REDRIVING, Database, JournalError
 from eventing.journal.entries import EARLIEST, LATEST, Attempt, Entry, Query, maintenance_of, node_of
 from eventing.journal.keys import LONGEST_KEY, attempt_keys, event_keys
@@ -98,13 +99,20 @@ class Journal:
         """The entries that the query selects, by default all, in the order of arrival, each with its attempts."""
         with self._database.reading() as connection:
             rows = connection.execute(selected(query or Query())).all()
-            events = [JSONFormat().read(None, body) for _, _, body in rows]
-            attempts = _attempts(connection, {event.get_id() for event in events})
-        found = [
-            Entry(seq, _moment(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
-            for (seq, arrived, _), event in zip(rows, events, strict=True)
-        ]
-        return sorted(found, key=lambda entry: (entry.arrived, entry.seq))  # side by side, a later one is written first
+            return _entries(connection, [(seq, at, JSONFormat().read(None, body)) for seq, at, body in rows])
+
+    def listed(self, query: Query, room: int = listing.ROOM) -> list[Entry]:
+        """The same for a list, in bounded memory: of long events the newest have their data, as far as `room` goes.
+
+        Whoever needs one whole selects it by its number.
+        """
+        with self._database.reading() as connection:
+            rows = connection.execute(listing.heads(query)).all()
+            long = listing.long_and_whole(reversed(rows), room)
+            whole = {seq: JSONFormat().read(None, body) for seq, body in connection.execute(listing.whole(long))}
+            return _entries(
+                connection, [(row.seq, row.arrived, whole.get(row.seq) or listing.short(row)) for row in rows]
+            )
 
     def size(self) -> int:
         """Bytes of all events and attempts; the database takes about half more for its indexes."""
@@ -166,6 +174,16 @@ class Journal:
             connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(events))))
             connection.execute(delete(ATTEMPTS).where(attempts))
             return connection.execute(delete(EVENTS).where(events)).rowcount, freed
+
+
+def _entries(connection: Connection, found: Sequence[tuple[int, float, BaseCloudEvent]]) -> list[Entry]:
+    """These events with their attempts, in the order of arrival."""
+    attempts = _attempts(connection, {event.get_id() for _, _, event in found})
+    entries = [
+        Entry(seq, _moment(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
+        for seq, arrived, event in found
+    ]
+    return sorted(entries, key=lambda entry: (entry.arrived, entry.seq))  # side by side, a later one is written first
 
 
 def _edge(events: Iterable[Row[float, int]], enough: float) -> float:

@@ -157,3 +157,26 @@ def test_an_event_is_shown_without_values_of_the_environment(site: Site) -> None
 
     assert "TOKEN" in shown
     assert "hunter-of-two" not in shown
+
+
+def test_large_events_are_listed_without_their_data(site: Site) -> None:
+    """X-6: a dozen of 2 MiB, whatever they hold, takes the console a fraction of its memory, and each has its row."""
+    with closing(Journal(site.scene.product.journal)) as journal:
+        for number in range(12):
+            attributes = {"id": f"large-{number}", "source": "/large", "type": "large"}
+            journal.write(CloudEvent({**attributes, "datacontenttype": "application/json"}, {"x": [[]] * 600_000}))
+    before = peak(site)
+
+    page = requests.get(site.url("/events", type="large"), timeout=30).text
+
+    assert page.count('<th scope="row">') == 12
+    assert peak(site) - before < 120 * 1024
+
+
+def peak(site: Site) -> int:
+    """KiB that the console's processes have ever had at most."""
+    process = site.console.server.process
+    assert process
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (process.pid, *children)]
+    return max(int(line.split()[1]) for status in statuses for line in status.splitlines() if "VmHWM" in line)

@@ -418,3 +418,30 @@ def test_of_two_processes_that_prune_one_does(postgresql: PostgreSQL) -> None:
             assert (mine, second.prune(size=1)) == (True, 0)
         assert len(second.select()) == 10
         assert second.prune(size=1) == 10
+
+
+def long_event(number: int) -> CloudEvent:
+    return CloudEvent(numbered(number).get_attributes(), {"number": number, "text": "x" * 5000})
+
+
+def test_a_list_has_data_while_there_is_room(journal: Journal) -> None:
+    """X-6: a few events of some MiB, which anybody may post, must not kill who lists them; the newest come whole."""
+    journal.write_all((long_event(number), NOW + timedelta(seconds=number)) for number in range(4))
+    journal.write(numbered(4), NOW + timedelta(seconds=4))
+    whole = journal.select()
+
+    listed = journal.listed(Query(), room=12_000)
+
+    assert [entry.event.get_data() is None for entry in listed] == [True, True, False, False, False]
+    assert numbers(listed) == [2, 3, 4]
+    assert [entry.event.get_attributes() for entry in listed] == [entry.event.get_attributes() for entry in whole]
+    assert [(entry.seq, entry.arrived) for entry in listed] == [(entry.seq, entry.arrived) for entry in whole]
+
+
+def test_a_list_names_what_has_longer_attributes_than_it_reads(journal: Journal) -> None:
+    """Such an event hides none of the others."""
+    journal.write(CloudEvent({"id": "1", "source": "/x", "type": "x", "long": "x" * 5000}, {}))
+
+    (entry,) = journal.listed(Query(), room=0)
+
+    assert (entry.event.get_id(), entry.event.get_source(), entry.event.get_type()) == ("1", "/x", "x")
