@@ -54,7 +54,7 @@ class Pulse(Witness):
 
     def __init__(self, clock: Callable[[], float], told: Callable[[ApiError], None]) -> None:
         self._clock, self._told = clock, told
-        self._broken = False
+        self._broken = True  # until its list is read: what is shown is of an earlier following
         self._open_since: float | None = None
 
     def listed(self) -> None:
@@ -76,7 +76,7 @@ class Pulse(Witness):
 
     @property
     def is_steady(self) -> bool:
-        """Nothing has failed, or a watch has stood for a while since."""
+        """The list was read and nothing has failed, or a watch has stood for a while since."""
         if self._broken and self._open_since is not None:
             self._broken = self._clock() - self._open_since < STEADY_SECONDS
         return not self._broken

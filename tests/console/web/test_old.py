@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,8 +24,9 @@ from console.web.callers import as_owner
 from console.web.live import STALE_SECONDS, Live
 from eventing import events
 from eventing.journal.store import Journal
+from kube.door.api import Api
 from kube.door.sync_client import Cluster
-from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.groups import MEDIK8S, Group
 from localcluster.access import write_kubeconfig
 from localcluster.processes import await_ready
 from localcluster.web_console import Console
@@ -134,6 +136,44 @@ def test_what_is_old_says_since_when(app: tuple[Flask, Clock], relay: Relay) -> 
     assert datetime.now(timezone.utc) - datetime.fromisoformat(old.stale.replace("Z", "+00:00")) < timedelta(minutes=1)
 
     relay.mend()
+    assert live.when(lambda state: not state.stale, 20)
+
+
+def test_what_is_old_stays_so_until_all_lists_are_read_anew(
+    app: tuple[Flask, Clock], relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server that comes back and says what it serves has not said yet what there is."""
+    console, clock = app
+    live, api = console.extensions["live"], console.extensions["live"]._cluster.api
+    live.now()
+    relay.cut()
+    missed(live)
+    clock.ahead += STALE_SECONDS
+    assert live.when(lambda state: bool(state.stale), 10)
+    checks: list[int] = []
+    asked, served, listed = threading.Event(), following.served_groups, api.list
+
+    async def slow(*words: str, **options: Any) -> Any:
+        asked.set()
+        while not released.is_set():
+            await asyncio.sleep(0.01)
+        return await listed(*words, **options)
+
+    async def counted(door: Api) -> list[Group]:
+        groups = await served(door)
+        checks.append(len(groups))
+        return groups
+
+    released = threading.Event()
+    monkeypatch.setattr(api, "list", slow)
+    monkeypatch.setattr(following, "served_groups", counted)
+    relay.mend()
+    assert asked.wait(20)
+    await_ready("some checks", lambda: len(checks) > 3, [], 10)
+    assert live.age() > STALE_SECONDS
+    assert live.now().stale
+
+    released.set()
     assert live.when(lambda state: not state.stale, 20)
 
 
