@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from eventing.event_types import short
 from eventing.events import SOURCE
@@ -150,14 +151,15 @@ def draw(entries: Sequence[Entry]) -> Picture | None:
     names = {origin(entry) for entry in entries} | {each.function for entry in entries for each in real(entry)}
     ordered = [*sorted(names - set(STEPS)), *(name for name in STEPS if name in names)]
     rows = {name: TOP + LANE * (number + 0.5) for number, name in enumerate(ordered)}
-    bars = {(entry.seq, each.function): _bar(entry, each, scale, rows) for entry in entries for each in real(entry)}
+    bars = {entry.seq: [_bar(entry, each, scale, rows) for each in real(entry)] for entry in entries}
+    drawn = tuple(chain.from_iterable(bars.values()))
     rings = {entry.seq: _ring(entry, scale, rows) for entry in entries}
-    width = max([scale.end, *(bar.x + bar.width for bar in bars.values())]) + RIGHT
+    width = max([scale.end, *(bar.x + bar.width for bar in drawn)]) + RIGHT
     return Picture(
         width,
         TOP + LANE * len(ordered) + 6,
         tuple(rows.items()),
-        tuple(bars.values()),
+        drawn,
         tuple(rings.values()),
         tuple(_lines(entries, bars, rings)),
         tuple(scale.ticks()),
@@ -185,11 +187,10 @@ def _ring(entry: Entry, scale: Scale, rows: dict[str, float]) -> Ring:
     return Ring(entry.seq, scale(began(entry)), rows[origin(entry)], bad, f"{short(kind)}, emitted by {origin(entry)}")
 
 
-def _lines(entries: Sequence[Entry], bars: dict[tuple[int, str], Bar], rings: dict[int, Ring]) -> Iterable[Line]:
+def _lines(entries: Sequence[Entry], bars: dict[int, list[Bar]], rings: dict[int, Ring]) -> Iterable[Line]:
     """From each event to the attempts on it; `record` consumes all, and its lines would hide the others."""
     for entry in entries:
         ring = rings[entry.seq]
-        for attempt in real(entry):
-            bar = bars[entry.seq, attempt.function]
+        for attempt, bar in zip(real(entry), bars[entry.seq], strict=True):
             if attempt.function != "record" and bar.y != ring.y:
                 yield Line(ring.x, ring.y, bar.x, bar.y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from console.web.lanes import LEAST, LEFT, MOST, Scale, draw, seconds
@@ -57,6 +58,18 @@ def test_what_failed_is_marked() -> None:
     assert picture
     assert picture.events[0].bad
     assert picture.attempts[0].bad
+
+
+def test_each_attempt_of_a_function_on_an_event_has_a_bar() -> None:
+    """With a line from the event: what failed before it worked is seen."""
+    once = entry(1, events.NODE_TAINTED, "taint", 0, "evict")
+    made = (replace(once.attempts[0], at=after(at), status=status) for at, status in ((1, 503), (3, 503), (9, 200)))
+
+    picture = draw([replace(once, attempts=tuple(made))])
+
+    assert picture
+    assert [bar.bad for bar in picture.attempts] == [True, True, False]
+    assert [(line.x2, line.y2) for line in picture.lines] == [(bar.x, bar.y) for bar in picture.attempts]
 
 
 def test_an_event_is_never_drawn_after_an_attempt_on_it() -> None:
