@@ -58,8 +58,11 @@ class Pages:
         """Changes of the list, from the version that the page shows."""
         state, _ = self._context.viewed()
         wanted, seen = _wanted(), _seen()
-        shown = [item for item in rows(state.nodes, state.maintenances) if wanted(item)]
-        first = "" if seen == str(state.version) else render_template("rows_all.html", rows=shown) + _banner(state)
+        everything = rows(state.nodes, state.maintenances)
+        shown = [item for item in everything if wanted(item)]
+        first = ""
+        if seen != str(state.version):
+            first = render_template("rows_all.html", rows=shown) + _around(everything, shown) + _banner(state)
 
         def changes() -> Iterator[str]:
             nonlocal shown
@@ -76,8 +79,8 @@ class Pages:
                 totals, before = counts(everything), after
                 if html.strip() or totals != known or newer.stale != stale:
                     known, stale = totals, newer.stale
-                    html += render_template("counts.html", counts=totals, oob=True)
-                    yield message("rows", html + _banner(newer), newer.version)
+                    html += _around(everything, after) + _banner(newer)
+                    yield message("rows", html, newer.version)
 
         return self._stream(changes())
 
@@ -182,6 +185,12 @@ def _seen() -> str:
 def _wanted() -> Wanted:
     state = request.args.get("state", "")
     return Wanted(request.args.get("q", "").strip(), state if state in STATE_FILTERS else "")
+
+
+def _around(everything: list[Row], shown: list[Row]) -> str:
+    """What is beside the list: how many nodes there are, and that none is like what was asked for."""
+    totals = render_template("counts.html", counts=counts(everything), oob=True)
+    return totals + render_template("none.html", some=shown, oob=True)
 
 
 def _banner(state: State) -> str:

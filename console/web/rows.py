@@ -47,7 +47,7 @@ class Row:
     """One node in the list.
 
     Attributes:
-        ready: "Ready", "NotReady", or "gone" where a maintenance names a node that is not there.
+        ready: "Ready", "NotReady", or "gone" for a node that is not there, or not any more.
         state: one or two words; `tone` is the CSS class of their colour.
         percent: how far the drain is, None outside of maintenance.
         left, total: pods to evict, now and at the beginning; None before they were counted.
@@ -94,7 +94,9 @@ def row(name: str, node: NodeFacts | None, found: Sequence[Maintenance]) -> Row:
     ready = "gone" if node is None else "Ready" if node.ready else "NotReady"
     if found:
         return _in_maintenance(name, ready, leading(found), len(found))
-    if node and node.cordoned:
+    if node is None:
+        return Row(name, ready, "Gone", "off", "", note="The node is gone: there is nothing to start or stop.")
+    if node.cordoned:
         note = LEFT if node.labelled else BY_HAND
         return Row(name, ready, "Cordoned", "off", START, note=note)
     return Row(name, ready, "In service", "ok" if ready == "Ready" else "off", START)

@@ -277,6 +277,7 @@ def test_a_page_that_nobody_sees_has_no_stream(site: Site, browser: Browser, pat
 
     browser.script(HIDE, True)
     assert browser.text("#connection") == "paused"
+    counts = browser.text("#counts")
     made = scene.maintain(node)
     scene.reaches(made)
     shown = browser.text("main")
@@ -286,9 +287,22 @@ def test_a_page_that_nobody_sees_has_no_stream(site: Site, browser: Browser, pat
     browser.script(HIDE, False)
     browser.until(lambda: "Drained" in browser.text("main"))
     browser.until(lambda: browser.text("#connection") == "live")
+    if path == "/nodes":
+        assert browser.text("#counts") != counts
     scene.delete(made)
     scene.gone(made)
     browser.until(lambda: "In service" in browser.text("main"))
+
+
+def test_a_list_that_gets_its_first_node_says_no_more_that_there_is_none(site: Site, browser: Browser) -> None:
+    """And says so again when that is gone."""
+    browser.open("/nodes", q="lonely")
+    assert browser.text("#none") == "No node is like that."
+
+    name = site.scene.node("lonely-1")
+    browser.until(lambda: name in browser.text("table.nodes") and not browser.text("#none"))
+    site.scene.cluster.kubectl("delete", "node", name)
+    browser.until(lambda: browser.text("#none") == "No node is like that.")
 
 
 def heartbeat(number: int, node: str) -> CloudEvent:

@@ -82,6 +82,13 @@ def test_a_maintenance_of_a_node_that_is_not_there_has_a_row() -> None:
     assert (shown.name, shown.ready, shown.why) == ("node-1", "gone", "no node")
 
 
+def test_a_node_that_is_gone_offers_nothing() -> None:
+    """Its page may still be open; there is no maintenance either."""
+    shown = row("node-1", None, [])
+
+    assert (shown.ready, shown.state, shown.offers) == ("gone", "Gone", "")
+
+
 def test_steps_say_what_is_new_different_and_gone() -> None:
     """There is no step for a row that stays as it is."""
     one, two, three = (Row(name, "Ready", "In service", "ok", START) for name in "abc")
