@@ -108,6 +108,7 @@ class Acting:
         possible = [name for name, objection in listed if objection is None]
         refused = [objection for _, objection in listed if objection]
         foreseen = self._foreseen(possible[:MOST_FORESEEN]) if action == START else {}
+        unasked = len(possible) - len(foreseen) if action == START else 0
         refused += [said.refusal for said in foreseen.values() if said.refusal]
         warned = {name: said.warnings for name, said in foreseen.items() if said.warnings}
         possible = [name for name in possible if name not in foreseen or not foreseen[name].refusal]
@@ -116,7 +117,7 @@ class Acting:
         page = render_template(
             "confirm.html",
             **{"action": action, "verb": VERBS[action], "names": possible, "refused": refused, "user": user},
-            **{"at": request.values.get("at", ""), "longest": LONGEST_REASON, "warned": warned},
+            **{"at": request.values.get("at", ""), "longest": LONGEST_REASON, "warned": warned, "unasked": unasked},
             uids=[item["metadata"]["uid"] for item in state.maintenances if node_name(item) in possible],
         )
         return make_response(page)
@@ -129,15 +130,17 @@ class Acting:
         return dict(zip(names, found, strict=True))
 
     async def _asked(self, caller: Caller, name: str, *, has_machines: bool) -> Foreseen:
-        """That of one node, and what becomes of its virtual machines; nothing where the caller may not ask."""
+        """That of one node, and what becomes of its virtual machines; of what could not be asked, why."""
         try:
-            await caller.require(to_start(NEW_GROUP, self._context.live.now(0).groups))
-            warnings = await maintaining.foreseen(await caller.door(), NEW_GROUP, name)
-            return Foreseen([*warnings, *(await foretold(caller, name, NEW_GROUP) if has_machines else ())])
+            warnings = await _told(name, self._warned(caller, name))
         except Refusal as refusal:
             return Foreseen(refusal=refusal)
-        except ApiError:
-            return Foreseen()  # the request itself says why
+        of_machines = await _told(name, foretold(caller, name, NEW_GROUP)) if has_machines else []
+        return Foreseen(list(dict.fromkeys([*warnings, *of_machines])))
+
+    async def _warned(self, caller: Caller, name: str) -> list[str]:
+        await caller.require(to_start(NEW_GROUP, self._context.live.now(0).groups))
+        return await maintaining.foreseen(await caller.door(), NEW_GROUP, name)
 
 
 async def _begin(actor: Actor, node: str) -> None:
@@ -169,6 +172,14 @@ async def _outcomes(
             return await _outcome(name, work(actor, name))
 
     return await together(*(outcome(name) for name in names))
+
+
+async def _told(name: str, asking: Awaitable[list[str]]) -> list[str]:
+    """The lines of warnings, or the one that says why there is none."""
+    try:
+        return await asking
+    except ApiError as error:
+        return [f"what it means for {name} could not be asked: {error.message}"]
 
 
 async def _outcome(name: str, work: Awaitable[None]) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
 from flask import request
@@ -32,13 +33,11 @@ class Served:
         self._known, self._until = False, 0.0
 
     def __call__(self) -> bool:
-        """Ask, unless it was asked a moment ago; who does not answer has none for now."""
+        """Ask, unless it was asked a moment ago; who does not answer has what it had."""
         with self._lock:
             if time.monotonic() >= self._until:
-                try:
+                with suppress(ApiError):
                     self._known = self._cluster.run(self._ask(self._cluster.api))
-                except ApiError:
-                    self._known = False
                 self._until = time.monotonic() + KNOWN_SECONDS
             return self._known
 

@@ -9,6 +9,7 @@ import requests
 from click.testing import CliRunner
 
 from console.cli import commands
+from console.web.acting import MOST_FORESEEN
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.quorum import CONTROL_PLANE
 from kube.nodes import node_path
@@ -20,6 +21,23 @@ from tests.console.web.callers import Form
 from tests.console.web.site import Site
 from tests.proofs import proves
 
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+AWAY = {
+    "metadata": {"name": "away"},
+    "webhooks": [
+        {
+            **{"name": "away.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None"},
+            **{"failurePolicy": "Fail", "clientConfig": {"url": "https://127.0.0.1:1/"}},
+            "rules": [
+                {
+                    **{"apiGroups": [MEDIK8S.api_version.split("/")[0]], "apiVersions": ["*"]},
+                    **{"operations": ["CREATE"], "resources": ["nodemaintenances"]},
+                }
+            ],
+        }
+    ],
+}
+"""A webhook that nobody serves."""
 BARE = "1 pod that no controller makes again will be gone for good: "
 
 
@@ -68,6 +86,31 @@ def test_the_window_leaves_out_who_would_be_refused(guarded: Scene, form: Form) 
     assert f"disrupting node {members[0]} will violate etcd quorum" in asked.text
     assert f"Take <strong>{worker}</strong> out of service?" in asked.text
     assert alone.status_code == 409
+
+
+@proves("NMO-18", "OSV-7")
+def test_the_window_says_what_it_did_not_ask(guarded: Scene, form: Form) -> None:
+    """Of the nodes beyond those that it asks for, it says how many they are."""
+    nodes = [guarded.node(f"many-{number}") for number in range(MOST_FORESEEN + 2)]
+    shown = form.site.url("/nodes", q=nodes[-1])
+    await_ready("the list", lambda: f"/nodes/{nodes[-1]}" in form.session.get(shown, timeout=10).text, [])
+
+    assert "for the last 2 nodes was not asked" in form.post("/start", *nodes).text
+    assert "was not asked" not in form.post("/start", *nodes[:-2]).text
+
+
+@proves("NMO-18", "OSV-7")
+def test_the_window_says_that_it_could_not_ask(guarded: Scene, form: Form) -> None:
+    """Here since a webhook that has to be asked does not answer; the action is offered, and says so itself."""
+    node = guarded.node("foreseen-4")
+    shown = form.site.url("/nodes", q=node)
+    await_ready("the list", lambda: f"/nodes/{node}" in form.session.get(shown, timeout=10).text, [])
+    guarded.admin.create(WEBHOOKS, AWAY)
+    said = f"what it means for {node} could not be asked: "
+    try:
+        await_ready("the webhook to be asked", lambda: said in form.post("/start", node).text, [], 10)
+    finally:
+        guarded.admin.delete(f"{WEBHOOKS}/away", uid=guarded.admin.get(f"{WEBHOOKS}/away")["metadata"]["uid"])
 
 
 @proves("NMO-18")

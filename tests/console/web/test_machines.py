@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import requests
 
-from console.web.context import KNOWN_SECONDS
+from console.web.context import KNOWN_SECONDS, Served
+from kube.door.api import Api
+from kube.door.api_errors import Unavailable
 from kube.maintenance.groups import MEDIK8S
+from kube.virtualization.lookup import is_served
 from kube.virtualization.machines import instance_path
 from localcluster.processes import await_ready
 from localcluster.web_console import Console
@@ -133,6 +136,23 @@ def test_only_who_may_read_machines_sees_them(site: Site, host: str, tmp_path: P
 def test_a_cluster_that_gets_virtual_machines_is_seen_soon() -> None:
     """Within the time that a test waits."""
     assert KNOWN_SECONDS < SECONDS
+
+
+def test_a_cluster_that_does_not_answer_once_has_machines_as_before(
+    site: Site, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the window would say nothing of those that are shut down."""
+    monkeypatch.setattr("console.web.context.KNOWN_SECONDS", 0.0)
+    refusals = iter([None, Unavailable(429, "too many requests")])
+
+    async def asked(api: Api) -> bool:
+        if refusal := next(refusals):
+            raise refusal
+        return await is_served(api)
+
+    has_machines = Served(site.scene.cluster.door(), asked)
+
+    assert [has_machines(), has_machines()] == [True, True]
 
 
 def test_a_machine_that_is_on_no_node_any_more_is_gone(site: Site, host: str) -> None:
