@@ -53,12 +53,23 @@ class RunPages:
         try:
             run, _ = self._read(namespace, name)
         except Unavailable:
-            return Response(status=204)  # the page keeps what it shows, and asks again
+            return self._unchanged()  # the page keeps what it shows, and asks again
         if run["metadata"]["resourceVersion"] == request.args.get("version"):
-            return Response(status=204)
-        response = make_response(render_template("run_status.html", **_details(run)))
+            return self._unchanged()
+        response = make_response(render_template("run_status.html", **_details(run)) + self._banner())
         response.headers["HX-Trigger"] = "moved"
         return response
+
+    def _unchanged(self) -> Response:
+        """Nothing, or the banner alone where the page shows another one."""
+        if request.args.get("stale", "") == self._context.live.stale_since():
+            return Response(status=204)
+        response = make_response(self._banner())
+        response.headers["HX-Reswap"] = "none"
+        return response
+
+    def _banner(self) -> str:
+        return render_template("stale.html", since=self._context.live.stale_since(), oob=True)
 
     def run_timeline(self, namespace: str, name: str) -> str:
         """The lanes of all that was recorded of it."""

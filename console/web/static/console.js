@@ -97,7 +97,15 @@ function live() {
 }
 document.addEventListener("htmx:sseOpen", live);
 document.addEventListener("htmx:sseMessage", live);
+document.addEventListener("htmx:oobAfterSwap", (event) => {
+  if (event.target.id === "stale") live();
+});
 document.addEventListener("htmx:sseError", () => tell(document.hidden ? "paused" : "reconnecting"));
+
+// A run's page asks again: who cannot answer now, such as a proxy, takes nothing from it.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.target.id === "run" && event.detail.xhr.status >= 500) event.detail.shouldSwap = false;
+});
 
 // A page that nobody sees has no stream. The extension opens one anew that is closed, once it is told of an error.
 let streams = [];

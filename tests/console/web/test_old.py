@@ -18,6 +18,7 @@ from cloudevents.core.v1.event import CloudEvent
 from flask import Flask
 from selenium.webdriver import Chrome
 
+from console.operations.maintenance_watch import served_groups
 from console.web import live as following
 from console.web.app import create_app
 from console.web.callers import as_owner
@@ -27,9 +28,11 @@ from eventing.journal.store import Journal
 from kube.door.api import Api
 from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S, Group
+from kube.mutex.objects import NAMESPACE
 from localcluster.access import write_kubeconfig
 from localcluster.processes import await_ready
 from localcluster.web_console import Console
+from tests.console.commands import mutexes
 from tests.console.web.callers import look
 from tests.console.web.site import Browser, Site
 from tests.relay import Relay
@@ -151,7 +154,7 @@ def test_what_is_old_stays_so_until_all_lists_are_read_anew(
     clock.ahead += STALE_SECONDS
     assert live.when(lambda state: bool(state.stale), 10)
     checks: list[int] = []
-    asked, served, listed = threading.Event(), following.served_groups, api.list
+    asked, listed = threading.Event(), api.list
 
     async def slow(*words: str, **options: Any) -> Any:
         asked.set()
@@ -160,7 +163,7 @@ def test_what_is_old_stays_so_until_all_lists_are_read_anew(
         return await listed(*words, **options)
 
     async def counted(door: Api) -> list[Group]:
-        groups = await served(door)
+        groups = await served_groups(door)
         checks.append(len(groups))
         return groups
 
@@ -190,7 +193,7 @@ def test_a_console_that_is_told_nothing_but_answers_is_not_old(app: tuple[Flask,
     assert live.now().version >= state.version
 
 
-PAGES = ("/nodes", "/nodes/relayed-1")
+PAGES = ("/nodes", "/nodes/relayed-1", f"/upgrades/{NAMESPACE}/relayed-1")
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,8 @@ def outage(
     site.scene.node("relayed-1")
     console = Console(site.scene.cluster, tmp_path_factory.mktemp("far"), "--kubeconfig", kubeconfig)
     console.server.command[1:3] = ["-c", HASTY]
-    with console:
+    with mutexes.kinds(site.scene.cluster), console:
+        mutexes.create(site.scene.admin, "relayed-1")
         far, browser = Site(site.scene, console), Browser(driver, console)
 
         def be_old() -> tuple[str, str, int]:

@@ -24,6 +24,19 @@ from tests.console.web.site import SECONDS, Browser, Site
 from tests.console.web.test_looks import LOOKS, SIGHTS, faults
 
 PAGE = f"/upgrades/{NAMESPACE}/example"
+BAD_GATEWAY = """
+  window.refused ??= 0;
+  window.away = arguments[0];
+  if (!window.watching) document.addEventListener("htmx:beforeSend", (event) => {
+    if (!window.away || event.target.id !== "run") return;
+    const ask = event.detail.xhr;
+    Object.defineProperty(ask, "status", {value: 502});
+    Object.defineProperty(ask, "response", {value: "<h1>502 Bad Gateway</h1>"});
+    ask.addEventListener("load", () => { window.refused += 1; });
+  });
+  window.watching = true;
+"""
+"""Have the page get the answers that a proxy gives whose console is away; or what the console answers again."""
 STEPS = (
     *((events.RUN_FOUND, "resync-runs"), (events.RUN_VALIDATED, "check-run"), (events.UPGRADE_FOUND, "detect-upgrade")),
     *((events.POOLS_CLAIMED, "claim-pools"), (events.POOLS_PAUSED, "pause-pools")),
@@ -106,6 +119,21 @@ def test_the_page_changes_by_itself(browser: Browser, site: Site, runs: Object) 
     browser.until(lambda: "ReleasingNode" in browser.text("#run .facts"))
     browser.until(lambda: len(browser.all(".lanes circle")) > marks)
     mutexes.write(site.scene.admin, "example", **mutexes.begun(uid))
+
+
+def test_a_page_survives_a_proxy_that_cannot_answer(browser: Browser, site: Site, runs: Object) -> None:
+    """Its 502 takes nothing from the page, which asks again: behind it the run is shown as it is then."""
+    browser.open(PAGE)
+    uid = runs["metadata"]["uid"]
+    browser.script(BAD_GATEWAY, True)
+    browser.until(lambda: browser.script("return window.refused") > 1)
+    assert "Nodes upgraded (1 of 3)" in browser.text("table.steps")
+
+    mutexes.write(site.scene.admin, "example", step="ReleasingNode", **mutexes.begun(uid))
+    browser.script(BAD_GATEWAY, False)
+    browser.until(lambda: "ReleasingNode" in browser.text("#run .facts"))
+    mutexes.write(site.scene.admin, "example", **mutexes.begun(uid))
+    browser.errors()
 
 
 def test_what_has_not_changed_is_not_sent_again(site: Site, runs: Object) -> None:
