@@ -3,7 +3,7 @@
 The targets come first and the canary last, when all labels are there: until then nobody can be released.
 
 In: `nodes.labelled`. Out: `pools.edited`.
-Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
+Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Writes MachineConfigPools that a run has claimed, one after another: what is read is what is written.
 
-A pool whose claim was lost, since somebody replaced it by its own file, is claimed again in the same write.
+A pool whose claim was lost, since somebody replaced it by its own file or by a backup with the claim of a run config
+that is gone, is claimed again in the same write.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functions.mutex.subject import Ongoing, read_under_way
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import Denied
 from kube.door.sync_client import Cluster
+from kube.mutex import lookup
 from kube.mutex.pools import claim_patch, claimed_by, pool_path
 from kube.mutex.run_record import Stage, uid_of
 from kube.paths import Object
@@ -25,8 +27,6 @@ def change_pools(
 ) -> list[str]:
     """Send each pool its patch, if any; the names of those that are gone.
 
-    After a pool without a claim was read, the run that the event names is read again: it may have ended since, or be
-    about to give its pools back.
     Raises `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
     """
     uid = uid_of(found.record)
@@ -36,13 +36,20 @@ def change_pools(
         if pool is None:
             gone.append(name)
             continue
-        owner = claimed_by(pool)
-        if owner != uid and (owner or not _holds_pools(read_under_way(event, cluster))):
+        if claimed_by(pool) != uid and not _may_claim(pool, event, cluster):
             raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
         if change := [*claim_patch(pool, uid), *patch(pool)]:
             cluster.patch(pool_path(name), change, JSON_PATCH)
     return gone
 
 
-def _holds_pools(found: Ongoing | None) -> bool:
+def _may_claim(pool: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:
+    """Whether nobody claims the pool, and the run of the event, which may have ended since, still has its pools.
+
+    Runs are read after the pool, so who claims it is among them, or gone.
+    """
+    owner = claimed_by(pool)
+    if owner and owner in {run["metadata"]["uid"] for run in cluster.run(lookup.runs(cluster.api, None))}:
+        return False
+    found = read_under_way(event, cluster)
     return found is not None and found.stage is not Stage.DONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eventing import events
 from kube.mutex import pools
+from kube.mutex.objects import RUN_LABEL
 from kube.selectors import matches
 from tests.functions.mutex.conftest import Upgrade
 from tests.proofs import proves
@@ -32,3 +33,17 @@ def test_a_selector_that_somebody_wrote_is_written_again(upgrade: Upgrade) -> No
     upgrade.admin.patch(pools.pool_path("canary"), {"spec": {"nodeSelector": {"matchExpressions": None}}})
     assert upgrade.answer("edit-pools", events.NODES_LABELLED) == events.POOLS_EDITED
     assert upgrade.pool("canary")["spec"] == edited["spec"]
+
+
+@proves("MUT-36", "MUT-44", "MUT-49")
+def test_a_pool_that_a_run_config_claims_which_is_gone_is_claimed_and_edited_again(upgrade: Upgrade) -> None:
+    """Somebody applied a backup of it that was made amid an earlier run."""
+    upgrade.start()
+    edited = upgrade.pool("blue")
+    own = {"nodeSelector": {"matchExpressions": None}}
+    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: "gone"}}, "spec": own})
+
+    assert upgrade.answer("edit-pools", events.NODES_LABELLED) == events.POOLS_EDITED
+
+    blue = upgrade.pool("blue")
+    assert (pools.claimed_by(blue), blue["spec"]) == (upgrade.run["metadata"]["uid"], edited["spec"])

@@ -45,7 +45,9 @@ def test_a_pool_that_is_the_runs_no_more_is_left_alone_and_stops_it(upgrade: Upg
     """The condition says why, and no label is set."""
     upgrade.judge()
     upgrade.through(*BEGIN)
-    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: "somebody"}}})
+    other = upgrade.other_under_way()["metadata"]["uid"]
+    upgrade.write_record({"turnAt": "2026-01-01T00:00:00Z", "pausedAt": "2026-01-01T00:00:00Z"})
+    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: other}}})
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == ""
     found = condition(upgrade.again(upgrade.run), "TargetPoolsPaused")
     assert (found["status"], "not claimed" in found["message"]) == ("False", True)
@@ -67,6 +69,19 @@ def test_a_pool_that_was_replaced_is_claimed_and_paused_again(upgrade: Upgrade) 
     found = {name: upgrade.pool(name) for name in ("blue", "canary")}
     assert {name: pools.claimed_by(pool) for name, pool in found.items()} == {"blue": uid, "canary": uid}
     assert {name: pools.is_paused(pool) for name, pool in found.items()} == {"blue": True, "canary": False}
+
+
+@proves("MUT-33", "MUT-44", "MUT-49")
+def test_a_pool_that_a_run_config_claims_which_is_gone_is_claimed_and_paused_again(upgrade: Upgrade) -> None:
+    """Somebody applied a backup of it that was made amid an earlier run."""
+    upgrade.start()
+    stale = {"metadata": {"annotations": {RUN_LABEL: "gone"}}, "spec": {"paused": False}}
+    upgrade.admin.patch(pools.pool_path("blue"), stale)
+
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+
+    blue = upgrade.pool("blue")
+    assert (pools.claimed_by(blue), pools.is_paused(blue)) == (upgrade.run["metadata"]["uid"], True)
 
 
 @proves("MUT-44")
