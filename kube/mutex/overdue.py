@@ -108,10 +108,13 @@ def run_due(run: Item, world: World, runs: Sequence[Item], now: datetime, patien
 
 
 def is_unseen(run: Item) -> bool:
-    """Whether a person has changed something that nobody has looked at yet."""
+    """Whether a person has changed something that nobody has looked at yet.
+
+    A run that stopped is not resumed while it is not valid: until it is, what he wrote has been looked at.
+    """
     known = status(run)
     is_new = known.get("observedGeneration") != run["metadata"].get("generation")
-    return is_new or run_record.is_resumed(run)
+    return is_new or (run_record.is_resumed(run) and is_true(run, validation.CONFIG_VALIDATED))
 
 
 def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> Due:

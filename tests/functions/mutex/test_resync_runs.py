@@ -178,8 +178,15 @@ def invalid(upgrade: Upgrade) -> None:
     assert upgrade.answer("check-run", events.RUN_FOUND) == ""
 
 
+def failed_and_spoiled(upgrade: Upgrade) -> None:
+    """The first node's Job has failed, and what a person wrote to resume the run names a rule that is not there."""
+    failed(upgrade)
+    upgrade.admin.patch(path(upgrade.run), {"spec": {"mutexRules": [{"name": "absent"}]}})
+    assert upgrade.answer("check-run", events.RUN_FOUND) == ""
+
+
 @proves("MUT-47", "MUT-43", "MUT-36")
-@pytest.mark.parametrize("halt", [failed, invalid])
+@pytest.mark.parametrize("halt", [failed, invalid, failed_and_spoiled])
 def test_what_is_undone_while_a_run_is_halted_is_done_again(upgrade: Upgrade, halt: Callable[[Upgrade], None]) -> None:
     """Somebody applies the pool's own file, and takes a node's labels off: no node is upgraded without its Jobs."""
     upgrade.start()
