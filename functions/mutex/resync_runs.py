@@ -56,7 +56,7 @@ def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]
         world = cluster.run(lookup.world(api, list(filter(overdue.is_under_way, runs)) if is_tick else ()))
         found += [(item, _judged(partial(overdue.target_due, item, world), item)) for item in targets]
         found += [(item, _run_due(item, world, runs, is_tick=is_tick)) for item in runs]
-    about = [(Reference.of(item), TYPES[due]) for item, due in found if due is not Due.NOTHING]
+    about = [(Reference.of(item), TYPES[due]) for item, dues in found for due in dues]
     said = [events.event(kind, "resync-runs", reference, cause=event) for reference, kind in about]
     return [*said, *(_stray_event(node, runs, event) for node in strays(labelled, run_record.ids_under_way(runs)))]
 
@@ -69,24 +69,25 @@ def _stray_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseC
     return events.event(events.RUN_ENDED, "resync-runs", about, name, cause=cause, seed=name)
 
 
-def _rules_due(rules: list[Object], moment: datetime) -> list[tuple[Object, Due]]:
+def _rules_due(rules: list[Object], moment: datetime) -> list[tuple[Object, list[Due]]]:
     return [(item, _judged(partial(overdue.rule_due, item, moment), item)) for item in rules]
 
 
-def _run_due(run: Object, world: World, runs: list[Object], *, is_tick: bool) -> Due:
-    def due() -> Due:
+def _run_due(run: Object, world: World, runs: list[Object], *, is_tick: bool) -> list[Due]:
+    def due() -> list[Due]:
         found = overdue.run_due(run, world, runs, now(), patience(os.environ))
-        is_step = run_record.is_active(run) and found in overdue.OF_STAGE.values()
-        if is_step and not is_tick:
-            return overdue.drift(run, world) or Due.NOTHING
-        return Due.NOTHING if not is_tick and found is Due.END and has_finalizer(run) else found
+        if is_tick or found == [Due.CHECK]:
+            return found
+        if overdue.is_under_way(run):
+            return overdue.drift(run, world)
+        return [] if found == [Due.END] and has_finalizer(run) else found
 
     return _judged(due, run)
 
 
-def _judged(due: Callable[[], Due], item: Object) -> Due:
+def _judged(due: Callable[[], list[Due]], item: Object) -> list[Due]:
     try:
         return due()
     except MALFORMED as error:
         log_about("resync-runs cannot look after this", item, error=repr(error))
-        return Due.NOTHING
+        return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from enum import Enum
 
@@ -29,7 +29,6 @@ SLOT_SECONDS, SLOTS = 15, 40
 class Due(Enum):
     """What is to be said."""
 
-    NOTHING = ""
     RULE = "rule.found"
     TARGET = "target.found"
     CHECK = "run.found"
@@ -56,6 +55,9 @@ OF_STAGE = {
     Stage.DONE: Due.RESTORE,
 }
 """Stage of a run → what brings it on."""
+LOOKING = (Stage.JOBS, Stage.RELEASED, Stage.CLEANUP)
+"""Stages that wait for the end of a Job or of an upgrade: that is told also while something is undone, which may be
+refused to be done again for ever. Every other step waits until nothing is."""
 
 
 def is_turn(uid: str, moment: datetime) -> bool:
@@ -63,22 +65,22 @@ def is_turn(uid: str, moment: datetime) -> bool:
     return int(moment.timestamp() // SLOT_SECONDS) % SLOTS == int(uid.replace("-", "")[:8] or "0", 16) % SLOTS
 
 
-def rule_due(rule: Item, now: datetime) -> Due:
+def rule_due(rule: Item, now: datetime) -> list[Due]:
     """A rule that was never judged as it is now; one that is not valid in its turn, for its namespace may come."""
     found = condition(rule, validation.VALID_CONFIG)
     if is_deleting(rule):
-        return Due.NOTHING
+        return []
     in_turn = found.get("status") != "True" and is_turn(rule["metadata"]["uid"], now)
-    return Due.NOTHING if validation.is_judged(rule) and not in_turn else Due.RULE
+    return [] if validation.is_judged(rule) and not in_turn else [Due.RULE]
 
 
-def target_due(target: Item, world: World) -> Due:
+def target_due(target: Item, world: World) -> list[Due]:
     """A target whose nodes, or whose conditions, are others than its status says (MUT-22)."""
     if is_deleting(target):
-        return Due.NOTHING
+        return []
     now = validation.gathered(target, world.pools, world.nodes.values())
     is_told = status(target).get("nodes") == now.nodes and not _differs(target, now.verdicts)
-    return Due.NOTHING if is_told else Due.TARGET
+    return [] if is_told else [Due.TARGET]
 
 
 def _differs(item: Item, verdicts: list[Verdict]) -> bool:
@@ -91,19 +93,19 @@ def _differs(item: Item, verdicts: list[Verdict]) -> bool:
     )
 
 
-def run_due(run: Item, world: World, runs: Sequence[Item], now: datetime, patience: float) -> Due:
-    """The one event that a run config waits for and that nobody will say by himself.
+def run_due(run: Item, world: World, runs: Sequence[Item], now: datetime, patience: float) -> list[Due]:
+    """What a run config waits for and nobody will say by himself: one event, or some of a run under way.
 
     `patience` are the seconds that a released node has for its upgrade.
     """
     if is_deleting(run):
-        return Due.END if has_finalizer(run) else Due.NOTHING
+        return [Due.END] if has_finalizer(run) else []
     if is_unseen(run) or _differs(run, [validation.config_verdict(run, world)]):
-        return Due.CHECK
+        return [Due.CHECK]
     if is_active(run):
         return active_due(run, world, now, patience)
     if not is_true(run, validation.CONFIG_VALIDATED):
-        return Due.END if claims.claimed(run["metadata"]["uid"], world.pools.values()) else Due.NOTHING
+        return [Due.END] if claims.claimed(run["metadata"]["uid"], world.pools.values()) else []
     return _idle_due(run, world, runs, now)
 
 
@@ -117,30 +119,29 @@ def is_unseen(run: Item) -> bool:
     return is_new or (run_record.is_resumed(run) and is_true(run, validation.CONFIG_VALIDATED))
 
 
-def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> Due:
+def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> list[Due]:
     found = validation.detection(run, world, run_record.done_version(run))
     if _differs(run, found.verdicts):
-        return Due.DETECT
+        return [Due.DETECT]
     names = claims.wanted_names(run, world.pool_names(run))
     if claims.leftovers(run, names, world.pools.values()):
-        return Due.END
+        return [Due.END]
     if found.version:
         waits = claims.rivals(run, names, world.pools, runs) or claims.under_way(run, runs)
-        return Due.NOTHING if waits else Due.CLAIM
+        return [] if waits else [Due.CLAIM]
     if has_finalizer(run) or claims.claimed(run["metadata"]["uid"], world.pools.values()):
-        return Due.END
-    return Due.CHECK if is_turn(run["metadata"]["uid"], now) else Due.NOTHING
+        return [Due.END]
+    return [Due.CHECK] if is_turn(run["metadata"]["uid"], now) else []
 
 
-def active_due(run: Item, world: World, now: datetime, patience: float) -> Due:
-    """What a run under way waits for; what somebody undid comes first, and is all that a halted run waits for."""
+def active_due(run: Item, world: World, now: datetime, patience: float) -> list[Due]:
+    """What a run under way waits for: what somebody undid, which is all of a halted one, and what brings it on."""
     at = run_record.stage(run, _cleanups(world))
     if at is Stage.IDLE:
-        return Due.CHECK
-    if drifted := drift(run, world):
+        return [Due.CHECK]
+    drifted = drift(run, world)
+    if validation.is_halted(run) or (drifted and at not in LOOKING):
         return drifted
-    if validation.is_halted(run):
-        return Due.NOTHING
     waits = {
         Stage.PAUSED: _is_early,
         Stage.JOBS: _job_runs,
@@ -148,37 +149,42 @@ def active_due(run: Item, world: World, now: datetime, patience: float) -> Due:
         Stage.CLEARED: _is_maintained,
         Stage.RELEASED: _upgrades,
     }.get(at)
-    return Due.NOTHING if waits and waits(run, world, now, patience) else OF_STAGE[at]
+    return drifted if waits and waits(run, world, now, patience) else [*drifted, OF_STAGE[at]]
 
 
 def _cleanups(world: World) -> run_record.HasCleanup:
     return lambda rule: rule not in world.rules or jobs.has_cleanup(world.rules[rule])
 
 
-def drift(run: Item, world: World) -> Due | None:
+def drift(run: Item, world: World) -> list[Due]:
     """What has changed behind the run's back: what somebody undid, or how far the control plane is."""
-    if undone := _undone(run, world):
+    if undone := list(_undone(run, world)):
         return undone
     has_moved = validation.is_early(run) and _differs(run, [_control_plane(world)])
-    return Due.LABEL if has_moved and not validation.is_halted(run) else None
+    return [Due.LABEL] if has_moved and not validation.is_halted(run) else []
 
 
-def _undone(run: Item, world: World) -> Due | None:
-    """The first of what somebody undid: a finalizer or a label that is off, a pool that goes on, a selector."""
+def _undone(run: Item, world: World) -> Iterator[Due]:
+    """What somebody undid: a finalizer that is off, a pool that goes on, a label, a selector.
+
+    All of it, since redoing one may be refused for ever. But selectors come behind labels: the canary's would have a
+    node whose label is off upgraded at once.
+    """
     record = record_of(run)
     if not current(record):
-        return None  # it is being given back
+        return  # it is being given back
     if not has_finalizer(run):
-        return Due.CLAIM
+        yield Due.CLAIM
     is_whole = claims.are_paused(record, world.pools) and claims.is_held(run, world.pools)
     if record.get("pausedAt") and not is_whole:
-        return Due.PAUSE
+        yield Due.PAUSE
     gated = (world.nodes[name] for name in run_record.unreleased(record) if name in world.nodes)
     if record.get("labelledAt") and not all(
         node_labels.is_gated(node, record["id"], run_record.rules_of(record)) for node in gated
     ):
-        return Due.LABEL
-    return Due.EDIT if record.get("editedAt") and not claims.are_edited(record, world.pools) else None
+        yield Due.LABEL
+    elif record.get("editedAt") and not claims.are_edited(record, world.pools):
+        yield Due.EDIT
 
 
 def _control_plane(world: World) -> Verdict:
