@@ -178,13 +178,21 @@ def _undone(run: Item, world: World) -> Iterator[Due]:
     is_whole = claims.are_paused(record, world.pools) and claims.is_held(run, world.pools)
     if record.get("pausedAt") and not is_whole:
         yield Due.PAUSE
-    gated = (world.nodes[name] for name in run_record.unreleased(record) if name in world.nodes)
-    if record.get("labelledAt") and not all(
-        node_labels.is_gated(node, record["id"], run_record.rules_of(record)) for node in gated
-    ):
+    if record.get("labelledAt") and not _are_gated(record, world):
         yield Due.LABEL
     elif record.get("editedAt") and not claims.are_edited(record, world.pools):
         yield Due.EDIT
+
+
+def _are_gated(record: run_record.Record, world: World) -> bool:
+    """Whether each unreleased node is labelled; one that is gone, or another by now, is none of the run's."""
+    known = {name: world.nodes[name] for name in run_record.unreleased(record) if name in world.nodes}
+    rules = run_record.rules_of(record)
+    return all(
+        node_labels.is_gated(node, record["id"], rules)
+        for name, node in known.items()
+        if node["metadata"]["uid"] == record["nodes"][name]["uid"]
+    )
 
 
 def _control_plane(world: World) -> Verdict:

@@ -207,6 +207,19 @@ def test_what_is_undone_while_a_run_is_halted_is_done_again(upgrade: Upgrade, ha
     assert said(upgrade) == []
 
 
+@proves("MUT-35", "MUT-36", "MUT-47")
+def test_a_node_that_was_made_anew_keeps_no_selector_of_a_halted_run_undone(upgrade: Upgrade) -> None:
+    """It is none of the run's, and so not to be labelled; the run drops it when a person resumes it."""
+    upgrade.start()
+    failed(upgrade)
+    upgrade.remove(upgrade.nodes[0], anew=True)
+    upgrade.judge()
+    assert said(upgrade) == []
+    upgrade.admin.patch(pool_path("blue"), {"spec": {"nodeSelector": {"matchExpressions": None}}})
+    upgrade.judge()
+    assert said(upgrade) == [events.NODES_LABELLED]
+
+
 @proves("MUT-42", "MUT-43", "X-3")
 def test_what_is_undone_keeps_no_end_of_a_job_untold(upgrade: Upgrade) -> None:
     """A webhook may refuse for ever to do it again; of selectors nothing is said until all labels are there."""
