@@ -119,8 +119,7 @@ def _unlabel_stray(name: str, cluster: Cluster) -> None:
     left = claims.left_behind(known.values(), runs)
     for pool in left:
         _give_back(pool, runs, cluster)
-    names = {pools.name_of(pool) for pool in left}
-    if any(pools.takes_released(pool) for other, pool in known.items() if other not in names):
+    if claims.takes_strays(known.values(), left):
         log.info("node %s keeps the labels of a run that is no more: another run's canary would have it", name)
         return
     cluster.patch(node_path(name), clear_patch(node, run_of(node)), JSON_PATCH)

@@ -1,8 +1,8 @@
 """Resync runs: emit again what a rule, target or run waits for, and no other event (X-3, MUT-22, MUT-30).
 
-With each tick all is looked at, and `run.ended` names a node with the label of a run that is no more. When a pool, the
-ClusterVersion, a rule or a target has changed, runs that wait for it go on, and what somebody undid is done again; what
-a step is just about is left to the step, and to the tick.
+With each tick all is looked at, and `run.ended` names a node with the label of a run that is no more, unless it is to
+keep that for now. When a pool, the ClusterVersion, a rule or a target has changed, runs that wait for it go on, and
+what somebody undid is done again; what a step is just about is left to the step, and to the tick.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.finished`; an updated MachineConfigPool or ClusterVersion,
 by reference. Out: `rule.found`, `target.found`, `run.found`, `run.validated`, `upgrade.found`, `pools.claimed`,
@@ -24,8 +24,9 @@ from eventing import events
 from eventing.events import Reference
 from functions.hints import LookingAtState
 from functions.mutex.subject import TYPES, log_about, now, patience
+from functions.rotation import Turns
 from kube.door.sync_client import Cluster
-from kube.mutex import lookup, overdue, run_record
+from kube.mutex import claims, lookup, overdue, run_record
 from kube.mutex.node_labels import run_of, strays
 from kube.mutex.objects import API_VERSION, NAMESPACE, RUN, Item, has_finalizer
 from kube.mutex.overdue import Due
@@ -40,6 +41,9 @@ EMITS = tuple(TYPES.values())
 LOOKING = LookingAtState(lambda hint: "all runs, by a tick" if hint.get_type() == events.TICK else "all runs")
 """A tick says more than a hint does, so no hint's answer stands for its own."""
 KINDS = (None, "MachineConfigPool", "ClusterVersion")
+STRAYS = 25
+"""So many nodes a tick tells of that carry labels of a run that is no more; each costs a step of its own."""
+TURNS = Turns()
 UNKNOWN = "unknown"
 """In the place of a uid that a label has not."""
 
@@ -58,7 +62,17 @@ def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]
         found += [(item, _run_due(item, world, runs, is_tick=is_tick)) for item in runs]
     about = [(Reference.of(item), TYPES[due]) for item, dues in found for due in dues]
     said = [events.event(kind, "resync-runs", reference, cause=event) for reference, kind in about]
-    return [*said, *(_stray_event(node, runs, event) for node in strays(labelled, run_record.ids_under_way(runs)))]
+    stray = strays(labelled, run_record.ids_under_way(runs))
+    return [*said, *(_stray_event(node, runs, event) for node in _strays_due(stray, runs, cluster))]
+
+
+def _strays_due(stray: list[Object], runs: list[Object], cluster: Cluster) -> list[Object]:
+    """Some of them at a time; none while each would keep its labels, since another run's canary would have it."""
+    if not stray:
+        return []
+    known = list(cluster.run(lookup.pools(cluster.api)).values())
+    left = claims.left_behind(known, runs)
+    return TURNS.take(stray, STRAYS) if left or not claims.takes_strays(known, left) else []
 
 
 def _stray_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:

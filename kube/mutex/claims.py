@@ -97,6 +97,12 @@ def left_behind(known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
     return sorted(found, key=lambda pool: not pools.takes_released(pool))
 
 
+def takes_strays(known: Iterable[Object], left: Iterable[Object]) -> bool:
+    """Whether a canary, beside the pools that were left behind, would have a node at once that loses its labels."""
+    names = {pools.name_of(pool) for pool in left}
+    return any(pools.takes_released(pool) for pool in known if pools.name_of(pool) not in names)
+
+
 def selectors(record: Record) -> dict[str, Object]:
     """Pool → its selector during the run. The canary comes last: until then nobody may be released (MUT-36, 37)."""
     labels = [rule_label(rule) for rule in rules_of(record)]

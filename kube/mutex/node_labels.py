@@ -22,7 +22,7 @@ def is_gated(node: Node, run_id: str, rules: Iterable[Reference]) -> bool:
     return run_of(node) == run_id and all(rule_label(rule) in labels_of(node) for rule in rules)
 
 
-def strays(nodes: Iterable[Node], under_way: Container[str]) -> list[Node]:
+def strays(nodes: Iterable[Object], under_way: Container[str]) -> list[Object]:
     """The nodes that a late write has labelled for a run that is no more. `under_way` are the ids of runs."""
     return [node for node in nodes if run_of(node) and run_of(node) not in under_way]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import Reference
+from functions.mutex import resync_runs
 from kube.mutex import run_record
 from kube.mutex.node_labels import is_released, run_of
 from kube.mutex.objects import RUN, RUN_LABEL, condition, has_finalizer, path
@@ -39,6 +41,12 @@ def test_a_run_that_is_deleted_early_gives_everything_back(upgrade: Upgrade, cou
     assert all(is_released(upgrade.node(name)) and not run_of(upgrade.node(name)) for name in upgrade.nodes)
     assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {""}
     assert upgrade.answer("restore-pools", events.RUN_ENDED) == ""
+
+
+def strays_told(upgrade: Upgrade) -> dict[str, BaseCloudEvent]:
+    """Node → the event of a tick that has the labels of a run taken off it which is no more."""
+    ended = [reply for reply in upgrade.told_by_a_tick() if reply.get_type() == events.RUN_ENDED]
+    return {str(reply.get_extension("node")): reply for reply in ended}
 
 
 def cleared(upgrade: Upgrade) -> None:
@@ -232,12 +240,12 @@ def test_what_was_labelled_too_late_is_given_back_by_a_tick(
         upgrade.run["metadata"]["uid"]
     }
 
-    ended = [reply for reply in upgrade.told_by_a_tick() if reply.get_type() == events.RUN_ENDED]
-    assert sorted(str(reply.get_extension("node")) for reply in ended) == upgrade.nodes
-    for reply in ended:
+    ended = strays_told(upgrade)
+    assert sorted(ended) == upgrade.nodes
+    for reply in ended.values():
         assert upgrade.functions.answer("restore-pools", reply) is None
     assert all(is_released(upgrade.node(name)) and not run_of(upgrade.node(name)) for name in upgrade.nodes)
-    assert events.RUN_ENDED not in {reply.get_type() for reply in upgrade.told_by_a_tick()}
+    assert strays_told(upgrade) == {}
 
 
 @proves("MUT-44", "X-2")
@@ -261,9 +269,9 @@ def test_the_pools_of_a_run_that_vanished_are_given_back_before_its_first_node(u
     upgrade.start()
     vanished(upgrade)
 
-    ended = [reply for reply in upgrade.told_by_a_tick() if reply.get_type() == events.RUN_ENDED]
-    assert [reply.get_extension("node") for reply in ended] == upgrade.nodes
-    upgrade.functions.answer("restore-pools", ended[0])
+    ended = strays_told(upgrade)
+    assert sorted(ended) == upgrade.nodes
+    upgrade.functions.answer("restore-pools", ended[upgrade.nodes[0]])
 
     first, second = (upgrade.node(name) for name in upgrade.nodes)
     assert (is_released(first), is_released(second)) == (True, False)
@@ -281,9 +289,22 @@ def test_a_node_keeps_its_labels_while_another_runs_canary_would_have_it(upgrade
     upgrade.through(*BEFORE_JOBS[:3])
 
     assert upgrade.functions.answer("restore-pools", left) is None
+    assert strays_told(upgrade) == {}
 
     assert not is_released(upgrade.node(upgrade.nodes[0]))
     assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {upgrade.run["metadata"]["uid"]}
+
+
+@proves("MUT-51", "X-3")
+def test_nodes_of_a_run_that_vanished_are_told_some_a_tick(upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In turns, so that one whose labels cannot be taken off keeps no other from it."""
+    monkeypatch.setattr(resync_runs, "STRAYS", 1)
+    upgrade.start()
+    vanished(upgrade)
+
+    told = [list(strays_told(upgrade)) for _ in upgrade.nodes]
+
+    assert sorted(told) == [[name] for name in upgrade.nodes]
 
 
 @proves("MUT-34")
