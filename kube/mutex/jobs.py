@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -16,6 +16,8 @@ MAIN, CLEANUP = "main", "cleanup"
 SPECS = {MAIN: "jobSpec", CLEANUP: "cleanUpJobSpec"}
 """Kind of a Job → the field of the rule with its template."""
 HOSTNAME = "kubernetes.io/hostname"
+REQUIRED_TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+"""Where in an affinity is told which nodes a pod may run on."""
 NODE_ANNOTATION, RULE_ANNOTATION = "nodemaintenance.dev/mutex-node", "nodemaintenance.dev/mutex-rule"
 NODE_VARIABLE, RULE_VARIABLE, RUN_VARIABLE = "NODE_NAME", "MUTEX_RULE", "MUTEX_RUN"
 """What each container is told: the node, the name of the rule, the id of the run."""
@@ -75,8 +77,8 @@ def job_of(rule: Item, kind: str, run_id: str, node: Mapping[str, Any], attempt:
     metadata, spec = node["metadata"], copy.deepcopy(rule["spec"][SPECS[kind]])
     if type(ttl := spec.get("ttlSecondsAfterFinished")) is int:
         spec["ttlSecondsAfterFinished"] = max(ttl, SHORTEST_TTL) if ttl >= 0 else ttl
-    pod = (spec.get("template") or {}).get("spec")
-    if isinstance(pod, dict):
+    pod = _pod(spec)
+    if pod is not None:
         host = (metadata.get("labels") or {}).get(HOSTNAME, metadata["name"])
         pod["affinity"] = _elsewhere(pod.get("affinity"), host)
         told = {NODE_VARIABLE: metadata["name"], RULE_VARIABLE: rule["metadata"]["name"], RUN_VARIABLE: run_id}
@@ -105,6 +107,13 @@ def is_of(job: Item, body: Item) -> bool:
     return same and (told.get("labels") or {}).get(RUN_LABEL) == ours["labels"][RUN_LABEL]
 
 
+def _pod(spec: Item) -> Object | None:
+    """The pod of a Job's spec; None for what is none, which the API server shall refuse."""
+    template = spec.get("template")
+    pod = template.get("spec") if isinstance(template, dict) else None
+    return pod if isinstance(pod, dict) else None
+
+
 def _containers(pod: Object) -> Iterator[Object]:
     for field in ("initContainers", "containers"):
         found = pod.get(field)
@@ -115,31 +124,46 @@ def _env(known: Any, ours: Mapping[str, str]) -> Any:
     """The container's own variables and ours, which win. What is no list the API server shall refuse."""
     if known is not None and not isinstance(known, list):
         return known
-    kept = [each for each in known or [] if not (isinstance(each, dict) and each.get("name") in ours)]
+    kept = [each for each in known or [] if not (isinstance(each, dict) and str(each.get("name")) in ours)]
     return [*kept, *({"name": name, "value": value} for name, value in ours.items())]
 
 
 def _elsewhere(affinity: Any, host: str) -> Any:
     """The affinity, and not on that host: each of its terms is enough for the scheduler, so it goes into all."""
     away = {"key": HOSTNAME, "operator": "NotIn", "values": [host]}
-    whole = copy.deepcopy(affinity) if affinity else {}
-    if not isinstance(whole, dict):
-        return whole
-    required = whole.setdefault("nodeAffinity", {}).setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
-    terms = required.get("nodeSelectorTerms") or [{}]
-    required["nodeSelectorTerms"] = [
-        {**term, "matchExpressions": [*(term.get("matchExpressions") or []), away]} for term in terms
-    ]
-    return whole
+
+    def kept_off(term: Any) -> Any:
+        return _with(term, ("matchExpressions",), lambda known: [*(known or []), away] if _is_list(known) else known)
+
+    def all_kept_off(terms: Any) -> Any:
+        return [kept_off(term) for term in terms or [{}]] if _is_list(terms) else terms
+
+    return _with(affinity, REQUIRED_TERMS, all_kept_off)
+
+
+def _with(known: Any, path: tuple[str, ...], change: Callable[[Any], Any]) -> Any:
+    """A mapping with the value at this path changed. What is no mapping the API server shall refuse."""
+    if not path:
+        return change(known)
+    if known is not None and not isinstance(known, dict):
+        return known
+    inner = known or {}
+    return {**inner, path[0]: _with(inner.get(path[0]), path[1:], change)}
+
+
+def _is_list(known: Any) -> bool:
+    """Whether it is a list, or absent."""
+    return known is None or isinstance(known, list)
 
 
 def overridden(rule: Item) -> list[str]:
     """The variables that the rule's containers set themselves, and ours replace."""
     found: set[str] = set()
     for field in SPECS.values():
-        pod = ((rule["spec"].get(field) or {}).get("template") or {}).get("spec") or {}
-        for container in _containers(pod):
-            names = {str(each.get("name")) for each in container.get("env") or [] if isinstance(each, dict)}
+        for container in _containers(_pod(rule["spec"].get(field) or {}) or {}):
+            known = container.get("env")
+            own = known if isinstance(known, list) else []
+            names = {str(each.get("name")) for each in own if isinstance(each, dict)}
             found |= names & {NODE_VARIABLE, RULE_VARIABLE, RUN_VARIABLE}
     return sorted(found)
 

@@ -21,6 +21,8 @@ BAD: tuple[tuple[str, Object, str], ...] = (
     ("no containers", {"jobSpec": {"template": {"spec": {"restartPolicy": "Never"}}}}, "spec.jobSpec"),
     ("restart", {"jobSpec": {"template": {"spec": {"containers": [CONTAINER], "restartPolicy": "Always"}}}}, "restart"),
     ("selector", {"jobSpec": {**job_spec(), "selector": {"matchLabels": {"a": "b"}}}}, "selector"),
+    ("template", {"jobSpec": {"template": "x"}}, "spec.jobSpec"),
+    ("affinity", {"jobSpec": job_spec(affinity={"nodeAffinity": "x"})}, "spec.jobSpec"),
     ("cleanup", {"cleanUpJobSpec": {"template": {}}}, "spec.cleanUpJobSpec"),
     ("name", {"jobName": "Job Name"}, "spec.jobName"),
     ("namespace", {"jobNamespace": "nowhere"}, "rights/run-job.yaml"),
@@ -49,6 +51,13 @@ def test_a_bad_rule_is_told_why_and_a_mended_one_is_valid(
     writes = written.writes_by()
     assert {entry["objectRef"].get("subresource") for entry in writes if not is_dry(entry)} == {"status"}
     assert upgrade.jobs() == []
+
+
+@proves("MUT-10")
+def test_a_null_that_the_server_takes_makes_no_rule_invalid(upgrade: Upgrade) -> None:
+    """It is as good as nothing, here as there."""
+    rule = upgrade.create(RULE, "nulls", rule_spec(jobSpec=job_spec(affinity={"nodeAffinity": None})))
+    assert judged(upgrade, rule) == ("True", "")
 
 
 RULES = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgrade-mutex-operator/mutexrules"

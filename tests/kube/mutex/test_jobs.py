@@ -82,13 +82,38 @@ def test_the_host_is_that_of_the_nodes_label() -> None:
     assert "'host'" in str(jobs.job_of(rule(), MAIN, "run-1", node, 1)["spec"]["template"]["spec"]["affinity"])
 
 
-@pytest.mark.parametrize(
-    "pod", [None, [], "x", {"containers": "x"}, {"containers": ["x"], "affinity": []}, {"containers": [{"env": "x"}]}]
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+BROKEN_AFFINITIES: tuple[Any, ...] = ("x", [], {REQUIRED: "x"}, {REQUIRED: []})
+BROKEN_TERMS: tuple[Any, ...] = ("x", 1, ["x"], {}, [{"matchExpressions": 1}])
+BROKEN_PODS: tuple[Any, ...] = (
+    *(None, [], "x", {"containers": "x"}, {"containers": [{"env": "x"}]}, {"containers": [{"env": [{"name": []}]}]}),
+    {"containers": ["x"], "affinity": []},
+    *({"affinity": {"nodeAffinity": known}} for known in BROKEN_AFFINITIES),
+    *({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": known}}}} for known in BROKEN_TERMS),
 )
-def test_a_template_that_is_none_is_left_to_the_server(pod: Any) -> None:
-    """It is refused there, with its own words."""
-    item = rule(jobSpec={"template": {"spec": pod}})
-    assert jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["kind"] == "Job"
+
+
+@pytest.mark.parametrize("template", [None, [], "x", *({"spec": pod} for pod in BROKEN_PODS)])
+def test_a_template_that_is_none_is_left_to_the_server(template: Any) -> None:
+    """It is refused there, with its own words: what is of another kind is handed on as it is."""
+    item = rule(jobSpec={"template": template})
+    made = jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)
+    pod = template.get("spec") if isinstance(template, dict) else None
+    if not isinstance(pod, dict):
+        assert made["spec"]["template"] == template
+    elif "affinity" in pod:
+        assert made["spec"]["template"]["spec"]["affinity"] == pod["affinity"]
+    assert jobs.overridden(item) == []
+
+
+@proves("MUT-41")
+@pytest.mark.parametrize("affinity", [None, {}, {"nodeAffinity": None}, {"nodeAffinity": {REQUIRED: None}}])
+def test_an_affinity_that_says_nothing_keeps_off_the_node_all_the_same(affinity: Any) -> None:
+    """The server takes a null as it takes a field that is not there."""
+    item = rule(jobSpec={"template": {"spec": {"containers": [], "affinity": affinity}}})
+    made = jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["spec"]["template"]["spec"]["affinity"]
+    away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n"]}
+    assert made == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [away]}]}}}
 
 
 def conditions(*items: tuple[str, str]) -> Object:
