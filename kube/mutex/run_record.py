@@ -151,11 +151,18 @@ def job_entry(record: Record, node: str, due: Due) -> Mapping[str, Any]:
 
 
 def next_job(record: Record, node: str, has_cleanup: HasCleanup) -> Due | None:
-    """The first Job of a node that has not completed: before the upgrade one of each rule, behind it the cleanups."""
-    upgraded = record["nodes"][node].get("upgradedAt")
-    kind = CLEANUP if upgraded else MAIN
-    wanted = [Due(kind, rule) for rule in rules_of(record) if kind == MAIN or has_cleanup(rule)]
-    return next((due for due in wanted if job_entry(record, node, due).get("result") != Outcome.COMPLETE.value), None)
+    """The first Job of a node that has not completed: before the upgrade one of each rule, behind it the cleanups.
+
+    One that was created is waited for, whatever has become of its rule: the next node's would run beside it.
+    """
+    kind = CLEANUP if record["nodes"][node].get("upgradedAt") else MAIN
+    for rule in rules_of(record):
+        due = Due(kind, rule)
+        entry = job_entry(record, node, due)
+        is_wanted = kind == MAIN or has_cleanup(rule) or entry.get("name")
+        if is_wanted and entry.get("result") != Outcome.COMPLETE.value:
+            return due
+    return None
 
 
 def any_cleanup(_rule: Reference) -> bool:

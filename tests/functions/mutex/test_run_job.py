@@ -194,3 +194,20 @@ def test_a_rule_that_is_away_for_a_moment_has_its_cleanup_job_waited_for(upgrade
     upgrade.rule = upgrade.create(RULE, "only", rule_spec())
     assert upgrade.answer("run-job", events.JOB_DUE) == ""
     assert upgrade.jobs()[-1]["metadata"]["name"].startswith("cleanup-only-")
+
+
+@proves("MUT-46", "MUT-40")
+def test_a_cleanup_job_that_runs_is_waited_for_when_its_rule_has_none_any_more(upgrade: Upgrade) -> None:
+    """The next node's Job would run beside it."""
+    name = upgrade.release()
+    upgrade.label(name, {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
+    upgrade.answer("run-job", events.NODE_UPGRADED)
+    upgrade.rule = upgrade.admin.patch(path(upgrade.rule), {"spec": {"cleanUpJobSpec": None}})
+    upgrade.judge()
+    assert upgrade.told_by_a_tick() == []
+    assert upgrade.answer("run-job", events.JOB_DUE) == ""
+    assert "cleanedAt" not in upgrade.status()["record"]["nodes"][name]
+    upgrade.end(upgrade.jobs()[-1])
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEANED
+    assert len(upgrade.jobs()) == 2

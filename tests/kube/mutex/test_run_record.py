@@ -86,6 +86,19 @@ def test_jobs_come_in_the_order_of_the_rules_and_cleanups_behind() -> None:
     assert run_record.next_job(upgraded, "n1", lambda _rule: False) is None
 
 
+@proves("MUT-40", "MUT-46")
+def test_a_cleanup_job_that_was_created_is_waited_for_whatever_its_rule_says_since() -> None:
+    """Also where the rule has none any more; one that failed gets no other attempt then."""
+    begun = {job_key(CLEANUP, RULES[1]): {"attempt": 1, "name": "j", "uid": "u"}}
+    stopped = run_record.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
+    found = run({**UPGRADED, "jobs": {**done(MAIN, *RULES), **begun}}, **EDITED, **stopped)
+    record = found["status"]["record"]
+    assert run_record.next_job(record, "n1", lambda _rule: False) == Due(CLEANUP, RULES[1])
+
+    resumed = run_record.with_change(record, run_record.resumption(found, lambda _rule: False, NOW))
+    assert run_record.next_job(resumed, "n1", lambda _rule: False) is None
+
+
 @proves("MUT-48")
 def test_a_run_is_resumed_by_a_new_spec_or_a_new_word() -> None:
     """Nothing else does; the Job that failed gets another attempt, a released node more time."""
