@@ -51,14 +51,28 @@ def run_job(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     due = run_record.next_job(found.record, found.node, found.has_cleanup)
     node = cluster.run(absent_ok(cluster.api.get(node_path(found.node))))
     if node is None or node["metadata"]["uid"] != found.record["nodes"][found.node]["uid"]:
-        if due and jobs.outcome(_recorded(found, due, cluster)) is Outcome.RUNNING:
-            return []  # the next node's Job would run beside it
-        return _over(found, "droppedAt", event, cluster)
+        return _gone(found, due, event, cluster)
     if due is None:
         return _cleaned(found, node, event, cluster)
     if due.rule not in found.rules:
         return []  # somebody deleted a rule in use; ConfigValidated says so, and the run goes on when it is there again
     return _run(found, node, due, event, cluster)
+
+
+def _gone(found: Ongoing, due: Due | None, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Drop a node that is gone, once no Job of its runs any more: the next node's would run beside it.
+
+    One that was created and not recorded, as by a function that was killed, is recorded now, so that its end is told.
+    """
+    if due is None:
+        return _over(found, "droppedAt", event, cluster)
+    is_recorded = bool(job_entry(found.record, found.node, due).get("name"))
+    job = _recorded(found, due, cluster) if is_recorded else _unrecorded(found, due, cluster)
+    if job is None or jobs.outcome(job) is not Outcome.RUNNING:
+        return _over(found, "droppedAt", event, cluster)
+    if not is_recorded:
+        _record(found, due, job, cluster)
+    return []
 
 
 def _run(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
@@ -90,15 +104,32 @@ def _recorded(found: Ongoing, due: Due, cluster: Cluster) -> Object | None:
     return job if job is not None and job["metadata"]["uid"] == entry["uid"] else None
 
 
+def _unrecorded(found: Ongoing, due: Due, cluster: Cluster) -> Object | None:
+    """The Job that was created for a node that is gone, without a record of it; None for none."""
+    if due.rule not in found.rules:
+        return None  # a Job's name is made of its rule's
+    uid = found.record["nodes"][found.node]["uid"]
+    body = _body(found, {"metadata": {"name": found.node, "uid": uid}}, due)
+    job = cluster.run(lookup.job(cluster.api, body["metadata"]["namespace"], body["metadata"]["name"]))
+    return job if job is not None and jobs.is_of(job, body) else None
+
+
+def _body(found: Ongoing, node: Object, due: Due) -> Object:
+    """The Job that is due as it is to be created."""
+    return jobs.job_of(found.rules[due.rule], due.kind, found.record["id"], node, _attempt(found, due))
+
+
+def _attempt(found: Ongoing, due: Due) -> int:
+    return int(job_entry(found.record, found.node, due).get("attempt") or 1)
+
+
 def _create(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
     """Create the Job, or find it created, and record it after that: what is recorded has been there.
 
     Where its creation is refused a person has to change something. A look that is refused says nothing of the Job.
     """
-    rule = found.rules[due.rule]
-    attempt = int(job_entry(found.record, found.node, due).get("attempt") or 1)
-    body = jobs.job_of(rule, due.kind, found.record["id"], node, attempt)
-    where, name = jobs.namespace_of(rule), body["metadata"]["name"]
+    body = _body(found, node, due)
+    where, name = body["metadata"]["namespace"], body["metadata"]["name"]
     job: Object | None
     try:
         job = cluster.create(jobs.jobs_path(where), body)
@@ -112,13 +143,13 @@ def _create(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, clust
             return _stop(found, due, "", said, event, cluster)
     except (Denied, Rejected, NotFound) as error:
         return _stop(found, due, "", error.message, event, cluster)
-    _record(found, due, attempt, job, cluster)
+    _record(found, due, job, cluster)
     return []
 
 
-def _record(found: Ongoing, due: Due, attempt: int, job: Object, cluster: Cluster) -> None:
+def _record(found: Ongoing, due: Due, job: Object, cluster: Cluster) -> None:
     made = {field: job["metadata"][field] for field in ("namespace", "name", "uid")}
-    known = {"attempt": attempt, **made, "createdAt": job["metadata"]["creationTimestamp"]}
+    known = {"attempt": _attempt(found, due), **made, "createdAt": job["metadata"]["creationTimestamp"]}
     found.written(cluster, _job_change(found.node, due, known))
     for variable in jobs.overridden(found.rules[due.rule]):
         announce(found.run, OVERRIDDEN, f"rule {due.rule} sets {variable}, which the run sets for its Jobs", cluster)

@@ -161,6 +161,29 @@ def test_a_node_that_goes_amid_its_job_is_dropped_when_that_ends(upgrade: Upgrad
     assert len(upgrade.jobs()) == 2
 
 
+@proves("MUT-40", "MUT-42")
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_node_that_goes_before_its_job_is_recorded_is_dropped_when_that_ends(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults, anew: bool
+) -> None:
+    """The function was killed behind the Job's creation: it is found by its name, and from then on its end is told."""
+    upgrade.start()
+    spoil = Fault(504, "the answer was lost")
+    faults.spoil(lambda request: spoil if request.startswith("patch mutexrunconfigs/status") else None)
+    assert spoiled.post("run-job", upgrade.said(events.POOLS_EDITED)).status_code == 503
+    faults.speak_again()
+    name, (job,) = upgrade.nodes[0], upgrade.jobs()
+    upgrade.remove(name, anew=anew)
+    assert upgrade.answer("run-job", events.POOLS_EDITED) == ""
+    record = upgrade.status()["record"]
+    assert "droppedAt" not in record["nodes"][name]
+    assert [each["uid"] for each in record["nodes"][name]["jobs"].values()] == [job["metadata"]["uid"]]
+    assert events.JOB_DUE not in [reply.get_type() for reply in upgrade.told_by_a_tick()]
+    upgrade.end(job)
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEANED
+    assert len(upgrade.jobs()) == 1
+
+
 @proves("MUT-46", "MUT-44")
 def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade: Upgrade) -> None:
     """The node's label goes, the claim of the record too, and only then the next Job is created."""
