@@ -177,11 +177,14 @@ def stage(run: Item, has_cleanup: HasCleanup) -> Stage:
         return Stage.IDLE
     if record.get("failure"):
         return Stage.FAILED
-    for field, before in (("pausedAt", Stage.CLAIMED), ("labelledAt", Stage.PAUSED), ("editedAt", Stage.LABELLED)):
+    if not record.get("pausedAt"):
+        return Stage.CLAIMED
+    if not (name := current(record)):
+        return Stage.DONE  # also where no node was left to be labelled: a canary without labels would take all workers
+    for field, before in (("labelledAt", Stage.PAUSED), ("editedAt", Stage.LABELLED)):
         if not record.get(field):
             return before
-    name = current(record)
-    return _stage_of_node(record, name, has_cleanup) if name else Stage.DONE
+    return _stage_of_node(record, name, has_cleanup)
 
 
 def _stage_of_node(record: Record, name: str, has_cleanup: HasCleanup) -> Stage:

@@ -88,6 +88,8 @@ def run_problems(run: Item, world: World) -> list[str]:
     """Why a run config cannot run, a sentence for each fault (step 1 of the document, MUT-3)."""
     wanted = references(run, "mutexRules")
     problems = [] if wanted else ["mutexRules: none is named, so nothing would gate the nodes: name one"]
+    if not references(run, "mutexTargets"):
+        problems.append("mutexTargets: none is named, so there is no node to upgrade: name one")
     for field, known in (("mutexRules", world.rules), ("mutexTargets", world.targets)):
         problems += [_named_problem(field, each, known.get(each)) for each in references(run, field)]
     kept = [each for each in rules_needed(run) if each not in references(run, "mutexRules")]
@@ -135,7 +137,8 @@ def detection(run: Item, world: World, done: str = "") -> Detection:
     wanted = versions.wanted(world.cluster_version)
     if not wanted.version:
         return _none(Verdict(CHECKED, False, "CheckFailed", wanted.hindrance), wanted.hindrance)
-    nameless = [name for name in world.members_of(run) if not versions.is_version(_version(world, name))]
+    members = world.members_of(run)
+    nameless = [name for name in members if not versions.is_version(_version(world, name))]
     if nameless:
         label = versions.VERSION_LABEL
         said = f"no version such as 4.16.4 is in the label {label} of {named(nameless)}"
@@ -145,11 +148,19 @@ def detection(run: Item, world: World, done: str = "") -> Detection:
         return _none(checked, wanted.hindrance)
     older = sorted(name for name, node in world.nodes.items() if _is_older(node, wanted.version))
     ready = control_plane_verdict(wanted)
-    if not older or done == wanted.version:
-        said = f"no worker is older than {wanted.version}" if not older else f"the run to {done} is finished"
+    if said := _not_available(wanted.version, done, older, members):
         return Detection("", [checked, ready, Verdict(AVAILABLE, False, "UpgradeUnavailable", said)])
     said = f"older than {wanted.version}: {named(older)}"
     return Detection(wanted.version, [checked, ready, Verdict(AVAILABLE, True, "UpgradeAvailable", said)])
+
+
+def _not_available(version: str, done: str, older: list[str], members: list[str]) -> str:
+    """Why there is no upgrade for a run to gate, "" for nothing."""
+    if not older:
+        return f"no worker is older than {version}"
+    if not members:
+        return "the targets have no node"
+    return f"the run to {done} is finished" if done == version else ""
 
 
 def _none(checked: Verdict, said: str) -> Detection:

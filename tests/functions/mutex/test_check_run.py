@@ -67,7 +67,8 @@ def test_rules_and_targets_that_are_missing_or_invalid_are_named(upgrade: Upgrad
     upgrade.judge()
     assert "mutexRules: node-upgrade-mutex-operator/only is not valid: spec.jobSpec:" in verdict(upgrade)[1]
     empty = upgrade.create(RUN, "empty", {"canary": {"name": "canary"}, "mutexRules": [], "mutexTargets": []})
-    assert "none is named" in verdict(upgrade, empty)[1]
+    said = verdict(upgrade, empty)[1]
+    assert ("mutexRules: none is named" in said, "mutexTargets: none is named" in said) == (True, True)
 
 
 @proves("MUT-30", "MUT-51")

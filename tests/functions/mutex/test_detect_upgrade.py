@@ -53,6 +53,17 @@ def test_an_upgrade_is_one_that_the_control_plane_has_and_a_worker_has_not(
     }
 
 
+@proves("MUT-31", "MUT-36")
+def test_targets_without_a_node_have_no_upgrade(upgrade: Upgrade) -> None:
+    """Though workers outside are older: there is nobody to gate, and a canary would take them all."""
+    for name in upgrade.nodes:
+        upgrade.label(name, {"role": "green"})
+    assert detected(upgrade)[0] == ""
+    found = condition(upgrade.again(upgrade.run), "UpgradeAvailable")
+    assert (found["status"], found["message"]) == ("False", "the targets have no node")
+    assert upgrade.told_by_a_tick() == []
+
+
 @proves("C23")
 def test_the_cluster_version_may_have_the_name_of_the_document(upgrade: Upgrade) -> None:
     """`cluster`, where there is none with the real name."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eventing import events
 from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL
 from kube.selectors import matches
-from tests.functions.mutex.conftest import Upgrade
+from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
 
 
@@ -47,3 +49,17 @@ def test_a_pool_that_a_run_config_claims_which_is_gone_is_claimed_and_edited_aga
 
     blue = upgrade.pool("blue")
     assert (pools.claimed_by(blue), blue["spec"]) == (upgrade.run["metadata"]["uid"], edited["spec"])
+
+
+@proves("MUT-36", "MUT-44")
+@pytest.mark.parametrize("labelled", [True, False])
+def test_the_canary_stays_shut_when_no_node_is_left_to_be_labelled(upgrade: Upgrade, labelled: bool) -> None:
+    """Whoever carries no label would be its own, all workers, without a Job: the pools are given back instead."""
+    upgrade.judge()
+    upgrade.through(*BEFORE_JOBS[: BEFORE_JOBS.index("label-nodes") + labelled])
+    upgrade.write_record({"nodes": {name: {"droppedAt": "2026-01-01T00:00:00Z"} for name in upgrade.nodes}})
+    assert upgrade.answer("edit-pools", events.NODES_LABELLED) == ""
+    assert upgrade.pool("canary")["spec"] == upgrade.before["canary"]
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.RUN_COMPLETED]
+    assert upgrade.answer("restore-pools", events.RUN_COMPLETED) == events.RUN_FINISHED
+    assert {name: upgrade.pool(name)["spec"] for name in upgrade.before} == upgrade.before

@@ -267,7 +267,7 @@ def test_a_halted_run_goes_no_further_than_it_was(upgrade: Upgrade) -> None:
 
 def retargeted(upgrade: Upgrade) -> None:
     """The run config names another pool by now."""
-    upgrade.admin.create(POOLS, pool("green", {WORKER: "", "role": "green"}))
+    upgrade.admin.create(POOLS, pool("green", {WORKER: "", "role": "blue"}))
     upgrade.admin.patch(path(upgrade.target), {"spec": {"machineConfigPools": ["green"]}})
 
 

@@ -67,6 +67,9 @@ UPGRADED = {**RELEASED, "upgradedAt": AT}
         (run({**UPGRADED, "cleanedAt": AT}, **EDITED), Stage.JOBS),
         (run({"droppedAt": AT}, **EDITED), Stage.JOBS),
         (run({"cleanedAt": AT}, **EDITED, order=["n1"]), Stage.DONE),
+        (run(order=[]), Stage.CLAIMED),
+        (run(order=[], pausedAt=AT), Stage.DONE),
+        (run({"droppedAt": AT}, order=["n1"], pausedAt=AT, labelledAt=AT), Stage.DONE),
         (run(**EDITED, failure={"message": "m"}), Stage.FAILED),
     ],
 )
