@@ -1,8 +1,8 @@
 """Await the version of a released node: it is upgraded when its label says what the ClusterVersion wants (MUT-45).
 
 Nothing waits here: the node's own change calls it, by reference, and the tick when that was lost.
-`MUTEX_UPGRADE_SECONDS` (6000) is how long a released node may take; while no version is wanted it is held, and has all
-of that time when one is wanted again.
+`MUTEX_UPGRADE_SECONDS` (6000) is how long a released node may take; while no version is wanted, or the control plane is
+on its way to another one, it is held, and has all of that time afterwards.
 
 In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.cleared` when somebody labelled the node
 again; `node.cleaned` when it is gone; `run.stopped` when it takes too long.
@@ -50,19 +50,19 @@ def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return []
     if not is_released(node):
         return found.answer(events.NODE_CLEARED, "await-version", event, node=name)
-    return _judged(found, node, versions.wanted(version).version, event, cluster)
+    return _judged(found, node, versions.wanted(version), event, cluster)
 
 
-def _judged(found: Ongoing, node: Object, wanted: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _judged(found: Ongoing, node: Object, wanted: versions.Wanted, event: BaseCloudEvent, cluster: Cluster) -> Replies:
     name, reached = found.node, versions.version_of(node)
     where = f"{found.at(name)}, {name}"
-    if wanted and reached == wanted:
-        log_about(f"node {name} is at {wanted}", found.run)
-        change = {"desired": _reached_by_all(found, wanted), "nodes": {name: {"upgradedAt": timestamp(now())}}}
-        verdict = Verdict(UPGRADE, True, "NodeUpgradeSucceeded", f"{where}: at {wanted}")
+    if reached and reached == wanted.version:
+        log_about(f"node {name} is at {reached}", found.run)
+        change = {"desired": _reached_by_all(found, reached), "nodes": {name: {"upgradedAt": timestamp(now())}}}
+        verdict = Verdict(UPGRADE, True, "NodeUpgradeSucceeded", f"{where}: at {reached}")
         return found.written(cluster, change, verdict).answer(events.NODE_UPGRADED, "await-version", event, node=name)
     said = f"{where}: at {reached or 'no version'}, {_awaited(reached, wanted)}"
-    if not wanted:
+    if wanted.hindrance:
         found.written(cluster, {}, Verdict(UPGRADE, False, HELD, said))
         return []
     released, was_held = found.record["nodes"][name].get("releasedAt"), is_held(found.run)
@@ -79,11 +79,12 @@ def _reached_by_all(found: Ongoing, reached: str) -> str:
     return min(found.record["desired"], reached, key=versions.key) if are_others else reached
 
 
-def _awaited(reached: str, wanted: str) -> str:
-    if not wanted:
+def _awaited(reached: str, wanted: versions.Wanted) -> str:
+    if not wanted.version:
         return "and the ClusterVersion wants no version any more"
-    is_above = versions.is_version(reached) and versions.is_less(wanted, reached)
-    return f"{'above' if is_above else 'not yet'} {wanted}"
+    is_above = versions.is_version(reached) and versions.is_less(wanted.version, reached)
+    said = f"{'above' if is_above else 'not yet'} {wanted.version}"
+    return f"{said}: {wanted.hindrance}" if wanted.hindrance else said
 
 
 def _stop(found: Ongoing, said: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:

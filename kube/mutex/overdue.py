@@ -228,17 +228,18 @@ def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
     """Whether the released node is on its way: there, and no other of its name; released, older than what is wanted,
     and in time.
 
-    While nothing is wanted it is held, once its condition says so.
+    While nothing is wanted, or the control plane is on its way, it is held, once its condition says so.
     """
     name = current(record_of(run))
     known, node = record_of(run)["nodes"][name], world.nodes.get(name)
     if node is None or node["metadata"]["uid"] != known["uid"] or not node_labels.is_released(node):
         return False
-    wanted = versions.wanted(world.cluster_version).version
-    if bool(wanted) is validation.is_held(run):
+    wanted = versions.wanted(world.cluster_version)
+    if wanted.version and versions.version_of(node) == wanted.version:
         return False
-    is_late = run_record.seconds_since(known.get("releasedAt"), now) >= patience
-    return not wanted or not (is_late or versions.version_of(node) == wanted)
+    if bool(wanted.hindrance) is not validation.is_held(run):
+        return False
+    return bool(wanted.hindrance) or run_record.seconds_since(known.get("releasedAt"), now) < patience
 
 
 def is_under_way(run: Item) -> bool:

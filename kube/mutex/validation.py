@@ -31,7 +31,7 @@ VALID_CONFIG, NODES_GATHERED = "ValidConfig", "NodeListGathered"
 CONFIG_VALIDATED, CHECKED = "ConfigValidated", "UpgradeChecked"
 READY, AVAILABLE, OUTSIDE = "UpgradeReady", "UpgradeAvailable", "WorkersOutsideTargets"
 UPGRADE, HELD = "NodeUpgrade", "NodeUpgradeHeld"
-"""Condition of the node whose turn it is, and its reason while no version is wanted (MUT-45)."""
+"""Condition of the node whose turn it is, and its reason while it cannot be upgraded (MUT-45)."""
 LONGEST_REASON = 300
 """Characters that the condition of a run has of each rule's or target's."""
 LONGEST_LABEL = 63
@@ -198,7 +198,10 @@ def is_early(run: Item) -> bool:
 
 
 def is_held(run: Item) -> bool:
-    """Whether it was seen that no version is wanted any more, so that the released node waits without a limit."""
+    """Whether no version was wanted, or the control plane not there, when the released node was last looked at.
+
+    It waits without a limit then.
+    """
     return bool(condition(run, UPGRADE).get("reason") == HELD)
 
 

@@ -45,24 +45,50 @@ def test_out_of_patience_the_run_stops_and_a_retry_gives_more_time(
 
 
 @proves("MUT-45")
-def test_a_node_is_held_while_no_version_is_wanted(upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long that is: the tick has it said once, and the next version finds it with all of its time."""
+@pytest.mark.parametrize(
+    ("wanted", "state", "said"),
+    [
+        ("", "Completed", "wants no version any more"),
+        ("4.16.5", "Partial", "not yet 4.16.5: the update of the control plane is Partial"),
+        ("4.16.5", "Completed", "not yet 4.16.5: the control plane has reached 4.16.4"),
+    ],
+)
+def test_a_node_is_held_while_nobody_can_upgrade_it(
+    upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch, wanted: str, state: str, said: str
+) -> None:
+    """No version is wanted, or the control plane is on its way to another one, however long that is.
+
+    The tick has it said once, and the next version finds the node with all of its time.
+    """
     name = upgrade.release()
     upgrade.judge()
-    upgrade.cvo.want("", reached=NEW)
+    upgrade.cvo.want(wanted, state, reached=NEW)
     assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.NODE_RELEASED]
     monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", "0")
     assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
     found = condition(upgrade.again(upgrade.run), "NodeUpgrade")
-    assert (found["reason"], "wants no version any more" in found["message"]) == ("NodeUpgradeHeld", True)
+    assert (found["reason"], said in found["message"]) == ("NodeUpgradeHeld", True)
     assert upgrade.told_by_a_tick() == []
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
     monkeypatch.delenv("MUTEX_UPGRADE_SECONDS")
-    upgrade.cvo.want(NEW)
+    upgrade.cvo.want(wanted or NEW)
     assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.NODE_RELEASED]
     assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
     assert condition(upgrade.again(upgrade.run), "NodeUpgrade")["reason"] == "NodeUpgradeWaiting"
     assert upgrade.told_by_a_tick() == []
+
+
+@proves("MUT-45")
+def test_a_node_that_has_the_version_is_done_though_the_control_plane_is_not(upgrade: Upgrade) -> None:
+    """The machine-config-operator may come before the last operator of an update: held or not, the tick has it said."""
+    name = upgrade.release()
+    upgrade.judge()
+    upgrade.cvo.want("4.16.5", "Partial", reached=NEW)
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+    assert upgrade.told_by_a_tick() == []
+    upgrade.label(name, {VERSION_LABEL: "4.16.5"})
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.NODE_RELEASED]
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
 
 
 RUNS = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgrade-mutex-operator/mutexrunconfigs"
