@@ -19,7 +19,7 @@ from functions.mutex.subject import OF_STAGE, Ongoing, Replies, is_for, now, ong
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup, overdue, run_record
 from kube.mutex.objects import RUN, has_finalizer, is_deleting, references
-from kube.mutex.validation import CONFIG_VALIDATED, config_verdict, rules_needed
+from kube.mutex.validation import CONFIG_VALIDATED, config_verdict, is_valid, rules_needed
 from kube.mutex.world import World
 from kube.paths import Object
 
@@ -42,6 +42,8 @@ def check_run(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     changes = {"observedGeneration": run["metadata"]["generation"]}
     if not run_record.is_active(run):
         changes["step"] = "Waiting" if verdict.holds else "Invalid"
+    elif verdict.holds and not is_valid(run):
+        changes |= run_record.more_time(run, now())
     run = write_status(run, cluster, changes, [verdict]) or run
     return _goes_on(run, event, cluster) if verdict.holds else []
 

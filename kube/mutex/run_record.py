@@ -258,6 +258,14 @@ def resumption(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
     return {**change, "nodes": {name: node}} if node else change
 
 
+def more_time(run: Item, now: datetime) -> Object:
+    """The change of a status that gives the released node all of its time again; {} where none awaits its upgrade."""
+    record = record_of(run)
+    name = current(record)
+    is_released = bool(name) and _awaits_upgrade(record, name)
+    return {"record": {"nodes": {name: {"releasedAt": timestamp(now)}}}} if is_released else {}
+
+
 def _awaits_upgrade(record: Record, name: str) -> bool:
     node = record["nodes"][name]
     return bool(node.get("releasedAt")) and not node.get("upgradedAt")

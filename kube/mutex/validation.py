@@ -187,7 +187,12 @@ def outside_verdict(members: Container[str], nodes: Mapping[str, Object]) -> Ver
 
 def is_halted(run: Item) -> bool:
     """Whether the run under way goes no further before a person acts: it has stopped, or its config is not valid."""
-    return bool(record_of(run).get("failure")) or condition(run, CONFIG_VALIDATED).get("status") != "True"
+    return bool(record_of(run).get("failure")) or not is_valid(run)
+
+
+def is_valid(run: Item) -> bool:
+    """Whether its config was valid when it was last judged."""
+    return condition(run, CONFIG_VALIDATED).get("status") == "True"
 
 
 def is_early(run: Item) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
+from kube.mutex import pools
 from kube.mutex.objects import RULE_LABEL, condition
 from kube.mutex.versions import VERSION_LABEL
 from tests.functions.mutex.conftest import NEW, Upgrade
@@ -76,6 +77,23 @@ def test_a_node_is_held_while_nobody_can_upgrade_it(
     assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
     assert condition(upgrade.again(upgrade.run), "NodeUpgrade")["reason"] == "NodeUpgradeWaiting"
     assert upgrade.told_by_a_tick() == []
+
+
+@proves("MUT-45")
+def test_a_node_of_a_run_that_was_halted_has_all_of_its_time(upgrade: Upgrade) -> None:
+    """As by a canary that was paused, when nobody upgraded it; a look at a run that was valid all along gives none."""
+    name = upgrade.release()
+    canary = pools.pool_path("canary")
+    upgrade.admin.patch(canary, {"spec": {"paused": True}})
+    assert upgrade.answer("check-run", events.RUN_FOUND) == ""
+    upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
+    upgrade.admin.patch(canary, {"spec": {"paused": False}})
+    assert upgrade.answer("check-run", events.RUN_FOUND) == events.NODE_RELEASED
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+    assert condition(upgrade.again(upgrade.run), "NodeUpgrade")["reason"] == "NodeUpgradeWaiting"
+    upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
+    assert upgrade.answer("check-run", events.RUN_FOUND) == events.NODE_RELEASED
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.RUN_STOPPED
 
 
 @proves("MUT-45")
