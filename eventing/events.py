@@ -121,7 +121,8 @@ MEANINGS = {
     RUN_ENDED: "a MutexRunConfig is deleted, or has no upgrade any more, and its pools are still claimed, or `node` "
     "still carries its labels",
     RUN_FINISHED: "pools and nodes are as they were before the run",
-    LABELS_DUE: "a round over all nodes, for the labels of their CPUs, goes on with the next ones; data: after",
+    LABELS_DUE: "a round over all nodes, for the labels of their CPUs, goes on with the next ones; data: after, "
+    'began: by which HyperConverged, and its generation, "" for another beginning',
 }
 """Type → its meaning. Everything we emit is here."""
 
