@@ -91,7 +91,7 @@ def test_the_window_leaves_out_who_would_be_refused(guarded: Scene, form: Form) 
 @proves("NMO-18", "OSV-7")
 def test_the_window_says_what_it_did_not_ask(guarded: Scene, form: Form) -> None:
     """Of the nodes beyond those that it asks for, it says how many they are."""
-    nodes = [guarded.node(f"many-{number}") for number in range(MOST_FORESEEN + 2)]
+    nodes = [guarded.node(f"asked-{number}") for number in range(MOST_FORESEEN + 2)]
     shown = form.site.url("/nodes", q=nodes[-1])
     await_ready("the list", lambda: f"/nodes/{nodes[-1]}" in form.session.get(shown, timeout=10).text, [])
 
