@@ -24,7 +24,7 @@ from kube.door.sync_client import Cluster
 from kube.mutex import lookup, run_record, versions
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import Verdict
-from kube.mutex.run_record import Stage
+from kube.mutex.run_record import Stage, is_there
 from kube.mutex.validation import HELD, UPGRADE, is_held
 from kube.nodes import node_path
 from kube.paths import Object
@@ -43,7 +43,7 @@ def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return []
     name, api = found.node, cluster.api
     node, version = cluster.together(absent_ok(api.get(node_path(name))), lookup.cluster_version(api))
-    if node is None or node["metadata"]["uid"] != found.record["nodes"][name]["uid"]:
+    if not is_there(node, found.record, name):
         change = {"released": None, "nodes": {name: {"droppedAt": timestamp(now())}}}
         return found.written(cluster, change).answer(events.NODE_CLEANED, "await-version", event, node=name)
     if found.stage is not Stage.RELEASED:

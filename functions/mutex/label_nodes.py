@@ -17,7 +17,7 @@ from kube.door.sync_client import Cluster
 from kube.mutex import lookup
 from kube.mutex.node_labels import gate_patch, is_gated
 from kube.mutex.objects import Verdict
-from kube.mutex.run_record import Record, rules_of, unreleased
+from kube.mutex.run_record import Record, is_there, rules_of, unreleased
 from kube.mutex.validation import control_plane_verdict, named, outside_verdict
 from kube.mutex.versions import wanted
 from kube.nodes import node_path
@@ -86,11 +86,7 @@ def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[st
     if found is None:
         return []
     record, still = found.record, set(unreleased(found.record))
-    there = {
-        name: node
-        for name, node in zip(names, nodes, strict=True)
-        if node is not None and node["metadata"]["uid"] == record["nodes"][name]["uid"]
-    }
+    there = {name: node for name, node in zip(names, nodes, strict=True) if is_there(node, record, name)}
     patches = {name: gate_patch(node, record["id"], rules_of(record)) for name, node in there.items() if name in still}
     cluster.together(
         *(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)

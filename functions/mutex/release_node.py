@@ -24,7 +24,7 @@ from kube.mutex import claims, lookup, maintainers, versions
 from kube.mutex.node_labels import is_released, release_patch, run_of
 from kube.mutex.objects import RUN_LABEL, Verdict
 from kube.mutex.pools import is_paused
-from kube.mutex.run_record import Stage
+from kube.mutex.run_record import Stage, is_there
 from kube.mutex.validation import UPGRADE, control_plane_verdict
 from kube.nodes import node_path
 from kube.paths import Object
@@ -45,7 +45,7 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     node, pools, version = cluster.together(
         absent_ok(api.get(node_path(name))), lookup.pools(api, None), lookup.cluster_version(api)
     )
-    if node is None or node["metadata"]["uid"] != found.record["nodes"][name]["uid"]:
+    if not is_there(node, found.record, name):
         return found.answer(events.NODE_RELEASED, "release-node", event, node=name)  # who awaits it sees it gone
     if not claims.are_paused(found.record, pools):
         return found.answer(events.POOLS_CLAIMED, "release-node", event)

@@ -50,7 +50,7 @@ def run_job(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return []
     due = run_record.next_job(found.record, found.node, found.has_cleanup)
     node = cluster.run(absent_ok(cluster.api.get(node_path(found.node))))
-    if node is None or node["metadata"]["uid"] != found.record["nodes"][found.node]["uid"]:
+    if not run_record.is_there(node, found.record, found.node):
         return _gone(found, due, event, cluster)
     if due is None:
         return _cleaned(found, node, event, cluster)

@@ -137,8 +137,6 @@ def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> l
 def active_due(run: Item, world: World, now: datetime, patience: float) -> list[Due]:
     """What a run under way waits for: what somebody undid, which is all of a halted one, and what brings it on."""
     at = run_record.stage(run, _cleanups(world))
-    if at is Stage.IDLE:
-        return [Due.CHECK]
     drifted = drift(run, world)
     if validation.is_halted(run) or (drifted and at not in LOOKING):
         return drifted
@@ -186,12 +184,12 @@ def _undone(run: Item, world: World) -> Iterator[Due]:
 
 def _are_gated(record: run_record.Record, world: World) -> bool:
     """Whether each unreleased node is labelled; one that is gone, or another by now, is none of the run's."""
-    known = {name: world.nodes[name] for name in run_record.unreleased(record) if name in world.nodes}
     rules = run_record.rules_of(record)
+    known = ((name, world.nodes.get(name)) for name in run_record.unreleased(record))
     return all(
         node_labels.is_gated(node, record["id"], rules)
-        for name, node in known.items()
-        if node["metadata"]["uid"] == record["nodes"][name]["uid"]
+        for name, node in known
+        if run_record.is_there(node, record, name)
     )
 
 
@@ -230,16 +228,17 @@ def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
 
     While nothing is wanted, or the control plane is on its way, it is held, once its condition says so.
     """
-    name = current(record_of(run))
-    known, node = record_of(run)["nodes"][name], world.nodes.get(name)
-    if node is None or node["metadata"]["uid"] != known["uid"] or not node_labels.is_released(node):
+    record = record_of(run)
+    name = current(record)
+    node = world.nodes.get(name)
+    if not run_record.is_there(node, record, name) or not node_labels.is_released(node):
         return False
     wanted = versions.wanted(world.cluster_version)
     if wanted.version and versions.version_of(node) == wanted.version:
         return False
     if bool(wanted.hindrance) is not validation.is_held(run):
         return False
-    return bool(wanted.hindrance) or run_record.seconds_since(known.get("releasedAt"), now) < patience
+    return bool(wanted.hindrance) or run_record.seconds_since(record["nodes"][name].get("releasedAt"), now) < patience
 
 
 def is_under_way(run: Item) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from kube.mutex import pools
 from kube.mutex.jobs import CLEANUP, MAIN, Outcome, job_key
@@ -120,6 +120,11 @@ def _before(pool: Object) -> Object:
 def is_over(node: Mapping[str, Any]) -> bool:
     """Whether nothing more is to be done for a node of the record."""
     return bool(node.get("cleanedAt") or node.get("droppedAt"))
+
+
+def is_there(node: Object | None, record: Record, name: str) -> TypeGuard[Object]:
+    """Whether the node of the record is there: another one may have registered under its name."""
+    return node is not None and node["metadata"]["uid"] == record["nodes"][name]["uid"]
 
 
 def current(record: Record) -> str:
