@@ -15,6 +15,7 @@ from xdist.remote import Producer
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
+from localcluster.readiness import CRDS
 from tests.abreast import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.postgresql import PostgreSQL
 from tests.proofs import PROVED, collects_all, proved
@@ -25,7 +26,7 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")  # real servers share these cores: a slow draw says nothing of the test
 os.environ.pop("DATABASE_URL", None)  # somebody's journal is none of ours
 ROOT = Path(__file__).parents[1]
-CRDS, LEFTOVER = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "nodemaintenances.kubevirt.io"
+LEFTOVER = "nodemaintenances.kubevirt.io"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A shell makes what it starts in the background deaf to Ctrl-C, and so the children that tests interrupt.
 

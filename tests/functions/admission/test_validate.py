@@ -12,6 +12,7 @@ from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, G
 from kube.maintenance.objects import path
 from localcluster.admission.webhook import Webhook
 from localcluster.processes import await_ready
+from localcluster.readiness import CRDS
 from tests.chain.test_observability import ADMISSION, documented
 from tests.chain.test_observability import PAGE as OBSERVABILITY
 from tests.functions.admission.asking import create, named
@@ -19,7 +20,6 @@ from tests.proofs import proves
 from tests.workload import Workload
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RULE = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/nodeName/x-kubernetes-validations"
 
 

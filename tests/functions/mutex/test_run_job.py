@@ -8,10 +8,11 @@ from eventing import events
 from kube.mutex import jobs
 from kube.mutex.jobs import jobs_path
 from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, path, path_of
+from kube.mutex.versions import VERSION_LABEL
 from kube.paths import Object
 from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.mutex.conftest import CONTAINER, Upgrade, job_spec, rule_spec
+from tests.functions.mutex.conftest import CONTAINER, NEW, Upgrade, job_spec, rule_spec
 from tests.proofs import proves
 
 
@@ -184,12 +185,18 @@ def test_a_node_that_goes_before_its_job_is_recorded_is_dropped_when_that_ends(
     assert len(upgrade.jobs()) == 1
 
 
+def upgraded(upgrade: Upgrade) -> str:
+    """Bring the run to the end of its first node's upgrade; that node."""
+    name = upgrade.release()
+    upgrade.label(name, {VERSION_LABEL: NEW})
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
+    return name
+
+
 @proves("MUT-46", "MUT-44")
 def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade: Upgrade) -> None:
     """The node's label goes, the claim of the record too, and only then the next Job is created."""
-    name = upgrade.release()
-    upgrade.label(name, {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
-    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
+    name = upgraded(upgrade)
     upgrade.answer("run-job", events.NODE_UPGRADED)
     job = upgrade.jobs()[-1]
     assert job["metadata"]["name"].startswith("cleanup-only-")
@@ -206,9 +213,7 @@ def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade
 @proves("MUT-46", "MUT-51")
 def test_a_rule_that_is_away_for_a_moment_has_its_cleanup_job_waited_for(upgrade: Upgrade) -> None:
     """Whether it has one nobody knows meanwhile: the node is not done before it is back."""
-    name = upgrade.release()
-    upgrade.label(name, {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
-    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
+    name = upgraded(upgrade)
     upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
     assert upgrade.answer("run-job", events.NODE_UPGRADED) == ""
     assert "cleanedAt" not in upgrade.status()["record"]["nodes"][name]
@@ -222,9 +227,7 @@ def test_a_rule_that_is_away_for_a_moment_has_its_cleanup_job_waited_for(upgrade
 @proves("MUT-46", "MUT-40")
 def test_a_cleanup_job_that_runs_is_waited_for_when_its_rule_has_none_any_more(upgrade: Upgrade) -> None:
     """The next node's Job would run beside it."""
-    name = upgrade.release()
-    upgrade.label(name, {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
-    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
+    name = upgraded(upgrade)
     upgrade.answer("run-job", events.NODE_UPGRADED)
     upgrade.rule = upgrade.admin.patch(path(upgrade.rule), {"spec": {"cleanUpJobSpec": None}})
     upgrade.judge()
