@@ -138,11 +138,7 @@ def _served(kubectl: str, items: Sequence[Mapping[str, Any]]) -> set[Kind]:
     found: set[Kind] = set()
     for version in {item["apiVersion"] for item in items}:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        answer = _run(kubectl, "get", "--raw", path, check=False)
-        if answer.returncode == 0:
-            found |= {(version, resource["kind"]) for resource in json.loads(answer.stdout)["resources"]}
-        elif "NotFound" not in answer.stderr:
-            raise LocalClusterError(f"nothing was applied, {version} cannot be asked for: {answer.stderr.strip()}")
+        found |= {(version, resource["kind"]) for resource in _answer(kubectl, path).get("resources", ())}
     return found
 
 
@@ -151,12 +147,19 @@ def _live(kubectl: str, space: str) -> list[Mapping[str, Any]]:
     paths = (f"/apis/eventing.knative.dev/v1/namespaces/{space}/brokers", f"/api/v1/namespaces/{space}/services")
     found: list[Mapping[str, Any]] = []
     for kind, path in zip(("Broker", "Service"), paths, strict=True):
-        answer = _run(kubectl, "get", "--raw", path, check=False)
-        if answer.returncode == 0:
-            found += [{**item, "kind": kind} for item in json.loads(answer.stdout)["items"]]
-        elif "NotFound" not in answer.stderr:
-            raise LocalClusterError(f"nothing was applied, {path} cannot be asked for: {answer.stderr.strip()}")
+        found += [{**item, "kind": kind} for item in _answer(kubectl, path).get("items", ())]
     return found
+
+
+def _answer(kubectl: str, path: str) -> Mapping[str, Any]:
+    """Give what the API server says at a path, {} for one that it does not serve."""
+    answer = _run(kubectl, "get", "--raw", path, check=False)
+    if answer.returncode == 0:
+        found: Mapping[str, Any] = json.loads(answer.stdout)
+        return found
+    if "NotFound" in answer.stderr:
+        return {}
+    raise LocalClusterError(f"nothing was applied, {path} cannot be asked for: {answer.stderr.strip()}")
 
 
 def _run(*command: str, text: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from http import HTTPStatus
 
 from console.operations.errors import OperationError
 from kube.door.api import Api, absent_ok
@@ -12,6 +11,7 @@ from kube.door.api_errors import Rejected
 from kube.door.concurrent_requests import together
 from kube.door.list_watch import Change, follow, merged
 from kube.maintenance.groups import GROUPS, Group
+from kube.maintenance.lookup import knows_no_selector
 from kube.maintenance.objects import node_name
 from kube.paths import Object, on_node
 
@@ -58,7 +58,7 @@ async def _followed(api: Api, group: Group, node: str) -> AsyncGenerator[Change,
             async for change in changes:
                 yield change
     except Rejected as error:
-        if not node or error.status != HTTPStatus.BAD_REQUEST:
+        if not node or not knows_no_selector(error):
             raise
         async with aclosing(follow(api, group.path)) as changes:
             async for change in changes:

@@ -15,8 +15,8 @@ from typing import Any
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
+from console.operations.redriving import Result
 from console.web.context import Context
-from eventing.journal.entries import Attempt
 from eventing.logs import JsonLines
 from kube.door.api_errors import ApiError
 
@@ -56,19 +56,19 @@ def note_outcomes(outcomes: Mapping[str, tuple[int, str]]) -> None:
     g.outcomes = outcomes
 
 
-def written_as_made(context: Context) -> Callable[[int, Attempt | None, str], None]:
-    """How what this request began is to be written down, instead of with its answer, which knows no end of it.
+def written_as_made(context: Context) -> Callable[[Result], None]:
+    """How the redrive that this request began is to be written down, instead of with its answer, which knows no end.
 
-    By the number of each dead letter, with the attempt or, where none was made, why; from any thread, in the name of
-    who asked.
+    A line for what became of each dead letter; from any thread, in the name of who asked.
     """
     who, g.later = _who(context), True
 
-    def write(letter: int, made: Attempt | None, problem: str) -> None:
-        status, error = (made.status, made.error) if made else (HTTPStatus.CONFLICT, problem)
-        word = "failed" if made is None or made.failed else "done"
-        said = {"error": error} if error else {}
-        _write({"action": "redrive", "letter": str(letter), **who, "outcome": word, "status": int(status), **said})
+    def write(result: Result) -> None:
+        made = result.attempt
+        status, error = (made.status, made.error) if made else (HTTPStatus.CONFLICT, result.problem)
+        said = {"outcome": "failed" if result.failed else "done", "status": int(status)}
+        what = {"action": "redrive", "letter": str(result.item.letter.seq), **who, **said}
+        _write({**what, **({"error": error} if error else {})})
 
     return write
 

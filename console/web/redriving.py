@@ -56,10 +56,7 @@ class Redriving:
         if request.form.get("confirm") != "yes":
             return render_template("redrive.html", items=found, lanes=lanes)
         broker = self._context.broker or broker_address(self._context.cluster, NAMESPACE)
-        write = written_as_made(self._context)
-        run = Run(
-            found, broker, self._context.journal, lambda made: write(made.item.letter.seq, made.attempt, made.problem)
-        )
+        run = Run(found, broker, self._context.journal, written_as_made(self._context))
         number = uuid.uuid4().hex
         self._runs[number] = run
         while len(self._runs) > RUNS:

@@ -86,11 +86,16 @@ async def of_group(api: Api, group: Group, node: str = "", version: str | None =
     except NotFound:
         return []
     except Rejected as error:
-        if not node or error.status != HTTPStatus.BAD_REQUEST:
+        if not node or not knows_no_selector(error):
             raise
         listed = await pages(api, group.path, version=version)
         items = [item for item in listed.items if node_name(item) == node]
     return [{**item, "apiVersion": group.api_version, "kind": "NodeMaintenance"} for item in items]
+
+
+def knows_no_selector(error: Rejected) -> bool:
+    """Whether a list or a watch was refused for its field selector."""
+    return error.status == HTTPStatus.BAD_REQUEST
 
 
 async def pods_on_node(api: Api, node: str, version: str | None = None) -> Listed:
