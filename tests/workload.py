@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from kube.door.api import absent_ok
 from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S, Group
 from kube.maintenance.objects import path as maintenance_path
+from kube.nodes import node_path
 from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
@@ -45,12 +47,17 @@ class Workload:
         self.admin = admin
         self.namespace = self.add_namespace()
         self._deployments: list[str] = []
+        self._nodes: list[str] = []
 
     def end(self) -> None:
-        """Delete its Deployments. A pod of theirs that fits no node is tried again whenever a node changes."""
+        """Delete its Deployments, whose pods are tried again whenever a node changes, and its nodes: with those of
+        hundreds of tests before it each look at all nodes would take ten times as long."""
         for path in self._deployments:
             self.delete(path)
+        api = self.admin.api
+        self.admin.together(*(absent_ok(api.request("DELETE", node_path(name))) for name in self._nodes))
         self._deployments.clear()
+        self._nodes.clear()
 
     def add_namespace(self) -> str:
         """Create another namespace that takes pods; returns its name."""
@@ -66,7 +73,8 @@ class Workload:
             stock = _stocks.setdefault(self.local, [])
             if not stock:
                 stock += self.local.add_nodes(NODES)
-            return stock.pop(0)
+            self._nodes.append(stock.pop(0))
+            return self._nodes[-1]
 
     def read_node(self, name: str) -> Object:
         """The node as it is now."""
