@@ -34,7 +34,8 @@ from functions.mutex import (
     resync_runs,
     run_job,
 )
-from functions.mutex.subject import patience, unanswered
+from functions.mutex.ongoing import patience
+from functions.mutex.subject import unanswered
 from functions.serving import health
 from functions.serving.attempts import Publisher
 from functions.serving.function import Function

@@ -17,11 +17,11 @@ import os
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.announcing import announce
-from functions.mutex.subject import Ongoing, Replies, hinted, log_about, now, ongoing, patience, telling
+from functions.mutex.ongoing import Ongoing, hinted, ongoing, patience
+from functions.mutex.subject import Replies, announce, log_about, now, telling
 from kube.door.api import absent_ok
 from kube.door.sync_client import Cluster
-from kube.mutex import lookup, run_record, versions
+from kube.mutex import lookup, run_changes, run_record, versions
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import Verdict
 from kube.mutex.run_record import Stage, is_there
@@ -44,7 +44,7 @@ def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     name, api = found.node, cluster.api
     node, version = cluster.together(absent_ok(api.get(node_path(name))), lookup.cluster_version(api))
     if not is_there(node, found.record, name):
-        change = {"released": None, "nodes": {name: {"droppedAt": timestamp(now())}}}
+        change = run_changes.over(found.record, name, "droppedAt", now())
         return found.written(cluster, change).answer(events.NODE_CLEANED, "await-version", event, node=name)
     if found.stage is not Stage.RELEASED:
         return []
@@ -88,7 +88,7 @@ def _awaited(reached: str, wanted: versions.Wanted) -> str:
 
 
 def _stop(found: Ongoing, said: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    stopped = run_record.failure(found.run, "await-version", said, node=found.node, now=now())
+    stopped = run_changes.failure(found.run, "await-version", said, node=found.node, now=now())
     found = found.written(cluster, stopped, Verdict(UPGRADE, False, "NodeUpgradeFailed", said))
     announce(found.run, STOPPED, said, cluster)
     return found.answer(events.RUN_STOPPED, "await-version", event, node=found.node, error=said)

@@ -15,9 +15,10 @@ from eventing import events
 from eventing.events import Reference
 from eventing.wire import BadEvent
 from functions.data import data_of
-from functions.mutex.subject import OF_STAGE, Ongoing, Replies, is_for, now, ongoing, read, telling, write_status
+from functions.mutex.ongoing import OF_STAGE, Ongoing, ongoing
+from functions.mutex.subject import Replies, is_for, now, read, telling, write_status
 from kube.door.sync_client import Cluster
-from kube.mutex import lookup, overdue, run_record
+from kube.mutex import lookup, overdue, run_changes, run_record
 from kube.mutex.objects import RUN, has_finalizer, is_deleting, references
 from kube.mutex.validation import CONFIG_VALIDATED, config_verdict, is_valid, rules_needed
 from kube.mutex.world import World
@@ -43,7 +44,7 @@ def check_run(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if not run_record.is_active(run):
         changes["step"] = "Waiting" if verdict.holds else "Invalid"
     elif verdict.holds and not is_valid(run):
-        changes |= run_record.more_time(run, now())
+        changes |= run_changes.more_time(run, now())
     run = write_status(run, cluster, changes, [verdict]) or run
     return _goes_on(run, event, cluster) if verdict.holds else []
 
@@ -81,4 +82,4 @@ def _goes_on(run: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:
 def _resumed(run: Object, cluster: Cluster) -> Object:
     record = run_record.record_of(run)
     known = Ongoing(run, cluster.run(lookup.named_rules(cluster.api, run_record.rules_of(record))))
-    return known.written(cluster, run_record.resumption(run, known.has_cleanup, now())).run
+    return known.written(cluster, run_changes.resumption(run, known.has_cleanup, now())).run

@@ -14,11 +14,11 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.announcing import announce
-from functions.mutex.subject import Ongoing, Replies, log_about, now, read, telling, write_status
+from functions.mutex.ongoing import Ongoing
+from functions.mutex.subject import Replies, announce, log_about, now, read, telling, write_status
 from kube.door.api import JSON_PATCH
 from kube.door.sync_client import Cluster
-from kube.mutex import claims, lookup, pools, run_record
+from kube.mutex import claims, lookup, pools, run_changes, run_record
 from kube.mutex.objects import (
     RUN,
     Verdict,
@@ -106,10 +106,10 @@ def _begin(event: BaseCloudEvent, run: Object, wanted: str, world: World, cluste
     members = {name: world.nodes[name] for name in world.members_of(run)}
     names = world.pool_names(run)
     rules = references(run, "mutexRules")
-    record = run_record.begun(run, wanted, world.pools, names, members, rules, now())
+    record = run_changes.begun(run, wanted, world.pools, names, members, rules, now())
     warning = outside_verdict(members, world.nodes)
     begun = {**run, "status": {**run["status"], "record": record}}
-    shown = {"job": "", **run_record.shown(begun, {}, lambda _rule: False)}
+    shown = {"job": "", **run_changes.shown(begun, {}, lambda _rule: False)}
     metadata, conditions = run["metadata"], conditions_with(run, [warning], now())
     values = {"record": record, "conditions": conditions, **shown}
     patch = [

@@ -11,8 +11,9 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.mutex.ongoing import read_redoing
 from functions.mutex.pool_writing import change_pools
-from functions.mutex.subject import Replies, now, read_redoing, telling
+from functions.mutex.subject import Replies, now, telling
 from kube.door.sync_client import Cluster
 from kube.mutex.claims import selectors
 from kube.mutex.objects import Verdict

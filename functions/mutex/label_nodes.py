@@ -10,7 +10,8 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.subject import Ongoing, Replies, now, read_redoing, telling, write_status
+from functions.mutex.ongoing import Ongoing, read_redoing
+from functions.mutex.subject import Replies, now, telling, write_status
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.deadline import has_time
 from kube.door.sync_client import Cluster

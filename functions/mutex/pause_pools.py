@@ -14,8 +14,9 @@ from functools import partial
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.mutex.ongoing import Ongoing, read_redoing
 from functions.mutex.pool_writing import change_pools
-from functions.mutex.subject import Ongoing, Replies, now, read_redoing, telling
+from functions.mutex.subject import Replies, now, telling
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup
 from kube.mutex.objects import Verdict

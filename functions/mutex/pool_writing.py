@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from cloudevents.core.base import BaseCloudEvent
 
-from functions.mutex.subject import Ongoing, read_under_way
+from functions.mutex.ongoing import Ongoing, read_under_way
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import Denied
 from kube.door.sync_client import Cluster

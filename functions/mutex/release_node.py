@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.subject import Ongoing, Replies, log_about, now, read_ongoing, telling
+from functions.mutex.ongoing import Ongoing, read_ongoing
+from functions.mutex.subject import Replies, log_about, now, telling
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, maintainers, versions

@@ -20,7 +20,8 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.events import Reference
 from functions.data import data_of, is_text
-from functions.mutex.subject import Replies, log_about, now, ongoing, read, telling, write_status
+from functions.mutex.ongoing import ongoing
+from functions.mutex.subject import Replies, log_about, now, read, telling, write_status
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, pools, run_record

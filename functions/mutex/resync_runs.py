@@ -23,7 +23,8 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.events import Reference
 from functions.hints import LookingAtState
-from functions.mutex.subject import TYPES, log_about, now, patience
+from functions.mutex.ongoing import TYPES, patience
+from functions.mutex.subject import log_about, now
 from functions.rotation import Turns
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, overdue, run_record

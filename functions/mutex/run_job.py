@@ -15,12 +15,12 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.announcing import announce
-from functions.mutex.subject import Ongoing, Replies, hinted, log_about, now, ongoing, telling
+from functions.mutex.ongoing import Ongoing, hinted, ongoing
+from functions.mutex.subject import Replies, announce, log_about, now, telling
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import Conflict, Denied, NotFound, Rejected
 from kube.door.sync_client import Cluster
-from kube.mutex import jobs, lookup, run_record
+from kube.mutex import jobs, lookup, run_changes, run_record
 from kube.mutex.jobs import CLEANUP, Outcome
 from kube.mutex.node_labels import clear_patch
 from kube.mutex.objects import Verdict
@@ -164,7 +164,7 @@ def _stop(found: Ongoing, due: Due, job: str, why: str, event: BaseCloudEvent, c
     reason = "CleanUpJobFailed" if due.kind == CLEANUP else "JobRunFailed"
     told = f"Job {job}" if job else "the Job"
     said = f"{found.at(found.node)}, {found.node}: {told} of rule {due.rule} did not complete: {why}"
-    stopped = run_record.failure(found.run, "run-job", said, node=found.node, job=job, now=now())
+    stopped = run_changes.failure(found.run, "run-job", said, node=found.node, job=job, now=now())
     found = found.written(cluster, stopped, Verdict(JOB_RUN, False, reason, said))
     log_about(said, found.run)
     announce(found.run, STOPPED, said, cluster)
@@ -180,6 +180,6 @@ def _cleaned(found: Ongoing, node: Object, event: BaseCloudEvent, cluster: Clust
 
 def _over(found: Ongoing, field: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
     name = found.node
-    change = {"released": None, "nodes": {name: {field: timestamp(now())}}}
+    change = run_changes.over(found.record, name, field, now())
     log_about(f"node {name} is done: {field}", found.run)
     return found.written(cluster, change).answer(events.NODE_CLEANED, "run-job", event, node=name)

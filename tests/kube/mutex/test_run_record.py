@@ -1,13 +1,14 @@
-"""How far a run is, by its record; how it stops and is resumed."""
+"""How far a run is, by its record; how it stops and is resumed; how long its record becomes."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
-from kube.mutex import node_labels, run_record
+from kube.mutex import node_labels, run_changes, run_record
 from kube.mutex.jobs import CLEANUP, MAIN, job_key
 from kube.mutex.objects import Reference, Verdict, conditions_with, rule_label, status_patch
 from kube.mutex.run_record import Due, Stage
@@ -93,29 +94,29 @@ def test_jobs_come_in_the_order_of_the_rules_and_cleanups_behind() -> None:
 def test_a_cleanup_job_that_was_created_is_waited_for_whatever_its_rule_says_since() -> None:
     """Also where the rule has none any more; one that failed gets no other attempt then."""
     begun = {job_key(CLEANUP, RULES[1]): {"attempt": 1, "name": "j", "uid": "u"}}
-    stopped = run_record.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
+    stopped = run_changes.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
     found = run({**UPGRADED, "jobs": {**done(MAIN, *RULES), **begun}}, **EDITED, **stopped)
     record = found["status"]["record"]
     assert run_record.next_job(record, "n1", lambda _rule: False) == Due(CLEANUP, RULES[1])
 
-    resumed = run_record.with_change(record, run_record.resumption(found, lambda _rule: False, NOW))
+    resumed = run_changes.with_change(record, run_changes.resumption(found, lambda _rule: False, NOW))
     assert run_record.next_job(resumed, "n1", lambda _rule: False) is None
 
 
 @proves("MUT-48")
 def test_a_run_is_resumed_by_a_new_spec_or_a_new_word() -> None:
     """Nothing else does; the Job that failed gets another attempt, a released node more time."""
-    stopped = run_record.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
+    stopped = run_changes.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
     found = run(BEGUN, **EDITED, **stopped)
     assert not run_record.is_resumed(found)
     found["metadata"]["annotations"] = {"nodemaintenance.dev/retry": "1"}
     assert run_record.is_resumed(found)
     assert run_record.is_resumed({**found, "metadata": {**found["metadata"], "generation": 4, "annotations": {}}})
-    change = run_record.resumption(found, has_cleanup, NOW)
+    change = run_changes.resumption(found, has_cleanup, NOW)
     assert change["failure"] is None
     assert change["nodes"]["n1"]["jobs"][job_key(MAIN, RULES[0])]["attempt"] == 2
-    waited = run_record.failure(run(), "await-version", "m", node="n1", now=NOW)
-    later = run_record.resumption(run(RELEASED, **EDITED, **waited), has_cleanup, NOW)
+    waited = run_changes.failure(run(), "await-version", "m", node="n1", now=NOW)
+    later = run_changes.resumption(run(RELEASED, **EDITED, **waited), has_cleanup, NOW)
     assert later["nodes"] == {"n1": {"releasedAt": AT}}
 
 
@@ -124,14 +125,31 @@ def test_a_run_is_resumed_by_a_new_spec_or_a_new_word() -> None:
 @pytest.mark.parametrize("job", ["", "the Job", "another"])
 def test_a_job_that_did_not_fail_gets_no_attempt_beside_it(first: Object, job: str) -> None:
     """Recorded, or created and not recorded yet: what stopped the run names none, or another one."""
-    found = run(first, **EDITED, **run_record.failure(run(), "run-job", "m", node="n1", job=job, now=NOW))
-    assert run_record.resumption(found, has_cleanup, NOW) == {"failure": None}
+    found = run(first, **EDITED, **run_changes.failure(run(), "run-job", "m", node="n1", job=job, now=NOW))
+    assert run_changes.resumption(found, has_cleanup, NOW) == {"failure": None}
+
+
+@proves("MUT-40")
+def test_the_record_of_a_large_run_stays_short() -> None:
+    """A thousand nodes with ten Jobs each are more than etcd takes: Jobs of those done long before are forgotten."""
+    rules = [Reference("openshift-upgrade-checks", f"rule-{number}-for-all-workers") for number in range(5)]
+    keys = [job_key(kind, rule) for kind in (MAIN, CLEANUP) for rule in rules]
+    entry = dict.fromkeys(run_changes.JOB_FIELDS, "openshift-upgrade-checks-and-what-else-is-known")
+    names = [f"worker-{number:04}.region.example.com" for number in range(1000)]
+    record = run(order=names, nodes={name: {"uid": "ae6a4a3b-5a0d-4f8e-a8a1-3a6b1c2d3e4f"} for name in names})
+    known = record["status"]["record"]
+    for name in names:
+        known["nodes"][name] |= {"jobs": dict.fromkeys(keys, entry), "releasedAt": AT, "upgradedAt": AT}
+        known = run_changes.with_change(known, run_changes.over(known, name, "cleanedAt", NOW))
+    assert len(json.dumps(known)) < 2**19
+    assert [name for name in names if known["nodes"][name].get("jobs")] == names[-50:]
+    assert run_record.current(known) == ""
 
 
 def test_what_kubectl_shows_is_of_the_record_as_it_will_be() -> None:
     """Step, node i of n, and the Job."""
     change = {"nodes": {"n1": {"jobs": {job_key(MAIN, RULES[0]): {"name": "a-1", "attempt": 1, "uid": "u"}}}}}
-    shown = run_record.shown(run(**EDITED), change, has_cleanup)
+    shown = run_changes.shown(run(**EDITED), change, has_cleanup)
     assert shown == {"step": "RunningJobs", "progress": "1 of 2: n1", "job": "a-1"}
 
 
