@@ -5,7 +5,7 @@ so that it is released into the right one (MUT-36), and at the control plane, wh
 by now (MUT-32). A node under maintenance waits until it is given back, unless it was a Job of this run that asked for
 the maintenance.
 
-In: `node.cleared`. Out: `node.released`; `pools.claimed` or `nodes.labelled` when somebody changed a pool.
+In: `node.cleared`. Out: `node.released`; `pools.claimed` or `pools.paused` when somebody changed a pool.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """
@@ -32,7 +32,7 @@ from kube.paths import Object
 from kube.times import timestamp
 
 CONSUMES = (events.NODE_CLEARED,)
-EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.NODES_LABELLED)
+EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
 WAITING = "NodeUpgradeWaiting"
 
 
@@ -51,7 +51,7 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if not claims.are_paused(found.record, pools):
         return found.answer(events.POOLS_CLAIMED, "release-node", event)
     if not claims.are_edited(found.record, pools):
-        return found.answer(events.NODES_LABELLED, "release-node", event)
+        return found.answer(events.POOLS_PAUSED, "release-node", event)  # labels come first: one may be off, too
     wanted = versions.wanted(version)
     ready = control_plane_verdict(wanted)
     if said := _no_canary(found, pools) or _hindrance(found, node, wanted, cluster):

@@ -9,7 +9,7 @@ from kube.door.api_errors import Rejected
 from kube.maintenance.objects import REQUESTER
 from kube.mutex import pools
 from kube.mutex.node_labels import is_released, run_of
-from kube.mutex.objects import RUN_LABEL, condition, path
+from kube.mutex.objects import NAMESPACE, RUN_LABEL, Reference, condition, path, rule_label
 from kube.nodes import LABEL
 from tests.functions.mutex.conftest import Upgrade
 from tests.proofs import proves
@@ -55,10 +55,14 @@ def test_nobody_is_released_before_the_jobs_are_complete(upgrade: Upgrade) -> No
 
 @proves("MUT-36")
 def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -> None:
-    """The same for a pool that goes on."""
+    """Behind the labels of the others, which may be off as well; the same for a pool that goes on."""
     ready(upgrade)
+    other = upgrade.nodes[1]
+    upgrade.label(other, {rule_label(Reference(NAMESPACE, "only")): None})
     upgrade.admin.patch(pools.pool_path("canary"), {"spec": {"nodeSelector": {"matchExpressions": None}}})
-    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODES_LABELLED
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.POOLS_PAUSED
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
+    assert not is_released(upgrade.node(other))
     upgrade.answer("edit-pools", events.NODES_LABELLED)
     upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": False}})
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.POOLS_CLAIMED
