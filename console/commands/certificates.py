@@ -10,7 +10,7 @@ from rich.text import Text
 from console.operations import renewal_requests
 from console.terminal.connection import with_api
 from console.terminal.escaping import escaped
-from console.terminal.options import cluster_options, output_option
+from console.terminal.options import Name, cluster_options, output_option
 from console.terminal.screen import note, show, show_json
 from kube.paths import Object
 
@@ -28,7 +28,12 @@ COLUMNS = {
 
 @click.command
 @click.option(
-    "--renew", "name", metavar="NAME", default="", help="Renew this one now; NAMESPACE/NAME where two have it."
+    "--renew",
+    "name",
+    type=Name(),
+    metavar="NAME",
+    default="",
+    help="Renew this one now; NAMESPACE/NAME where two have it.",
 )
 @output_option
 @cluster_options

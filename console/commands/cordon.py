@@ -6,12 +6,12 @@ import click
 
 from console.operations import drain_without_maintenance
 from console.terminal.connection import with_api
-from console.terminal.options import cluster_options, output_option
+from console.terminal.options import Name, cluster_options, output_option
 from console.terminal.screen import note, show_json
 
 
 @click.command
-@click.argument("node")
+@click.argument("node", type=Name())
 @output_option
 @cluster_options
 def cordon(node: str, output: str) -> None:

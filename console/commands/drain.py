@@ -11,7 +11,7 @@ from console.operations.pods_foreseen import DAEMON, Pods, fates
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, dry_run_switch, switch
-from console.terminal.options import cluster_options, output_option, timeout_option
+from console.terminal.options import Name, cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json, warn
 from kube.door.api import Api
 from kube.paths import Object
@@ -19,7 +19,7 @@ from kube.pods import DrainOptions, Sorted, key, name_of, warnings
 
 
 @click.command(cls=KubectlFlags)
-@click.argument("node")
+@click.argument("node", type=Name())
 @switch(
     "--delete-emptydir-data", "--delete-local-data", help="Evict pods with emptyDir volumes too; their data is lost."
 )

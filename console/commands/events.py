@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from console.operations.errors import NoResult
-from console.terminal.options import Moment, picked
+from console.terminal.options import Moment, Name, picked
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show_json
 from console.terminal.selection import refuse_both, run_option, uid_of_run
@@ -52,8 +52,8 @@ class Filters:
 
 
 @click.command
-@click.option("--node", default="", help="Of this node.")
-@click.option("--maintenance", default="", help="Of the NodeMaintenance with this name or uid.")
+@click.option("--node", type=Name(), default="", help="Of this node.")
+@click.option("--maintenance", type=Name(), default="", help="Of the NodeMaintenance with this name or uid.")
 @run_option("Of the MutexRunConfig with this uid, or the newest of this name.")
 @click.option("--type", "kinds", multiple=True, help="Of this type, such as pods.evicted; repeatable.")
 @click.option("--since", type=Moment(), help="Arrived since then: 10m, 2h or 1d ago, or a time.")

@@ -12,7 +12,7 @@ from console.operations import upgrade_runs
 from console.operations.run_reports import report
 from console.terminal.connection import with_api
 from console.terminal.escaping import escaped_all
-from console.terminal.options import cluster_options, output_option, watch_option
+from console.terminal.options import Name, cluster_options, output_option, watch_option
 from console.terminal.run_display import details, line, overview
 from console.terminal.screen import live, note, show, show_json, show_json_line
 from kube.door.api import Api
@@ -33,7 +33,7 @@ def mutex() -> None:
 
 
 @mutex.command
-@click.argument("name", required=False, default="")
+@click.argument("name", type=Name(), required=False, default="")
 @watch_option
 @output_option
 @cluster_options
@@ -58,7 +58,7 @@ def status(name: str, watch: bool, output: str) -> None:
 
 
 @mutex.command
-@click.argument("name")
+@click.argument("name", type=Name())
 @output_option
 @cluster_options
 def retry(name: str, output: str) -> None:
@@ -89,7 +89,7 @@ async def _watch(api: Api, name: str, output: str) -> None:
     with screen as show_state:
         async with aclosing(upgrade_runs.watched(api)) as states:
             async for found in states:
-                shown = [report(run) for run in found if upgrade_runs.is_named(run, chosen)]
+                shown = [report(run) for run in found if chosen in ("", full_name(run))]
                 show_state(shown[0] if chosen and shown else {"runs": shown})
 
 

@@ -10,7 +10,14 @@ import click
 from console.operations.errors import NoResult
 from console.operations.redriving import Item, Result, broker_address, items, letter_fields, redriven
 from console.terminal.errors import confirm, door
-from console.terminal.options import broker_option, cluster_options, functions_option, namespace_option, output_option
+from console.terminal.options import (
+    Name,
+    broker_option,
+    cluster_options,
+    functions_option,
+    namespace_option,
+    output_option,
+)
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import note, show_json
 from eventing.event_types import short
@@ -20,7 +27,7 @@ from kube.words import counted
 
 
 @click.command
-@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.argument("ids", type=Name(), nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="All that are open.")
 @functions_option("base", "the Triggers' addresses")
 @broker_option

@@ -18,7 +18,7 @@ from console.terminal.connection import with_api
 from console.terminal.display import details, line, overview
 from console.terminal.escaping import escaped_all
 from console.terminal.machine_display import machines
-from console.terminal.options import cluster_options, output_option, watch_option
+from console.terminal.options import Name, cluster_options, output_option, watch_option
 from console.terminal.screen import live, show, show_json, show_json_line
 from kube.door.api import Api, absent_ok
 from kube.maintenance.lookup import maintenances
@@ -27,7 +27,7 @@ from kube.paths import Object
 
 
 @click.command
-@click.argument("node", required=False, default="")
+@click.argument("node", type=Name(), required=False, default="")
 @watch_option
 @output_option
 @cluster_options
@@ -53,7 +53,7 @@ def status(node: str, watch: bool, output: str) -> None:
 
 async def _read(api: Api, node: str) -> Object:
     """What there is now; a one-line error for a node that is neither there nor named by any maintenance."""
-    state = await _state(api, node, await maintenances(api, node))
+    state = await _state(api, node, await maintenances(api, node or None))
     if state.get("state") == GONE and not state["maintenances"]:
         raise unknown(node)
     return state
@@ -75,7 +75,7 @@ async def _state(api: Api, node: str, found: list[Object]) -> Object:
 async def _watch(api: Api, node: str, output: str) -> None:
     screen = live(_render, _lines) if output == "table" else nullcontext(show_json_line)
     with screen as show_state:
-        async with aclosing(watched(api, node)) as states:
+        async with aclosing(watched(api, node or None)) as states:
             async for found in states:
                 show_state(await _state(api, node, found))
 

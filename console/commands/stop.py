@@ -11,7 +11,7 @@ from console.operations.maintaining import end
 from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
-from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
+from console.terminal.options import Name, check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
 from kube.door.api import Api, absent_ok
 from kube.nodes import node_path
@@ -19,7 +19,7 @@ from kube.paths import Object
 
 
 @click.command
-@click.argument("node")
+@click.argument("node", type=Name())
 @click.option("--wait/--no-wait", default=True, help="Return when the node is given back.  [default: wait]")
 @timeout_option("1m", "the node is given back")
 @output_option

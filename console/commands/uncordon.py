@@ -9,7 +9,7 @@ import click
 from console.operations.describing import SCHEDULABLE, full_name, node_report
 from console.operations.maintaining import known_node
 from console.terminal.connection import with_api
-from console.terminal.options import cluster_options, output_option
+from console.terminal.options import Name, cluster_options, output_option
 from console.terminal.screen import note, show_json
 from kube.door.api import JSON_PATCH, Api
 from kube.door.api_errors import Conflict
@@ -23,7 +23,7 @@ ATTEMPTS = 5
 
 
 @click.command
-@click.argument("node")
+@click.argument("node", type=Name())
 @output_option
 @cluster_options
 def uncordon(node: str, output: str) -> None:

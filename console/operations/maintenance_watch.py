@@ -29,7 +29,7 @@ def _serves(answer: Object | None) -> bool:
     return any(resource["name"] == "nodemaintenances" for resource in (answer or {}).get("resources", []))
 
 
-async def watched(api: Api, node: str = "") -> AsyncGenerator[list[Object], None]:
+async def watched(api: Api, node: str | None = None) -> AsyncGenerator[list[Object], None]:
     """All NodeMaintenance objects (of `node`), oldest first: once when all are known, then after every change."""
     groups = await served_groups(api)
     unread = set(range(len(groups)))
@@ -47,18 +47,18 @@ async def watched(api: Api, node: str = "") -> AsyncGenerator[list[Object], None
                 yield sorted(known.values(), key=lambda item: item["metadata"]["creationTimestamp"])
 
 
-async def _followed(api: Api, group: Group, node: str) -> AsyncGenerator[Change, None]:
+async def _followed(api: Api, group: Group, node: str | None) -> AsyncGenerator[Change, None]:
     """The changes of one group (of `node`).
 
     A CRD that somebody else left there may not know our field selector: then all are followed, and the others left out.
     """
-    fields = on_node(node) if node else ""  # all kinds name their node in spec.nodeName
+    fields = "" if node is None else on_node(node)  # all kinds name their node in spec.nodeName
     try:
         async with aclosing(follow(api, group.path, fields=fields)) as changes:
             async for change in changes:
                 yield change
     except Rejected as error:
-        if not node or not knows_no_selector(error):
+        if node is None or not knows_no_selector(error):
             raise
         async with aclosing(follow(api, group.path)) as changes:
             async for change in changes:

@@ -44,8 +44,8 @@ def in_order(items: list[Object]) -> list[Object]:
 
 
 def is_named(run: Object, name: str) -> bool:
-    """Whether it is meant by `NAME` or `NAMESPACE/NAME`; "" means all."""
-    return name in ("", run["metadata"]["name"], full_name(run))
+    """Whether it is meant by `NAME` or `NAMESPACE/NAME`."""
+    return name in (run["metadata"]["name"], full_name(run))
 
 
 async def named(api: Api, name: str) -> Object:

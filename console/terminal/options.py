@@ -1,4 +1,4 @@
-"""Options that commands share, and the types of their values: durations, moments, URLs."""
+"""Options that commands share, and the types of their values: durations, moments, names, URLs."""
 
 from __future__ import annotations
 
@@ -51,6 +51,26 @@ class Moment(click.ParamType[datetime]):
             return parse_moment(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Name(click.ParamType[str]):
+    """The name of an object, or what else tells one from the others; a default of "" is none.
+
+    An empty one on the command line is a variable of a shell that is not set, and must not stand for all.
+    """
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Give it as it is; a usage error for an empty one."""
+        if not str(value).strip() and not _is_default(param, ctx):
+            self.fail("it is empty: name one, or is a variable of the shell not set?", param, ctx)
+        return str(value)
+
+
+def _is_default(param: click.Parameter | None, ctx: click.Context | None) -> bool:
+    named = param.name if param else None
+    return bool(ctx and named and ctx.get_parameter_source(named) is ParameterSource.DEFAULT)
 
 
 class Url(click.ParamType[str]):
@@ -120,7 +140,12 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]
 def namespace_option(command: Decorated) -> Decorated:
     """Add `-n`, `--namespace`."""
     return click.option(
-        "-n", "--namespace", default=NAMESPACE, show_default=True, help="The namespace that the functions run in."
+        "-n",
+        "--namespace",
+        type=Name(),
+        default=NAMESPACE,
+        show_default=True,
+        help="The namespace that the functions run in.",
     )(command)
 
 

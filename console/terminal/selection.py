@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from console.operations.errors import NoResult
+from console.terminal.options import Name
 from eventing.journal.entries import Entry, Query
 from kube.mutex.objects import RUN
 
@@ -31,9 +32,12 @@ class Chosen:
 
 def selection_options(command: Decorated) -> Decorated:
     """Add the options of `Chosen`."""
-    ids = click.option("--id", "ids", multiple=True, help="The event with this id; repeatable.")
+    ids = click.option("--id", "ids", type=Name(), multiple=True, help="The event with this id; repeatable.")
     maintenance = click.option(
-        "--maintenance", default="", help="All events of the NodeMaintenance with this uid, or the newest of this name."
+        "--maintenance",
+        type=Name(),
+        default="",
+        help="All events of the NodeMaintenance with this uid, or the newest of this name.",
     )
     run = run_option("All events of the MutexRunConfig with this uid, or the newest of this name.")
     first = click.option(
@@ -45,7 +49,7 @@ def selection_options(command: Decorated) -> Decorated:
 
 def run_option(text: str) -> Callable[[Decorated], Decorated]:
     """Add `--run`."""
-    return click.option("--run", default="", help=text)
+    return click.option("--run", type=Name(), default="", help=text)
 
 
 def refuse_both(maintenance: str, run: str) -> None:

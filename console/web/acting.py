@@ -89,12 +89,7 @@ class Acting:
 
     def _act(self, action: str, rights: Sequence[Right], work: Callable[[Actor, str], Awaitable[None]]) -> AnyResponse:
         """Do the work for each node; `rights` are those without which it could be done for none."""
-        names = list(dict.fromkeys(request.values.getlist("node")))
-        if not names:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "no node was chosen: nothing was changed", "choose at least one")
-        if len(names) > MOST_NODES:
-            message = f"node: at most {MOST_NODES} at a time, not {len(names)}: nothing was changed"
-            raise Refusal(HTTPStatus.BAD_REQUEST, message, "choose fewer")
+        names = _chosen()
         if request.method != "POST" or request.form.get("confirm") != "yes":
             return self._window(action, names)
         outcomes = self._context.cluster.run(_outcomes(self._context.caller(), rights, names, work))
@@ -141,6 +136,19 @@ class Acting:
     async def _warned(self, caller: Caller, name: str) -> list[str]:
         await caller.require(to_start(NEW_GROUP, self._context.live.now(0).groups))
         return await maintaining.foreseen(await caller.door(), NEW_GROUP, name)
+
+
+def _chosen() -> list[str]:
+    """The nodes that the request names. Raises `Refusal` for none, for too many, and for one without a name."""
+    names = list(dict.fromkeys(request.values.getlist("node")))
+    if not names:
+        raise Refusal(HTTPStatus.BAD_REQUEST, "no node was chosen: nothing was changed", "choose at least one")
+    if not all(names):
+        raise Refusal(HTTPStatus.BAD_REQUEST, "node: one is without a name: nothing was changed", "name each node")
+    if len(names) > MOST_NODES:
+        message = f"node: at most {MOST_NODES} at a time, not {len(names)}: nothing was changed"
+        raise Refusal(HTTPStatus.BAD_REQUEST, message, "choose fewer")
+    return names
 
 
 async def _begin(actor: Actor, node: str) -> None:

@@ -21,8 +21,8 @@ from kube.trimming import PODS, drained_pod
 log = logging.getLogger("functions")
 
 
-async def maintenances(api: Api, node: str = "", version: str | None = None) -> list[Object]:
-    """All NodeMaintenance objects, or those that name `node`, oldest first.
+async def maintenances(api: Api, node: str | None = None, version: str | None = None) -> list[Object]:
+    """All NodeMaintenance objects, or those that name `node`, which is none for "", oldest first.
 
     `version` as in `Api.list`: None for the newest state, "0" for what the server has at hand.
     """
@@ -76,17 +76,17 @@ async def of_holder(api: Api, node: str, holder: str, version: str | None = None
     return by_age(item for listed in answered(answers) for item in listed or [])
 
 
-async def of_group(api: Api, group: Group, node: str = "", version: str | None = None) -> list[Object]:
-    """Those of one group, in no order; none where its CRD is not installed.
+async def of_group(api: Api, group: Group, node: str | None = None, version: str | None = None) -> list[Object]:
+    """Those of one group, or of these those that name `node`, in no order; none where its CRD is not installed.
 
     A CRD that somebody else left there may not know our field selector: then the whole list tells.
     """
     try:
-        items = (await pages(api, group.path, fields=on_node(node) if node else "", version=version)).items
+        items = (await pages(api, group.path, fields="" if node is None else on_node(node), version=version)).items
     except NotFound:
         return []
     except Rejected as error:
-        if not node or not knows_no_selector(error):
+        if node is None or not knows_no_selector(error):
             raise
         listed = await pages(api, group.path, version=version)
         items = [item for item in listed.items if node_name(item) == node]

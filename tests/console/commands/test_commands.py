@@ -71,6 +71,25 @@ def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
     assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["start", ""], ["stop", ""], ["status", ""], ["cordon", ""], ["drain", ""], ["uncordon", " "]),
+        *(["mutex", "status", ""], ["mutex", "retry", ""], ["redrive", "--yes", ""]),
+        *(["start", "node-1", "--name="], ["certificates", "--renew="], ["must-gather", "--namespace="]),
+        *(["events", "--node="], ["events", "--maintenance="], ["events", "--run="]),
+        *(["replay", "--id="], ["replay", "--maintenance="], ["replay", "--run="]),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_name_is_exit_2_and_stands_for_nothing(words: list[str]) -> None:
+    """X-6: a variable of a shell that is not set names no object, and least of all every one."""
+    result = CliRunner().invoke(commands, words)
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].endswith("it is empty: name one, or is a variable of the shell not set?")
+
+
 def test_a_timeout_without_a_wait_names_the_remedy() -> None:
     """X-6: nothing is drained behind the back of somebody who asked to wait."""
     result = CliRunner().invoke(commands, ["start", "node-1", "--timeout=10m"])

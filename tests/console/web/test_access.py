@@ -129,6 +129,22 @@ def test_an_old_stop_window_ends_no_maintenance_that_it_did_not_show(form: Form,
     scene.gone(path)
 
 
+@proves("OSV-8")
+def test_a_form_that_names_no_node_ends_nothing(form: Form, scene: Scene) -> None:
+    """OSV-8: an empty name is no node's, and least of all that of every node."""
+    node = scene.node("unnamed-1")
+    path = scene.maintain(node)
+    scene.reaches(path)
+
+    forms = [(action, names) for action in ("/stop", "/start") for names in ([""], [node, ""])]
+    answers = [form.post(action, *names, confirm="yes") for action, names in forms]
+
+    assert [answer.status_code for answer in answers] == [400] * 4
+    assert all("node: one is without a name: nothing was changed" in answer.text for answer in answers)
+    assert not scene.admin.get(path)["metadata"].get("deletionTimestamp")
+    scene.delete(path)
+
+
 def shown(form: Form, scene: Scene, path: str, node: str) -> str:
     """The uid of the maintenance, once the window that would end it carries that."""
     uid = str(scene.admin.get(path)["metadata"]["uid"])
