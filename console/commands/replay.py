@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from console.operations.diff import DIFFERS, UNRECORDED, Replayed, as_json, summary
+from console.operations.diff import DIFFERS, FAILS, UNRECORDED, Replayed, as_json, summary
 from console.operations.errors import NoResult
 from console.operations.replaying import Target, Targets, Wanted, compared
 from console.terminal.diff import lost_lines, replay_lines
@@ -56,7 +56,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
     """Replay recorded events, and show what each function answered then and what it answers now.
 
     No answer goes to the broker: a replay begins nothing new. Exit status 1 when an answer differs by more than what
-    the cluster's own change since then explains, 2 when there is no answer to compare.
+    the cluster's own change since then explains, 2 when there is no answer to compare, or a function fails now.
 
     \b
     Example:
@@ -122,7 +122,11 @@ def _end(found: Sequence[Replayed], changes: Changes, how: How, output: str) -> 
     note(summary(found), output)
     if output == "json":
         show_json(as_json(how.replay_id, dry_run=how.dry_run, lost=changes.lost(), found=found))
-    if found and all(replayed.result == UNRECORDED for replayed in found):
-        raise NoResult("the journal does not know what these functions answered then: nothing could be compared")
-    if any(replayed.result == DIFFERS for replayed in found):
+    results = {replayed.result for replayed in found}
+    if DIFFERS in results:
         raise click.exceptions.Exit(1)
+    if FAILS in results:
+        now = next(replayed.now for replayed in found if replayed.result == FAILS)
+        raise NoResult(f"{now.function} fails now, {now.status} {now.error}: see its log, and replay again")
+    if results == {UNRECORDED}:
+        raise NoResult("the journal does not know what these functions answered then: nothing could be compared")

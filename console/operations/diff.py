@@ -12,7 +12,7 @@ from eventing.replay.again import Answer
 from eventing.replay.differences import Difference
 from kube.words import counted
 
-SAME, EXPLAINED, DIFFERS, UNRECORDED = "same", "explained", "differs", "not recorded"
+SAME, EXPLAINED, DIFFERS, FAILS, UNRECORDED = "same", "explained", "differs", "fails", "not recorded"
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,13 @@ class Replayed:
 
     @property
     def result(self) -> str:
-        """One of the four words."""
-        if self.then is None:
-            return UNRECORDED
+        """One of the five words; a function that fails now is never the same, not even where it failed then."""
         if any(not difference.explained for difference in self.differences):
             return DIFFERS
+        if self.now.status >= 500:
+            return FAILS
+        if self.then is None:
+            return UNRECORDED
         return EXPLAINED if self.differences else SAME
 
 
@@ -42,6 +44,7 @@ def summary(found: Sequence[Replayed]) -> str:
         f"{counts[SAME]} the same",
         f"{counts[EXPLAINED]} explained by what changed since" if counts[EXPLAINED] else "",
         f"{counts[UNRECORDED]} with nothing recorded to compare" if counts[UNRECORDED] else "",
+        f"{counts[FAILS]} failed" if counts[FAILS] else "",
         f"{counts[DIFFERS]} different",
     ]
     return f"{counted(events, 'event')}, {counted(len(found), 'answer')}: {', '.join(filter(None, parts))}"

@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.text import Text
 
-from console.operations.diff import DIFFERS, EXPLAINED, SAME, UNRECORDED, Replayed
+from console.operations.diff import DIFFERS, EXPLAINED, FAILS, SAME, UNRECORDED, Replayed
 from console.terminal.escaping import escaped
 from eventing.event_types import short
 from eventing.replay.again import Answer
 from eventing.replay.differences import Difference
 
-STYLES = {SAME: "green", EXPLAINED: "cyan", DIFFERS: "bold red", UNRECORDED: "yellow"}
+STYLES = {SAME: "green", EXPLAINED: "cyan", DIFFERS: "bold red", FAILS: "red", UNRECORDED: "yellow"}
 NOTHING = "nothing"
 
 

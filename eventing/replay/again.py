@@ -27,7 +27,7 @@ SECONDS = 10.0
 
 
 class NoAnswer(Exception):
-    """Nobody answers at that address; the message says which and why, in one line."""
+    """No function answers at that address; the message says which and why, in one line."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,29 @@ def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
 
 
 def answer_of(function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
-    """What a response says. Raises `NoAnswer` for one that is not a function's: success, and no batch of events."""
-    if status >= 300:
+    """What a response says: an error, or a batch of events, which may be empty.
+
+    Raises `NoAnswer` for anything else: a function answers a replay by one of these two.
+    """
+    if status >= 400:
         return Answer(function, status, seconds, error=" ".join(body.decode(errors="replace").split()))
-    if not body:
-        return Answer(function, status, seconds)
-    if headers.get("content-type", "") != BATCH:
-        raise NoAnswer(f"{function} answered {headers.get('content-type')}, not {BATCH}: is this one of our functions?")
-    return Answer(function, status, seconds, tuple(json.loads(body)))
+    replies = _batch(body) if headers.get("content-type", "") == BATCH else None
+    if not 200 <= status < 300 or replies is None:
+        kind = headers.get("content-type") or "nothing"
+        raise NoAnswer(f"{function} answered {status} and {kind}, not {BATCH} as each function of ours")
+    return Answer(function, status, seconds, replies)
+
+
+def _batch(body: bytes) -> tuple[Structured, ...] | None:
+    """The events in a batch, None for what is none."""
+    try:
+        events = json.loads(body)
+    except ValueError:
+        return None
+    is_batch = isinstance(events, list) and all(
+        isinstance(each, dict) and isinstance(each.get("type"), str) for each in events
+    )
+    return tuple(events) if is_batch else None
 
 
 def new_replay_id() -> str:

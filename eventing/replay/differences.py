@@ -82,7 +82,7 @@ def compare(then: Attempt, now: Answered, changes: Changes) -> list[Difference]:
 def _differing(then: Attempt, now: Answered, changes: Changes) -> Iterator[tuple[str, Any, Any, str]]:
     """(field, then, now, explanation)."""
     if then.failed or now.status >= 400:
-        if then.status != now.status:
+        if _status(then) != _status(now):
             yield "status", _status(then), _status(now), ""
         return
     before, after = _by_subject(then.replies), _by_subject(now.replies)
@@ -91,7 +91,8 @@ def _differing(then: Attempt, now: Answered, changes: Changes) -> Iterator[tuple
 
 
 def _status(answer: Answered) -> str:
-    return f"{answer.status} {answer.error}".strip()
+    """Its number and what it says, in one line."""
+    return " ".join(f"{answer.status} {answer.error}".split())
 
 
 def _by_subject(replies: tuple[Structured, ...]) -> dict[tuple[str, int], Structured]:

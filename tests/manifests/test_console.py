@@ -15,6 +15,7 @@ from console.operations.redriving import broker_address
 from console.operations.replaying import dry_run
 from eventing import events
 from eventing.journal.entries import Entry
+from eventing.wire import BATCH
 from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import NAMESPACE
@@ -22,7 +23,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.knative.kubelet import kubeconfig
 from tests.manifests.rendering import CONFINED, MANIFESTS, ROOT, Manifest, of_kind, pod_specs, rendered
 from tests.manifests.touches import Right, touches
-from tests.receiver import Receiver
+from tests.receiver import Answer, Receiver
 
 RIGHTS = MANIFESTS / "components" / "console" / "rbac.yaml"
 OURS = {"app.kubernetes.io/part-of": "node-maintenance", "app.kubernetes.io/component": "console"}
@@ -187,6 +188,7 @@ def test_its_rights_are_enough_to_find_where_to_replay_and_where_to_redrive(
     event = events.event(events.NODE_CORDONED, "cordon", about, "node-1")
     entry = Entry(1, datetime.now(timezone.utc), event)
     caller = console_door.api.bearing(knative.token())
+    receiver.answers["/"] = lambda _: Answer(200, {"content-type": BATCH}, b"[]")
 
     shown = dry_run(entry, console_door, caller, "")
 

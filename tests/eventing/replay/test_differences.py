@@ -100,6 +100,33 @@ def test_versions_are_not_compared(name: str) -> None:
     assert differences("evict", [then], [now]) == []
 
 
+FAILURES = {
+    "the same words": ((503, "others keep writing"), (503, "others keep\nwriting "), []),
+    "other words": (
+        *((503, "others keep writing"), (503, "no answer from the API server")),
+        [("503 others keep writing", "503 no answer from the API server")],
+    ),
+    "another number": ((503, "away"), (500, "away"), [("503 away", "500 away")]),
+    "mended": ((503, "away"), (200, ""), [("503 away", "200")]),
+    "broken": ((204, ""), (503, "away"), [("204", "503 away")]),
+}
+
+
+@pytest.mark.parametrize(("then", "now", "expected"), FAILURES.values(), ids=FAILURES)
+def test_a_failure_is_compared_by_number_and_words(
+    then: tuple[int, str], now: tuple[int, str], expected: list[tuple[str, str]]
+) -> None:
+    """X-2: two failures are the same where they say the same."""
+    status, error = then
+    attempt = Attempt("s", "e-1", "status", AT, 0.1, status, error=error)
+    status, error = now
+
+    found = compare(attempt, Answer("status", status, 0.2, error=error), NO_CHANGES)
+
+    assert [(each.then, each.now) for each in found if each.field == "status"] == expected
+    assert len(found) == len(expected)
+
+
 ACTED = {
     "begin, drained since": ("begin", [BEGUN], [], {MINE: Change.SUCCEEDED}, True),
     "begin, gone": ("begin", [BEGUN], [], {MINE: Change.DELETED}, True),

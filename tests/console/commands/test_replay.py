@@ -1,0 +1,76 @@
+"""`replay` against whoever answers at an address: what is a result, and what keeps us from one."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from eventing import events
+from eventing.journal.entries import Attempt
+from eventing.journal.store import Journal
+from eventing.wire import BATCH
+from tests.console.conftest import Run
+from tests.receiver import Answer, Receiver
+
+ABOUT = events.Reference("nodemaintenance.medik8s.io/v1beta1", "replayed", "uid-replayed")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> str:
+    """Three events: `status` was silent about one, failed on another, and of the third nobody knows."""
+    file, now = tmp_path / "journal.db", datetime.now(timezone.utc)
+    with closing(Journal(file)) as book:
+        for key, error in (("silent", ""), ("failed", "others keep writing"), ("unknown", None)):
+            event = events.event(events.NODE_DRAINED, "evict", ABOUT, "replayed-1", seed=key)
+            book.write(event)
+            if error is not None:
+                made = Attempt(event.get_source(), event.get_id(), "status", now, 0.1, 503 if error else 204, (), error)
+                book.write_attempts([made])
+    return str(file)
+
+
+def events_of(journal: str) -> list[str]:
+    with closing(Journal(journal)) as book:
+        return [entry.event.get_id() for entry in book.select()]
+
+
+def replayed(run: Run, receiver: Receiver, journal: str, *words: str) -> tuple[int, list[str], str]:
+    """Exit status, the results, and what was said last."""
+    base = ("--functions", receiver.url, "--function", "status", "--dry-run=server", "-o", "json")
+    done = run("replay", "--journal", journal, *base, *words)
+    rows = json.loads(done.stdout)["answers"] if done.stdout else []
+    return done.exit_code, [row["result"] for row in rows], done.stderr
+
+
+@pytest.mark.parametrize("answer", [Answer(302, {"location": "/login"}), Answer(202), Answer(204), Answer(200)])
+def test_who_is_no_function_gives_no_result(run: Run, receiver: Receiver, journal: str, answer: Answer) -> None:
+    """X-2: a login page or a broker at that address has answered nothing that could be compared."""
+    receiver.answers["/status"] = lambda _: answer
+
+    status, results, said = replayed(run, receiver, journal, "--maintenance", "uid-replayed")
+
+    assert (status, results) == (2, [])
+    assert said.startswith(f"Error: status answered {answer.status} and nothing, not {BATCH}")
+
+
+ANSWERS = {
+    "silent": (Answer(200, {"content-type": BATCH}, b"[]"), 0, ["same", "differs", "not recorded"], 1),
+    "failing as then": (Answer(503, {}, b"others keep writing\n"), 1, ["differs", "fails", "fails"], 2),
+    "failing otherwise": (Answer(500, {}, b"no answer"), 1, ["differs", "differs", "fails"], 1),
+}
+
+
+@pytest.mark.parametrize(("answer", "silent", "results", "failed"), ANSWERS.values(), ids=ANSWERS)
+def test_a_function_that_fails_now_is_never_exit_0(
+    run: Run, receiver: Receiver, journal: str, answer: Answer, silent: int, results: list[str], failed: int
+) -> None:
+    """X-2: 1 where it answered something else then, 2 where it failed in the same words or nobody knows."""
+    receiver.answers["/status"] = lambda _: answer
+
+    assert replayed(run, receiver, journal, "--maintenance", "uid-replayed")[:2] == (1, results)
+    for key, expected in zip(events_of(journal), (silent, failed, 2), strict=True):
+        assert replayed(run, receiver, journal, "--id", key)[0] == expected
