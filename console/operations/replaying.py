@@ -31,7 +31,8 @@ SHIPPED = (MANIFESTS / "base", MANIFESTS / "components" / "mutex" / "eventing.ya
 """The manifests beside the sources; an installed package has none."""
 RECORDS_ONLY = "record"
 """Acts on nothing and answers nothing: a replay leaves it out unless it is named."""
-FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), RECORDS_ONLY)
+FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), "renew-certificates", RECORDS_ONLY)
+"""All of ours; the table of subscriptions has not the last two."""
 
 
 @dataclass(frozen=True)
@@ -110,16 +111,18 @@ def _named_by(wanted: Wanted) -> str:
 
 
 def _triggers(wanted: Wanted, cluster: Cluster) -> list[Trigger]:
-    """The Triggers, each under its function's name: of the manifests named, of the cluster, else of those shipped."""
+    """Those of our functions, each under its function's name: of the manifests named, of the cluster, else of those
+    shipped. Who else subscribes knows no dry run, and gets no recorded event."""
     found: Iterable[Mapping[str, Any]] = [] if wanted.manifests else _on_cluster(wanted.namespace, cluster)
     paths = wanted.manifests or (SHIPPED if MANIFESTS.is_dir() else ())
     try:
-        items = list(found) or [item.body for item in manifests.read(paths) if item.kind == "Trigger"]
+        triggers = _ours(found) or _ours(item.body for item in manifests.read(paths) if item.kind == "Trigger")
     except ManifestError as error:
         raise NoResult(str(error)) from None
-    if not items:
-        raise NoResult(f"no Trigger in namespace {wanted.namespace}: name their files by --manifests, or --function")
-    return [_trigger(item) for item in items]
+    if not triggers:
+        message = f"no Trigger of a function of ours in namespace {wanted.namespace}"
+        raise NoResult(f"{message}: name their files by --manifests, or --function")
+    return triggers
 
 
 def _on_cluster(namespace: str, cluster: Cluster) -> list[Mapping[str, Any]]:
@@ -128,11 +131,19 @@ def _on_cluster(namespace: str, cluster: Cluster) -> list[Mapping[str, Any]]:
     return list(found["items"]) if found else []
 
 
-def _trigger(item: Mapping[str, Any]) -> Trigger:
+def _ours(items: Iterable[Mapping[str, Any]]) -> list[Trigger]:
+    named = ((_function(item["metadata"]), item) for item in items)
+    return [_trigger(function, item) for function, item in named if function in FUNCTIONS]
+
+
+def _function(metadata: Mapping[str, Any]) -> str:
+    return (metadata.get("labels") or {}).get(FUNCTION_LABEL) or function_of(metadata["name"])
+
+
+def _trigger(function: str, item: Mapping[str, Any]) -> Trigger:
     spec, name = item["spec"], item["metadata"]["name"]
     if spec.get("filters"):
         raise NoResult(f"the Trigger {name} has spec.filters, which replay does not read: name functions by --function")
-    function = (item["metadata"].get("labels") or {}).get(FUNCTION_LABEL) or function_of(name)
     attributes = (spec.get("filter") or {}).get("attributes") or {}
     return Trigger(function, attributes, (item.get("status") or {}).get("subscriberUri") or "", Policy())
 

@@ -1,0 +1,64 @@
+"""To whom a recorded event is posted again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.operations.errors import NoResult
+from console.operations.replaying import FUNCTIONS, Targets, Wanted
+from eventing import events
+from functions import app
+from kube.door.sync_client import Cluster
+from localcluster.cluster import LocalCluster
+
+ABOUT = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+BEGUN = events.event(events.MAINTENANCE_BEGUN, "begin", ABOUT, "node-1")
+FOREIGN = {"broker": "default"}
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[Cluster]:
+    """Give a door to a cluster without Triggers."""
+    door = Cluster(str(cluster.kubeconfig))
+    yield door
+    door.close()
+
+
+def trigger(name: str, spec: dict[str, Any], **labels: str) -> str:
+    """A Trigger in JSON, which is YAML too."""
+    head = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": {"name": name, "labels": labels}}
+    return json.dumps({**head, "spec": spec})
+
+
+def targets(folder: Path, admin: Cluster, *documents: str, **wanted: Any) -> list[str]:
+    """The functions that the event is posted to, where these are the Triggers."""
+    file = folder / "triggers.yaml"
+    file.write_text("\n---\n".join(documents))
+    found = Targets(Wanted(manifests=(file,), base="http://functions", **wanted), admin).of(BEGUN)
+    return [target.function for target in found]
+
+
+def test_the_functions_are_those_that_are_served() -> None:
+    """Each can be named, and is replayed where a Trigger calls it."""
+    assert sorted(FUNCTIONS) == sorted(app.FUNCTIONS)
+
+
+@pytest.mark.parametrize("spec", [FOREIGN, {**FOREIGN, "filters": [{"exact": {"type": "t"}}]}])
+def test_a_subscriber_that_is_no_function_of_ours_gets_nothing(
+    admin: Cluster, tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    """X-2: it knows no dry run; named, it is unknown."""
+    ours = trigger("cordon-on-begun", {**FOREIGN, "filter": {"attributes": {"type": events.MAINTENANCE_BEGUN}}})
+    labelled = trigger("ours", FOREIGN, **{"nodemaintenance.dev/function": "status"})
+    foreign = trigger("my-logger", spec)
+
+    assert targets(tmp_path, admin, foreign, ours, labelled) == ["cordon", "status"]
+    with pytest.raises(NoResult, match="there is no function my-logger: begin, "):
+        targets(tmp_path, admin, foreign, ours, functions=("my-logger",))
+    with pytest.raises(NoResult, match="no Trigger of a function of ours"):
+        targets(tmp_path, admin, foreign)
