@@ -101,7 +101,11 @@ def new_replay_id() -> str:
 
 
 def recorded(entry: Entry, function: str) -> Attempt | None:
-    """What the function answered when the event was delivered: its last success, else its last failure."""
+    """What the function answered when the event was delivered: its first success, else its last failure.
+
+    A success behind that is no answer to the event as it was then: of a second delivery, or what came of it later, as
+    evictions that were granted behind the look that sent them.
+    """
     attempts = [attempt for attempt in entry.attempts if attempt.function == function and not attempt.replay]
-    succeeded = [attempt for attempt in attempts if not attempt.failed]
-    return next(iter((succeeded or attempts)[-1:]), None)
+    succeeded = (attempt for attempt in attempts if not attempt.failed)
+    return next(succeeded, attempts[-1] if attempts else None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
 
 from eventing import events
-from eventing.journal.entries import Entry
-from eventing.replay.again import NoAnswer, replay
+from eventing.journal.entries import REDRIVE, Attempt, Entry
+from eventing.replay.again import NoAnswer, recorded, replay
 from eventing.wire import BATCH
 from tests.receiver import Answer, Receiver
 
@@ -61,3 +63,28 @@ def test_what_is_neither_batch_nor_error_is_no_function_s_answer(receiver: Recei
 
     with pytest.raises(NoAnswer, match=f"status answered {answer.status} and "):
         replay(entry(), "status", f"{receiver.url}/status", dry_run=True)
+
+
+def made(error: str, *, function: str = "evict", status: int = 200, replay: str = "") -> Attempt:
+    """An attempt that is told by its text."""
+    return Attempt("s", "e-1", function, AT, 0.1, status, (), error, replay)
+
+
+ATTEMPTS: dict[str, tuple[Sequence[Attempt], str | None]] = {
+    "none": ((), None),
+    "another's": ((made("other", function="status"),), None),
+    "a success": ((made("first"),), "first"),
+    "late evictions behind it": ((made("first"), made("late")), "first"),
+    "failures before it": ((made("away", status=503), made("first"), made("late")), "first"),
+    "a failure behind it": ((made("first"), made("away", status=503)), "first"),
+    "failures alone": ((made("away", status=503), made("still away", status=503)), "still away"),
+    "a replay and a redrive": ((made("again", replay="1"), made("redriven", replay=f"{REDRIVE}1")), None),
+}
+
+
+@pytest.mark.parametrize(("attempts", "expected"), ATTEMPTS.values(), ids=ATTEMPTS)
+def test_the_first_answer_is_the_one_of_then(attempts: Sequence[Attempt], expected: str | None) -> None:
+    """X-2: what came of an event later, and is recorded as one more success on it, is no answer to it."""
+    then = recorded(replace(entry(), attempts=tuple(attempts)), "evict")
+
+    assert (then.error if then else None) == expected
