@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from console.operations.errors import NoResult
+from console.terminal.escaping import escaped
 from console.terminal.options import Name
+from eventing.events import SOURCE
 from eventing.journal.entries import Entry, Query
 from kube.mutex.objects import RUN
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+SHOWN = 5
+"""Others of a name that are told by their uids."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,15 @@ def refuse_both(maintenance: str, run: str) -> None:
 
 
 def uid_of_run(book: Journal, run: str) -> str:
-    """The uid of the newest MutexRunConfig with this name or uid. Raises `NoResult` where the journal has none."""
-    uids = [entry.maintenance for entry in book.select(Query(maintenance=run)) if entry.kind == RUN]
-    if not uids:
+    """The uid of the newest MutexRunConfig with this name or uid, as `_newest` has it, and says so.
+
+    Raises `NoResult` where the journal has none.
+    """
+    found = [entry for entry in book.select(Query(maintenance=run)) if entry.kind == RUN]
+    if not found:
         message = f"the journal has no event of a MutexRunConfig {run}, by name or uid"
         raise NoResult(f"{message}: see kubectl maintenance mutex status")
-    *_, last = dict.fromkeys(uids)  # in the order in which they began
-    return last
+    return _newest(found, run)
 
 
 def selected(book: Journal, chosen: Chosen) -> list[Entry]:
@@ -81,15 +87,28 @@ def selected(book: Journal, chosen: Chosen) -> list[Entry]:
     if missing or not found:
         what = f"event {', '.join(sorted(missing))}" if missing else f"event of NodeMaintenance {maintenance}"
         raise NoResult(f"the journal holds no {what}: see kubectl maintenance events")
-    return between(_newest(found, maintenance), chosen.first, chosen.last)
+    if maintenance:
+        newest = _newest(found, maintenance)
+        found = [entry for entry in found if entry.maintenance == newest]
+    return between(found, chosen.first, chosen.last)
 
 
-def _newest(entries: Sequence[Entry], maintenance: str) -> Sequence[Entry]:
-    """Of several maintenances that had this name one after another, the entries of the last one."""
-    if not maintenance:
-        return entries
-    *_, last = dict.fromkeys(entry.maintenance for entry in entries)  # in the order in which they began
-    return [entry for entry in entries if entry.maintenance == last]
+def _newest(entries: Sequence[Entry], name: str) -> str:
+    """The uid of the one with this uid, or of several that had this name one after another the last one.
+
+    Anybody's event may speak of an object: one of which a function of ours has said something comes first. Which it
+    is, is said on stderr where there are several.
+    """
+    uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in the order in which they began
+    if name in uids:
+        return name
+    ours = {entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE)}
+    newest = [uid for uid in uids if uid in ours or not ours][-1]
+    if others := [uid for uid in reversed(uids) if uid != newest]:
+        also = ", ".join(others[:SHOWN]) + (f" and {len(others) - SHOWN} more" if len(others) > SHOWN else "")
+        note = f"{name} is the one with the uid {newest} here; in the journal are also {also}: name one by its uid."
+        click.echo(escaped(note), err=True)
+    return newest
 
 
 def _once(entries: Sequence[Entry]) -> list[Entry]:

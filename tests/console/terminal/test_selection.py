@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from cloudevents.core.v1.event import CloudEvent
 
 from console.terminal.selection import Chosen, selected
 from eventing import events
@@ -38,6 +39,28 @@ def test_a_name_is_the_newest_maintenance_that_had_it(book: Journal) -> None:
 
     assert found(book, Chosen(maintenance="node-1")) == [(SECOND, kind) for kind in both]
     assert found(book, Chosen(maintenance=FIRST)) == [(FIRST, kind) for kind in both]
+
+
+def test_which_of_several_it_is_is_said(book: Journal, capsys: pytest.CaptureFixture[str]) -> None:
+    """And how to choose another one; a uid is clear."""
+    found(book, Chosen(maintenance="node-1"))
+    said = capsys.readouterr().err
+    found(book, Chosen(maintenance=FIRST))
+
+    assert said == (
+        f"node-1 is the one with the uid {SECOND} here; in the journal are also {FIRST}: name one by its uid.\n"
+    )
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["node-1", SECOND])
+def test_an_event_of_anybody_s_decides_nothing(book: Journal, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: whoever may emit events could have a recording of his own making replayed in the place of ours."""
+    attributes = {"id": "1", "source": "/anybody", "type": events.RESOURCE_UPDATED, "kind": "NodeMaintenance"}
+    book.write(CloudEvent(attributes, {"metadata": {"name": name, "uid": "fake\x1b"}}))
+
+    assert {uid for uid, _ in found(book, Chosen(maintenance=name))} == {SECOND}
+    assert ("fake\\x1b" in capsys.readouterr().err) is (name == "node-1")
 
 
 def test_steps_narrow_it(book: Journal) -> None:
