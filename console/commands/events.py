@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from console.operations.errors import NoResult
-from console.terminal.options import Moment, Name, picked
+from console.terminal.options import Moment, Name, is_given, picked
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show_json
 from console.terminal.selection import refuse_both, run_option, uid_of_run
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 LIMIT = 2000
 """Events for eyes; an export has no limit of its own."""
+MOST = 2**63 - 1
+"""The largest limit that a database can be given."""
+BESIDE_IMPORT = ("file", "journal")
+"""The parameters of an import."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Filters:
 )
 @click.option(
     "--limit",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MOST),
     help=f"At most so many, the newest; 0 for all.  [default: {LIMIT}; 0 for jsonl]",
 )
 @click.option(
@@ -88,12 +92,22 @@ def events(output: str, file: BinaryIO | None, journal: str, run: str, **values:
       kubectl maintenance events --journal copy.db --import node-1.jsonl
     """
     refuse_both(values["maintenance"], run)
+    if file is not None:
+        _refuse_beside_import()
     with opened(journal, create=file is not None) as book:
         if file is not None:
             _import(book, file)
         else:
             chosen = Filters(**picked(Filters, values))
             _show(book, (replace(chosen, maintenance=uid_of_run(book, run)) if run else chosen).query(output), output)
+
+
+def _refuse_beside_import() -> None:
+    """A usage error for an option that says what to show, or how: it would do nothing."""
+    named = {str(param.name): max(param.opts, key=len) for param in click.get_current_context().command.params}
+    others = [option for name, option in named.items() if name not in BESIDE_IMPORT and is_given(name)]
+    if others:
+        raise click.UsageError(f"--import adds to the journal, and shows nothing: leave out {', '.join(others)}")
 
 
 def _show(book: Journal, query: Query, output: str) -> None:

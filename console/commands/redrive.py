@@ -72,7 +72,7 @@ def redrive(
 
 
 def _fields(result: Result) -> dict[str, Any]:
-    now = result.attempt.as_data() if result.attempt else {"error": result.problem}
+    now = result.attempt.as_data() if result.attempt else {"note" if result.is_closed else "error": result.problem}
     return {**letter_fields(result.item.letter), "open": result.failed, "url": result.item.url, "now": now}
 
 
@@ -92,6 +92,6 @@ def _outcome(result: Result) -> str:
     """What became of it, in words."""
     made = result.attempt
     if made is None:
-        return f"failed: {result.problem}"
+        return result.problem if result.is_closed else f"failed: {result.problem}"
     answered = ", ".join(short(str(reply["type"])) for reply in made.replies) or "nothing"
     return f"failed: {made.status} {made.error}" if made.failed else f"answered {answered}"

@@ -13,7 +13,7 @@ from console.operations.errors import NoResult
 from console.operations.replaying import Target, Targets, Wanted, compared
 from console.terminal.diff import lost_lines, replay_lines
 from console.terminal.errors import confirm, door
-from console.terminal.options import cluster_options, output_option, picked, target_options
+from console.terminal.options import cluster_options, is_given, output_option, picked, target_options
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import note, show, show_json
 from console.terminal.selection import Chosen, selected, selection_options
@@ -68,8 +68,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
     wanted, chosen = Wanted(**picked(Wanted, values)), Chosen(**picked(Chosen, values))
     if debug and not wanted.in_process:
         raise click.UsageError("--pdb stops in a function of this process: add --in-process")
-    if wanted.in_process and wanted.url:
-        raise click.UsageError("--url is a function elsewhere, --in-process runs it here: leave one out")
+    _check_places(wanted)
     how = How(new_replay_id(), dry_run == "server", wanted.in_process, debug)
     with opened(journal) as book:
         entries = selected(book, chosen)
@@ -83,6 +82,14 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
         changes = cluster.run(read_changes(cluster.api, objects_in(entries)))
         found = _replay(calls, changes, how, cluster, output)
     _end(found, changes, how, output)
+
+
+def _check_places(wanted: Wanted) -> None:
+    """A usage error where two options say where functions are: $FUNCTIONS alone, which is for all commands, yields."""
+    given = {"--in-process": wanted.in_process, "--url": bool(wanted.url), "--functions": is_given("base")}
+    places = [option for option, is_there in given.items() if is_there]
+    if len(places) > 1:
+        raise click.UsageError(f"{' and '.join(places)}: each says where functions run, leave out all but one")
 
 
 def _confirm(calls: Sequence[Call]) -> None:

@@ -45,16 +45,21 @@ class Item:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one: the attempt, or, where none was made, the problem."""
+    """What became of one: the attempt, or, where none was made, the problem.
+
+    Attributes:
+        is_closed: somebody redrove it meanwhile, or another letter of that event and function: nothing is left to do.
+    """
 
     item: Item
     attempt: Attempt | None
     problem: str = ""
+    is_closed: bool = False
 
     @property
     def failed(self) -> bool:
         """Whether the dead letter is still open."""
-        return self.attempt is None or self.attempt.failed
+        return not self.is_closed and (self.attempt is None or self.attempt.failed)
 
 
 def items(letters: Iterable[Entry], base: str, namespace: str, cluster: Cluster) -> list[Item]:
@@ -101,7 +106,7 @@ def _redriven(item: Item, broker: str, book: Journal) -> Result:
             return Result(item, None, "it is being redriven already")
         letter = _still_open(item.letter, book)
         if letter is None:
-            return Result(item, None, "it was redriven meanwhile")
+            return Result(item, None, "it was redriven meanwhile", is_closed=True)
         made = redrive(letter, item.url, broker)
         book.write_attempts([made])
         return Result(item, made)

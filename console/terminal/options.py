@@ -20,6 +20,8 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 KUBECONFIG, CONTEXT = "console.kubeconfig", "console.context"
 AS_USER, AS_GROUPS = "console.as", "console.as_groups"
 SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""What stands for a byte of the command line that is no UTF-8."""
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
 
@@ -54,7 +56,7 @@ class Moment(click.ParamType[datetime]):
 
 
 class Name(click.ParamType[str]):
-    """The name of an object, or what else tells one from the others; a default of "" is none.
+    """The name of an object, or what else tells one from the others, in UTF-8; a default of "" is none.
 
     An empty one on the command line is a variable of a shell that is not set, and must not stand for all.
     """
@@ -62,9 +64,11 @@ class Name(click.ParamType[str]):
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Give it as it is; a usage error for an empty one."""
+        """Give it as it is; a usage error for an empty one, and for one that is no text."""
         if not str(value).strip() and not _is_default(param, ctx):
             self.fail("it is empty: name one, or is a variable of the shell not set?", param, ctx)
+        if SURROGATE.search(str(value)):
+            self.fail("it is no UTF-8: name one as the cluster does", param, ctx)
         return str(value)
 
 
@@ -206,10 +210,14 @@ def timeout_option(default: str, what: str) -> Callable[[Decorated], Decorated]:
     )
 
 
+def is_given(name: str) -> bool:
+    """Whether the command line itself has this option or argument, rather than the environment or a default."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
 def check_timeout(*, wait: bool, remedy: str) -> None:
     """A usage error when `--timeout` was given to a command that does not wait: it would do nothing."""
-    source = click.get_current_context().get_parameter_source("timeout")
-    if source is ParameterSource.COMMANDLINE and not wait:
+    if is_given("timeout") and not wait:
         raise click.UsageError(f"--timeout limits a wait, and this command would not wait: {remedy}")
 
 

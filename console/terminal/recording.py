@@ -39,6 +39,7 @@ def missing(journal: str) -> Path | None:
 def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
     """The journal; unless it may be made, it has to be there. Raises `NoResult`, also for what fails inside."""
     from eventing.journal.store import (  # a seventh of a second that commands without it should not pay
+        BadData,
         Journal,
         JournalError,
     )
@@ -48,5 +49,5 @@ def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
     try:
         with closing(Journal(journal, create=create)) as book:
             yield book
-    except JournalError as error:
+    except (JournalError, BadData) as error:
         raise NoResult(str(error)) from None

@@ -66,7 +66,8 @@ def written_as_made(context: Context) -> Callable[[Result], None]:
     def write(result: Result) -> None:
         made = result.attempt
         status, error = (made.status, made.error) if made else (HTTPStatus.CONFLICT, result.problem)
-        said = {"outcome": "failed" if result.failed else "done", "status": int(status)}
+        outcome = "refused" if result.is_closed else "failed" if result.failed else "done"
+        said = {"outcome": outcome, "status": int(status)}
         what = {"action": "redrive", "letter": str(result.item.letter.seq), **who, **said}
         _write({**what, **({"error": error} if error else {})})
 

@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations.errors import OperationError
 from console.web.audit import note_refusal
-from eventing.journal.store import JournalError
+from eventing.journal.store import BadData, JournalError
 from eventing.replay.again import NoAnswer
 from kube.door.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
 
@@ -24,6 +24,7 @@ def show_errors(app: Flask) -> None:
     app.register_error_handler(ApiError, lambda error: page(error.message, status_of(error)))
     app.register_error_handler(NoAnswer, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
     app.register_error_handler(JournalError, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
+    app.register_error_handler(BadData, lambda error: page(str(error), HTTPStatus.BAD_REQUEST))
     app.register_error_handler(HTTPException, _http)
 
 

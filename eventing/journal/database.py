@@ -160,7 +160,10 @@ def engine_of(url: str) -> Engine:
     """The connections to a database. Raises `SQLAlchemyError` or, without the driver, `ImportError`."""
     if "://" not in url:
         url = f"sqlite:///{url}"
-    parsed = make_url(url)
+    try:
+        parsed = make_url(url)
+    except ValueError:  # of a port that is no number
+        raise ArgumentError(TAKEN) from None
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
         return create_engine(parsed, connect_args=POSTGRESQL)
@@ -188,7 +191,8 @@ def _reason(error: Exception) -> str:
 
 
 def _without_password(url: str) -> str:
+    """The address for a message; of one that cannot be read, what stands behind its last @."""
     try:
         return make_url(url).render_as_string(hide_password=True) if "://" in url else url
-    except ArgumentError:
-        return url
+    except (ArgumentError, ValueError):
+        return url.rpartition("@")[2]

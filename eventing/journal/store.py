@@ -23,13 +23,13 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, tru
 
 from eventing.events import SOURCE
 from eventing.journal import listing
-from eventing.journal.database import BUSY_SECONDS, PRUNING, REDRIVING, Database, JournalError
+from eventing.journal.database import BUSY_SECONDS, PRUNING, REDRIVING, BadData, Database, JournalError
 from eventing.journal.entries import EARLIEST, LATEST, Attempt, Entry, Query, maintenance_of, node_of
 from eventing.journal.keys import LONGEST_KEY, attempt_keys, event_keys
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.searching import oldest, selected
 
-__all__ = ["Attempt", "Entry", "Journal", "JournalError", "Query"]
+__all__ = ["Attempt", "BadData", "Entry", "Journal", "JournalError", "Query"]
 
 AT_ONCE = 500
 """Keys in one statement."""
@@ -45,7 +45,8 @@ class Journal:
 
     Safe to share between threads. Several processes may read, and of a PostgreSQL write, too: numbers are in the
     order of arrival.
-    Every method raises `JournalError` when the database does not do it, and `BadEvent` for what it could never hold.
+    Every method raises `JournalError` when the database does not do it, and `BadData`, a `BadEvent`, for what it
+    could never hold, or be asked for.
     With `create` off, one that is not there is not made.
     """
 

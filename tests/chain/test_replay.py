@@ -329,7 +329,7 @@ WRONG = {
     "pdb elsewhere": (["--id", "nope", "--pdb", DRY], "Error: --pdb stops in a function of this process"),
     "here and elsewhere": (
         ["--id", "nope", "--in-process", "--url", "http://here"],
-        "Error: --url is a function",
+        "Error: --in-process and --url: each says where functions run",
     ),
     "no journal": (["--id", "nope", DRY, "--journal", "/no/such/file"], "Error: there is no journal at /no/such/file"),
     "no dry run of that kind": (["--id", "nope", "--dry-run=client"], "Error: Invalid value for '--dry-run'"),

@@ -207,6 +207,13 @@ def test_a_broken_line_is_told_with_file_and_number(show: Events, tmp_path: Path
         (("--journal", "mysql://x"), "take a path, sqlite:///PATH or postgresql://"),
         (("--since", "soon"), "'soon' is neither so long ago, such as 10m, 2h or 1d, nor a time"),
         (("--import", "/nowhere/file"), "No such file"),
+        (("--import", "-", "--node=x", "-o", "json", "--run=y"), "shows nothing: leave out --node, --run, --output"),
+        (
+            ("--journal", "postgresql://u:p@h:5432x/db"),
+            "journal h:5432x/db: take a path, sqlite:///PATH or postgresql://",
+        ),
+        (("--limit", str(2**63)), "Invalid value for '--limit': 9223372036854775808 is not in the range"),
+        (("--node", "\udcff"), "Invalid value for '--node': it is no UTF-8"),
     ],
 )
 def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], message: str) -> None:
@@ -215,6 +222,15 @@ def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], message: str) -> 
 
     assert result.exit_code == 2
     assert message in result.stderr
+    assert not isinstance(result.exception, ValueError)
+
+
+def test_what_no_journal_can_be_asked_is_a_clear_error(show: Events) -> None:
+    """X-6: exit status 2 for half a character, whichever the database."""
+    result = show("--type", "\udcff")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: the journal cannot hold it: ")
 
 
 def test_a_type_that_nobody_knows_is_told(show: Events) -> None:

@@ -8,7 +8,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from console.cli import commands
 from eventing import events
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
@@ -44,6 +46,35 @@ def replayed(run: Run, receiver: Receiver, journal: str, *words: str) -> tuple[i
     done = run("replay", "--journal", journal, *base, *words)
     rows = json.loads(done.stdout)["answers"] if done.stdout else []
     return done.exit_code, [row["result"] for row in rows], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "both"),
+    [
+        (("--in-process", "--functions=http://here"), "--in-process and --functions"),
+        (("--in-process", "--url=http://here"), "--in-process and --url"),
+        (("--url=http://here/status", "--functions=http://here"), "--url and --functions"),
+    ],
+)
+def test_two_places_for_a_function_are_a_usage_error(words: tuple[str, ...], both: str) -> None:
+    """X-6: one of them would do nothing."""
+    result = CliRunner().invoke(commands, ["replay", "--id=1", *words])
+
+    assert result.exit_code == 2
+    assert f"Error: {both}: each says where functions run, leave out all but one" in result.stderr
+
+
+def test_where_functions_are_for_all_commands_yields(
+    run: Run, receiver: Receiver, journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make env` sets $FUNCTIONS."""
+    monkeypatch.setenv("FUNCTIONS", "http://127.0.0.1:9")
+    receiver.answers["/status"] = lambda _: Answer(200, {"content-type": BATCH}, b"[]")
+
+    event, *_ = events_of(journal)
+    done = run("replay", "--journal", journal, "--id", event, f"--url={receiver.url}/status", "--dry-run=server")
+
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("answer", [Answer(302, {"location": "/login"}), Answer(202), Answer(204), Answer(200)])

@@ -126,7 +126,19 @@ def test_none_is_redriven_twice_at_once(receiver: Receiver, book: Journal) -> No
         "it is being redriven already",
         "it was redriven meanwhile",
     ]
-    assert [result.failed for result in run.results] == [False]
+    assert [result.failed for result in (second, third, *run.results)] == [True, False, False]
+    assert len(receiver.at("/cordon")) == 1
+
+
+def test_two_letters_of_one_event_and_function_are_redriven_once(receiver: Receiver, book: Journal) -> None:
+    """X-6: two brokers gave it up, say: where the function has taken it, neither is open."""
+    letters(book, "http://gone/cordon", "1")
+    found = letters(book, "http://elsewhere/cordon", "1")
+    assert len(found) == 2
+
+    done = list(redriven([Item(each, f"{receiver.url}/cordon") for each in found], f"{receiver.url}/broker", book))
+
+    assert [(result.failed, result.problem) for result in done] == [(False, ""), (False, "it was redriven meanwhile")]
     assert len(receiver.at("/cordon")) == 1
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from console.cli import commands
 from console.web.serving import THREADS
+from eventing.journal.store import Journal
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
@@ -24,6 +25,7 @@ from localcluster.web_console import Console
 from tests.chain.scene import Scene
 from tests.console.web.callers import VIEWER, Form, act, bearer, look
 from tests.console.web.site import Site
+from tests.postgresql import PostgreSQL
 from tests.proofs import proves
 
 SHOWN = re.compile(r'name="uid" value="([^"]+)"')
@@ -75,6 +77,18 @@ def test_an_unknown_node_is_404(site: Site, form: Form, confirm: str) -> None:
         assert refused.status_code == 404
         assert "there is no node &lt;b&gt;no&lt;/b&gt;" in refused.text
     assert requests.get(site.url("/nodes/no-such-node"), timeout=10).status_code == 404
+
+
+def test_what_the_journal_cannot_be_asked_is_400(site: Site, postgresql: PostgreSQL, tmp_path: Path) -> None:
+    """X-6: PostgreSQL takes no NUL in a text."""
+    Journal(url := postgresql.database()).close()
+    kubeconfig = site.scene.cluster.kubeconfig
+
+    with Console(site.scene.cluster, tmp_path, "--journal", url, "--kubeconfig", kubeconfig) as console:
+        refused = look(Site(site.scene, console), "/events?node=%00")
+
+    assert refused.status_code == 400
+    assert "the journal cannot hold it: " in refused.text
 
 
 @proves("OSV-7")

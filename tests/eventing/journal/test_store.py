@@ -271,7 +271,9 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         Journal(tmp_path / "text")
 
 
-@pytest.mark.parametrize("journal_url", ["mysql://u:secret@h/d", "http://example.com/", "nonsense://"])
+@pytest.mark.parametrize(
+    "journal_url", ["mysql://u:secret@h/d", "http://example.com/", "nonsense://", "postgresql://u:secret@h:5432x/d"]
+)
 def test_another_database_is_refused_with_what_is_taken(journal_url: str) -> None:
     """X-6: the error says which addresses there are, and keeps the password to itself."""
     with pytest.raises(JournalError, match="take a path, sqlite:///PATH or postgresql://") as error:
