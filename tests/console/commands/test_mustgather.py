@@ -22,7 +22,7 @@ from console.cli import commands
 from console.operations.archive import Archive
 from console.operations.archive_contents import without_values
 from eventing import events
-from eventing.journal.store import Attempt, Journal
+from eventing.journal.store import Attempt, Journal, Query
 from kube.cpu import capabilities
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.leases import lease_name
@@ -31,6 +31,7 @@ from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN_LABEL, collecti
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.knative.kubelet import kubeconfig
+from localcluster.processes import await_ready
 from localcluster.product import Product
 from tests.console.commands import machines, mutexes
 from tests.console.commands.workloads import apply, budget, controlled, pod
@@ -55,6 +56,12 @@ def names(content: bytes) -> list[str]:
     return [item["metadata"]["name"] for item in json.loads(content)["items"]]
 
 
+def await_attempts(journal: Path, node: str) -> None:
+    """Wait until a function has published, half a second later, what came of events about a node."""
+    with closing(Journal(journal)) as book:
+        await_ready("attempts", lambda: any(entry.attempts for entry in book.select(Query(node=node))), [], 10)
+
+
 @pytest.fixture
 def maintained(installed: LocalCluster, product: Product, new_node: Nodes, run: Run) -> Iterator[str]:
     """A node whose drain is blocked by a budget, and everywhere values that no archive may hold."""
@@ -77,6 +84,7 @@ def test_all_that_explains_a_maintenance_is_in_the_archive(
 ) -> None:
     """NMO-25: maintenances, nodes, budgets, the node's pods, Events, leases, logs; the index names every file."""
     file = tmp_path / "case.tar.gz"
+    await_attempts(product.journal, maintained)
 
     result = run(
         "must-gather",
