@@ -52,7 +52,10 @@ def require_ours(event: BaseCloudEvent) -> None:
 
 
 def _signature(event: BaseCloudEvent, key: str) -> str:
-    """Of what the event is and says. What brokers, replays and dead letters add to it is none of that."""
+    """Of what the event is and says. What brokers, replays and dead letters add to it is none of that.
+
+    So the marks of a replay can be taken off: what is true with them alone, the answer to a dry run, is never signed.
+    """
     said = [event.get_source(), event.get_id(), event.get_type(), event.get_data()]
     text = json.dumps(said, sort_keys=True, separators=(",", ":"), default=str)
     return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()

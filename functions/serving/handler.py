@@ -97,7 +97,8 @@ def answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, *, acc
     """Invoke and encode: 200 with the next event or 204; 4xx for what is no event; 503 for what may work later.
 
     In: the attempt that has begun on an event; its outcome is set here.
-    The answers to a replay are for whoever replays: 200 with all of them as a batch if he accepts that, else 204.
+    The answers to a replay are for whoever replays: 200 with all of them as a batch if he accepts that, else 204. Those
+    to a dry run are not signed: what they say has not happened, and anybody may take the mark off.
     """
     with logs.every_line(**marks.of(attempt.event)):
         response = _answer(function, attempt, cluster, accept)
@@ -111,7 +112,7 @@ def _answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, accep
     try:
         with within(SECONDS_TO_ANSWER):
             replies = invoke(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
-        attempt.replies = [signed(reply) for reply in replies]
+        attempt.replies = replies if marks.is_dry_run(event) else [signed(reply) for reply in replies]
         return replay_response(attempt.replies, accept) if marks.is_replay(event) else response_of(attempt.replies)
     except BadEvent as error:
         return _refused(function, error)

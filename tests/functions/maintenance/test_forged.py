@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from cloudevents.core.base import BaseCloudEvent
+from werkzeug.test import TestResponse
 
 from eventing import events, marks
 from eventing.journal.entries import Attempt, attempts_event, moment
 from eventing.journal.store import Query
-from eventing.signatures import KEY, signed
+from eventing.signatures import EXTENSION, KEY, is_ours, signed
+from eventing.wire import BATCH, STRUCTURED, binary, received
 from functions.record import journal
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
@@ -61,6 +65,55 @@ def test_a_forged_hint_begins_no_look(functions: Functions, work: Workload, audi
 
     assert answer.status_code == 403
     assert audit.evictions() == []
+
+
+def replayed(functions: Functions, step: str, event: BaseCloudEvent) -> TestResponse:
+    """What is answered to whoever asks for the answers to a replay."""
+    message = binary(event)
+    return functions.clients[step].post(f"/{step}", data=message.body, headers={**message.headers, "accept": BATCH})
+
+
+def without_marks(response: TestResponse) -> BaseCloudEvent:
+    """The one event that was answered, made to look like news."""
+    (answer,) = json.loads(response.data)
+    stripped = {name: value for name, value in answer.items() if name not in (marks.REPLAY, marks.DRY_RUN)}
+    return received({"content-type": STRUCTURED}, json.dumps(stripped).encode())
+
+
+HINTS = {"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED, "evict": events.NODE_TAINTED}
+
+
+@pytest.mark.parametrize("step", HINTS)
+def test_what_would_be_done_is_no_news_under_our_signature(functions: Functions, work: Workload, step: str) -> None:
+    """X-2: a dry run is anybody's to ask for; what it answers did not happen, and is believed of nobody."""
+    node = work.node()
+    work.pods(node, "web", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    functions.chain(item, "begin", *(["cordon", "taint"] if step == "evict" else []))
+    response = replayed(functions, step, marks.marked(said(HINTS[step], item), "r1", dry_run=True))
+    assert response.status_code == 200
+
+    forged = without_marks(response)
+
+    assert EXTENSION not in forged.get_attributes()
+    takers = ["record", *(["status"] if step == "evict" else [])]
+    assert {taker: functions.post(taker, forged).status_code for taker in takers} == dict.fromkeys(takers, 403)
+
+
+def test_what_a_replay_has_done_is_signed_and_asked_for_by_what_is(functions: Functions, work: Workload) -> None:
+    """X-2: without `dryrun` it is done, so it is true; a replay of an event that is not ours evicts nobody."""
+    node = work.node()
+    work.pods(node, "web", finalizers=("example.com/hold",))
+    item = work.maintenance(node)
+    tainted = functions.prepare(item)
+
+    refused, done = (
+        replayed(functions, "evict", marks.marked(event, "r1", dry_run=False))
+        for event in (said(events.NODE_TAINTED, item), tainted)
+    )
+
+    assert (refused.status_code, done.status_code) == (403, 200)
+    assert is_ours(without_marks(done))
 
 
 def test_an_error_is_taken_from_the_function_that_met_it(functions: Functions, work: Workload) -> None:
