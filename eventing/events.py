@@ -75,7 +75,8 @@ RUN_FINISHED = "dev.nodemaintenance.run.finished"
 LABELS_DUE = "dev.nodemaintenance.labels.due"
 
 MEANINGS = {
-    MAINTENANCE_FOUND: "a NodeMaintenance waits to begin (seen by resync, or its turn came when another one ended)",
+    MAINTENANCE_FOUND: "a NodeMaintenance waits to begin (seen by resync, or its turn came when another one ended); "
+    "data: begun, of one that has, and whose lease is to be renewed, or its metadata to be put back",
     MAINTENANCE_BEGUN: "finalizer, lease and pod snapshot are in place; data: totalpods, evictionPods, "
     "and as in pods.evicted podsVersion, maintenanceVersion, closed, left",
     NODE_DRIFTED: "a node under maintenance is not cordoned, not tainted or not labelled; data: message, again when it "
@@ -96,7 +97,7 @@ MEANINGS = {
     "nothing",
     NODE_DRAINED: "a fresh list shows no pod left to evict; data: podsVersion, the state of which this is true, "
     "maintenanceVersion, closed, and evicted as in pods.evicted, of those that were answered behind their batch",
-    MAINTENANCE_FAILED: "a step could not be done; data: step, error",
+    MAINTENANCE_FAILED: "a step could not be done; data: step, error, begun as in the event that it answers",
     MAINTENANCE_ENDED: "a NodeMaintenance is deleted, or gone, and its node is not restored yet (seen by resync; by "
     "cordon or taint after their write; by begin, of one that was given its node)",
     NODE_RESTORED: "cordon, taints, lease and finalizer are off",

@@ -50,7 +50,7 @@ from kube.door.sync_client import Cluster
 FUNCTIONS = {
     function.name: function
     for function in (
-        Function("begin", begin.begin, begin.CONSUMES, begin.EMITS, kind="NodeMaintenance", fail=failed),
+        Function("begin", begin.begin, begin.CONSUMES, begin.EMITS, kind="NodeMaintenance", fail=begin.could_not_begin),
         Function("cordon", cordon.cordon, cordon.CONSUMES, cordon.EMITS, fail=failed),
         Function("taint", taint.taint, taint.CONSUMES, taint.EMITS, fail=failed),
         Function(

@@ -23,7 +23,7 @@ VOLATILE = ("id", "time", "signature", "traceparent", "tracestate", "replay", "d
 BY_NODE = ("node", "partitionkey", "data.node")
 """Attributes and fields with the node of an event."""
 GONE_ON = "has gone on since"
-VERSIONS = ("podsVersion", "budgetsVersion", "maintenanceVersion", "left", "closed", "after")
+VERSIONS = ("podsVersion", "budgetsVersion", "maintenanceVersion", "left", "closed", "begun", "after")
 """So do these, in the data."""
 ANSWER = "answer"
 """The field of a difference in what was answered at all: nothing, or an event of another type."""

@@ -16,6 +16,8 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from eventing.signatures import is_ours
+from functions.data import data_of
 from functions.failures import Failed, Retry
 from functions.installs import acts
 from functions.maintenance.disrupting import disrupting
@@ -76,6 +78,15 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     reference = events.Reference.of(maintenance)
     data = {**counts, **({**_looked(written, node, left).as_data(), "podsVersion": pods.version} if left else {})}
     return [events.event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=data)]
+
+
+def could_not_begin(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
+    """`maintenance.failed`, which says if it is of one that had begun, as the tick saw; else it is over once it has.
+
+    Raises `Retry` when the event speaks of no maintenance.
+    """
+    begun = event.get_type() == events.MAINTENANCE_FOUND and data_of(event).get("begun") is True and is_ours(event)
+    return failed(step, event, error, **({"begun": True} if begun else {}))
 
 
 def _gone(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:

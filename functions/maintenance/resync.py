@@ -70,13 +70,18 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     replay = marks.is_replay(event)
     rounds = Rounds() if replay else ROUNDS
     waiting = cluster.run(_waiting(cluster.api, known, rounds, datetime.now(timezone.utc)))
-    found = [(events.Reference.of(item), m.node_name(item), kind) for item, kind in waiting]
-    found += [(reference, node, events.MAINTENANCE_ENDED) for reference, node in strays(known)]
+    found = [(events.Reference.of(item), m.node_name(item), kind, _begun(item, kind)) for item, kind in waiting]
+    found += [(reference, node, events.MAINTENANCE_ENDED, {}) for reference, node in strays(known)]
     if not replay:
         FLEET.update(known.items)
-        for *_, kind in found:
+        for _, _, kind, _ in found:
             RESYNCED.labels(kind).inc()
-    return [events.event(kind, "resync", reference, node, cause=event) for reference, node, kind in found]
+    return [events.event(kind, "resync", about, node, cause=event, data=data) for about, node, kind, data in found]
+
+
+def _begun(item: Object, kind: str) -> Object:
+    """What `begin` is told of one that has begun: where that fails, the error is of renewing its lease."""
+    return {"begun": True} if kind == events.MAINTENANCE_FOUND and m.has_begun(item) else {}
 
 
 async def _read(api: Api) -> Known:

@@ -117,6 +117,7 @@ def findings_of(event: BaseCloudEvent) -> Findings:
         drained=drained,
         restoring=step == "restore",
         renewing=step == "begin",
+        beginning=step == "begin" and not ("begun" in data or "leaseErrors" in data),
         waits=bool(data.get("waits")),
         lease_errors=_lease_errors(event),
     )

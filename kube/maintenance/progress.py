@@ -48,6 +48,7 @@ class Findings:
         restoring: the error is of giving the node back, and so the one that matters while the object is deleted.
         renewing: the error is of renewing the node's lease: it concerns a drained node, too, which others may take once
             the lease is over.
+        beginning: the error is of one that had not begun; once it has, that is old news.
         waits: the error is no failure: another tool has the node's lease, and the maintenance begins after it.
         lease_errors: failed renewals of the lease in a row; None when the event does not tell.
     """
@@ -57,6 +58,7 @@ class Findings:
     drained: bool = False
     restoring: bool = False
     renewing: bool = False
+    beginning: bool = False
     waits: bool = False
     lease_errors: int | None = None
 
@@ -102,7 +104,10 @@ def _status(maintenance: Maintenance, shown: Shown, findings: Findings, now: dat
 
 
 def _is_old(maintenance: Maintenance, findings: Findings) -> bool:
-    """Whether it tells of a failed renewal that came before what the status knows: its count is not the next one."""
+    """Whether what it tells of came before what is known: it could not begin, and has, or a renewal of the lease failed
+    that is not the next one to count."""
+    if findings.beginning:
+        return has_begun(maintenance)
     known = lease_errors(maintenance)
     return bool(findings.lease_errors) and findings.lease_errors not in (known, known + 1)
 

@@ -14,6 +14,7 @@ from eventing.journal.entries import Attempt, attempts_event, moment
 from eventing.journal.store import Query
 from eventing.signatures import EXTENSION, KEY, is_ours, signed
 from eventing.wire import BATCH, STRUCTURED, binary, received
+from functions.data import data_of
 from functions.record import journal
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
@@ -114,6 +115,19 @@ def test_what_a_replay_has_done_is_signed_and_asked_for_by_what_is(functions: Fu
 
     assert (refused.status_code, done.status_code) == (403, 200)
     assert is_ours(without_marks(done))
+
+
+def test_an_error_is_of_one_that_has_begun_where_our_own_tick_says_so(functions: Functions, work: Workload) -> None:
+    """X-2: of a hint that is not ours the words are not signed: told late, they would spoil the status of a drain."""
+    node = work.node()
+    functions.begin(work.maintenance(node))
+    hint = said(events.MAINTENANCE_FOUND, work.maintenance(node), data={"begun": True})
+
+    forged, ours = (functions.answer("begin", event) for event in (hint, signed(hint)))
+
+    assert forged is not None
+    assert ours is not None
+    assert ("begun" in data_of(forged), data_of(ours)["begun"]) == (False, True)
 
 
 def test_an_error_is_taken_from_the_function_that_met_it(functions: Functions, work: Workload) -> None:

@@ -12,6 +12,7 @@ from functions.data import data_of
 from functions.installs import CLAIMS
 from functions.maintenance import subject
 from kube.evictions import pod_path
+from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import CORDON, EVENTS
 from kube.maintenance.groups import GROUPS, Group
@@ -19,12 +20,14 @@ from kube.nodes import node_path
 from kube.paths import PODS, Object
 from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, node_updated, said
+from tests.functions.hints import added, node_updated, said, updated
 from tests.functions.meanwhile import lists_of, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+
+FOREIGN = {"holderIdentity": "another", "leaseDurationSeconds": 60, "renewTime": "2999-01-01T00:00:00.000000Z"}
 
 
 def drain(functions: Functions, work: Workload, item: Object) -> Object:
@@ -206,6 +209,36 @@ def test_what_never_began_has_failed(functions: Functions, work: Workload, audit
     status = work.again(item)["status"]
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "nowhere" not found')
     assert [told[1] for told in written(audit.writes_by())] == ["nodemaintenances/status", "events", "events"]
+
+
+@pytest.mark.parametrize("way", ["refused", "waits"])
+def test_why_one_could_not_begin_is_no_error_of_it_once_it_has(functions: Functions, work: Workload, way: str) -> None:
+    """X-2: the event comes late, when the node is its own and drained, and before: nothing is written."""
+    node = work.node()
+    first, second = work.maintenance(node), work.maintenance(node)
+    if way == "refused":
+        drain(functions, work, first)
+    else:
+        work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": FOREIGN})
+    late = functions.answer("begin", added(second))
+    assert late is not None
+    functions.answer("status", late)
+    assert m.last_error(work.again(second)) == data_of(late)["error"]
+    if way == "refused":
+        work.delete(m.path(first))
+        functions.answer("restore", updated(work.again(first)))
+    else:
+        work.delete(leases.lease_path(node))
+    functions.answer("status", functions.begin(second))
+    running = work.again(second)
+    functions.answer("status", late)
+    assert work.again(second) == running
+    drained = drain(functions, work, second)
+
+    functions.answer("status", late)
+
+    assert work.again(second) == drained
+    assert (m.phase(drained), m.last_error(drained)) == (m.SUCCEEDED, "")
 
 
 @proves("NMO-13", "C20")

@@ -334,6 +334,17 @@ def test_a_failed_renewal_that_is_not_the_next_one_is_old_news(before: int | Non
     assert status_patch(item, shown([pod()]), [Findings("late", lease_errors=told)], NOW) is None
 
 
+@pytest.mark.parametrize("phase", [m.RUNNING, m.SUCCEEDED])
+@pytest.mark.parametrize("waits", [True, False])
+def test_why_it_could_not_begin_is_old_news_once_it_has(phase: str, waits: bool) -> None:
+    """X-2: it comes late; what is not over is that the lease could not be renewed, which concerns a drained node."""
+    item, pods = maintenance({"phase": phase}), [pod()] if phase == m.RUNNING else []
+
+    late = Findings("taken", renewing=True, beginning=True, waits=waits)
+    assert status_patch(item, shown(pods), [late], NOW) is None
+    assert written(item, *pods, findings=Findings("forbidden", renewing=True))["lastError"] == "forbidden"
+
+
 def test_at_more_than_three_it_gives_up_for_good() -> None:
     """NMO-27a: Failed with [SRC]'s words; whatever event comes later, nothing is written any more."""
     third = maintenance({"phase": m.RUNNING, "errorOnLeaseCount": 3})
