@@ -74,7 +74,7 @@ def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict
             archive.add_json("version.json", version, "get /version")
             await gather(api, archive, namespace)
             for log in sorted(logs.glob("*.log")) if logs else []:
-                archive.add(f"logs/{log.name}", log.read_bytes(), str(log))
+                _add_log(archive, log)
             if book:
                 _add_journal(archive, book)
             return archive.index()
@@ -86,6 +86,16 @@ def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict
         raise click.ClickException(f"{file} is there already: name another --file") from None
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}; name another --file") from None
+
+
+def _add_log(archive: Archive, log: Path) -> None:
+    """Put in a log; where it cannot be read, as amid its rotation, the index says so."""
+    try:
+        lines = log.read_bytes()
+    except OSError as error:
+        archive.missing(Missing(str(log), error.strerror or str(error), denied=False))
+        return
+    archive.add(f"logs/{log.name}", lines, str(log))
 
 
 def _add_journal(archive: Archive, book: Journal) -> None:

@@ -186,8 +186,13 @@ def without_values(value: Any) -> Any:
     left = {key: without_values(child) for key, child in value.items() if key not in NOISE}
     left |= {key: HIDDEN for key in STARTED_WITH if key in left}
     if isinstance(left.get("env"), list):
-        left["env"] = [{**item, "value": HIDDEN} if "value" in item else item for item in left["env"]]
+        left["env"] = [_without_value(variable) for variable in left["env"]]
     return left
+
+
+def _without_value(variable: Any) -> Any:
+    """A variable without its value; whatever else somebody calls `env` in an event is as it is."""
+    return {**variable, "value": HIDDEN} if isinstance(variable, dict) and "value" in variable else variable
 
 
 NOISE = ("managedFields", "kubectl.kubernetes.io/last-applied-configuration")

@@ -150,6 +150,27 @@ def test_no_value_of_the_environment_is_in_what_was_recorded(run: Run, tmp_path:
     assert text.count('"TOKEN"') == 2
 
 
+def test_a_log_that_cannot_be_read_is_named_and_the_rest_is_kept(run: Run, tmp_path: Path) -> None:
+    """NMO-25: a link to nothing, as amid a rotation, or a folder: exit 1, and the journal is in it all the same."""
+    (tmp_path / "evict.log").symlink_to(tmp_path / "rotated")
+    (tmp_path / "old.log").mkdir()
+    (tmp_path / "status.log").write_text("a line\n")
+    Journal(tmp_path / "journal.db").close()
+    given = ("--logs", str(tmp_path), "--journal", str(tmp_path / "journal.db"))
+
+    result = run("must-gather", "--file", str(tmp_path / "case"), *given)
+
+    files = contents(tmp_path / "case")
+    missed = {name: str(tmp_path / f"{name}.log") for name in ("evict", "old")}
+    assert json.loads(files["index.json"])["notRead"] == [
+        {"what": missed["evict"], "message": "No such file or directory"},
+        {"what": missed["old"], "message": "Is a directory"},
+    ]
+    assert (files["logs/status.log"], "journal.jsonl" in files) == (b"a line\n", True)
+    assert result.exit_code == 1
+    assert f"is not whole: {missed['evict']}: No such file or directory; {missed['old']}: " in result.stderr
+
+
 def test_a_journal_that_is_lost_midway_is_named_and_the_rest_is_kept(run: Run, tmp_path: Path) -> None:
     """NMO-25: exit 1, and the index says why there are no recorded events."""
     file = tmp_path / "journal.db"
@@ -457,6 +478,12 @@ def test_the_index_is_written_whatever_happens(tmp_path: Path) -> None:
         interrupted()
 
     assert set(contents(tmp_path / "case.tar.gz")) == {"nodes.json", "index.json"}
+
+
+@pytest.mark.parametrize("env", [["value"], [5, None], [["value"]], "value", {"name": "URL"}, None, 5, [{"name": "A"}]])
+def test_what_somebody_else_calls_env_is_as_it_is(env: Any) -> None:
+    """X-1: any pod may post an event with any data, and all of it is recorded."""
+    assert without_values({"data": {"env": env}}) == {"data": {"env": env}}
 
 
 def test_values_of_the_environment_are_left_out_at_any_depth() -> None:
