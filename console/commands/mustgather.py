@@ -43,8 +43,8 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: str, output: str) -> None:
     """Write maintenances, runs, nodes, machines, budgets, events, pods and logs into one archive.
 
-    No Secret is read; values of environment variables and cloud-init data are left out. What may not be read is named,
-    and what could be read is kept.
+    No Secret is read; values of environment variables and what virtual machines start with are left out. What may not
+    be read is named, and what could be read is kept.
 
     \b
     Example:

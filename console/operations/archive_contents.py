@@ -6,6 +6,7 @@ machines are started with.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -177,8 +178,11 @@ def _missing(needed: str, error: ApiError) -> Missing:
 def without_values(value: Any) -> Any:
     """The same without values where passwords stand: of environment variables, and of what virtual machines start with.
 
-    managedFields go, too, and the annotation of `kubectl apply`, which holds the whole object once more.
+    Also in texts that are JSON, as annotations with a whole object are. managedFields go, too, and the annotations of
+    `kubectl apply` and its like, which hold the whole object once more.
     """
+    if isinstance(value, str):
+        return _text_without_values(value)
     if isinstance(value, list):
         return [without_values(item) for item in value]
     if not isinstance(value, dict):
@@ -190,11 +194,36 @@ def without_values(value: Any) -> Any:
     return left
 
 
+def _text_without_values(text: str) -> str:
+    """A text as it is, but for JSON with such values; what is nested too deep to be searched is left out."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        found = json.loads(text)
+        left = without_values(found)
+        return text if left == found else json.dumps(left)
+    except RecursionError:
+        return HIDDEN
+    except ValueError:  # it only begins like JSON
+        return text
+
+
 def _without_value(variable: Any) -> Any:
     """A variable without its value; whatever else somebody calls `env` in an event is as it is."""
     return {**variable, "value": HIDDEN} if isinstance(variable, dict) and "value" in variable else variable
 
 
-NOISE = ("managedFields", "kubectl.kubernetes.io/last-applied-configuration")
-STARTED_WITH = ("userData", "userDataBase64", "networkData", "networkDataBase64")
-"""Of a virtual machine's cloud-init: its users and their keys."""
+NOISE = (
+    "managedFields",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kapp.k14s.io/original",
+    "objectset.rio.cattle.io/applied",  # compressed
+    "banzaicloud.com/last-applied",
+)
+STARTED_WITH = (
+    *("userData", "userDataBase64", "networkData", "networkDataBase64"),
+    "kubevirt.io/ignitiondata",
+    "extraHeaders",
+)
+"""Of a virtual machine: its users and their keys, by cloud-init or by the annotation that has an Ignition config, also
+of its launcher pods; and with what its disks are downloaded. For sysprep, a Secret and a ConfigMap are but named."""
