@@ -135,7 +135,8 @@ def _check_free(listen: str) -> None:
 
 
 def _journal(settings: Settings) -> Journal | None:
+    """The journal, which need not be there yet: `record` makes or migrates it, and the pages say so until then."""
     try:
-        return Journal(settings.journal) if settings.journal else None
+        return Journal(settings.journal, create=False, awaited=True) if settings.journal else None
     except JournalError as error:
         raise OperationError(str(error)) from None

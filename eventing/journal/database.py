@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, Table, create_engine, make_url
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, make_url
 from sqlalchemy import event as hooks
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from eventing.journal import migrations
-from eventing.journal.migrations import WrongVersion
+from eventing.journal.migrations import OlderVersion, WrongVersion
 from eventing.journal.one_tries import CROWDED_SECONDS, OneTries
 from eventing.wire import BadEvent
 
@@ -45,6 +46,10 @@ class JournalError(OSError):
     """The journal cannot be opened, read or written; the message names it."""
 
 
+class NotYet(JournalError):
+    """There is no journal yet, or one of an older release: the function `record` makes or migrates it."""
+
+
 class BadData(BadEvent):
     """The database takes everything but this: trying again changes nothing; the message names the reason."""
 
@@ -53,41 +58,66 @@ class Database:
     """Connections to one database. Safe to share between threads.
 
     Tables that are missing are made, those of an older version migrated; with `create` off, which asks for no right to
-    write, that is a `JournalError`. Tables of a newer version are one for everybody.
+    write, that is a `NotYet`, with `awaited` only once something is to be read or written. Tables of a newer version
+    are a `JournalError` for everybody. A file that was replaced is opened anew, also by who reads.
     """
 
-    def __init__(self, url: str | Path, *, create: bool) -> None:
+    def __init__(self, url: str | Path, *, create: bool, awaited: bool = False) -> None:
         self.url = str(url)
         self._writer, self._create = OneTries(OperationalError), create
         self._versioned, self._check_due = False, 0.0
+        self._is_open = False
+        self._opened: tuple[int, int] | None = None
         with self._errors():
-            self._engine = engine_of(self.url)
+            self._path, self._engine = file_of(self.url), engine_of(self.url, create=create)
         self.insert: Insert = INSERTS[self._engine.dialect.name]
         try:
             self._prepare()
-        except JournalError:
-            self.close()
-            raise
+        except JournalError as error:
+            if not (awaited and isinstance(error, NotYet)):
+                self.close()
+                raise
 
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
 
     def _prepare(self) -> None:
-        with self.reading() as connection:
-            ready = migrations.is_current(connection) if self._create else migrations.check(connection)
-        if not ready and not self._create:
-            raise JournalError(f"journal {_without_password(self.url)}: there are no tables of a journal in it")
-        if not ready:
+        found = self._file()
+        if self._create:
+            self._make_tables()
+        elif reason := self._missing():
+            raise NotYet(f"journal {_without_password(self.url)}: {reason}")
+        with self._connected() as connection:
+            self._versioned = migrations.is_versioned(connection)
+        self._is_open, self._opened = True, found or self._file()
+
+    def _make_tables(self) -> None:
+        with self._connected() as connection:
+            is_current = migrations.is_current(connection)
+        if not is_current:
             with self._errors(), self._begun() as connection:
                 migrations.upgrade(connection)
-        with self.reading() as connection:
-            self._versioned = migrations.is_versioned(connection)
-        self._opened = self._file()
+
+    def _missing(self) -> str:
+        """Why it cannot be read yet, "" where it can."""
+        if self._path is not None and not self._file():
+            return "there is no such file yet: the function record makes it"
+        with self._connected() as connection:
+            try:
+                return "" if migrations.check(connection) else "there are no tables of a journal in it"
+            except OlderVersion as error:
+                return str(error)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection to read from. Raises `JournalError` for what fails inside."""
+        """A connection to read from, of what is there now. Raises `JournalError` for what fails inside."""
+        self._follow_file()
+        with self._connected() as connection:
+            yield connection
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
         with self._errors(), self._engine.connect() as connection:
             yield connection
 
@@ -100,7 +130,8 @@ class Database:
         another one.
         """
         with self._errors(), self._writer.turn(BUSY_SECONDS, crowded):
-            self._require_its_file()
+            if self._follow_file():
+                raise JournalError(f"journal {self.url}: its file was removed or replaced, and is opened anew")
             with self._begun() as connection:
                 yield connection
                 if self._versioned and time.monotonic() >= self._check_due:
@@ -114,19 +145,25 @@ class Database:
                 connection.exec_driver_sql(statement)
             yield connection
 
-    def _require_its_file(self) -> None:
-        """Open the one that is there now: SQLite would go on writing into a file that has no name any more."""
-        if self._file() != self._opened:
-            self._engine.dispose()
-            self._prepare()
-            raise JournalError(f"journal {self.url}: its file was removed or replaced, and is opened anew")
+    def _follow_file(self) -> bool:
+        """Open the one that is there now: SQLite would go on with a file that has no name any more.
+
+        Out: whether it is another one than before. Raises `JournalError` when it cannot be opened.
+        """
+        is_same = self._file() == self._opened
+        if self._is_open and is_same:
+            return False
+        was_opened, self._is_open = self._opened is not None, False
+        self._engine.dispose()
+        self._prepare()
+        return was_opened and not is_same
 
     def _file(self) -> tuple[int, int] | None:
         """Device and inode of SQLite's file; None where there is none."""
-        if self._engine.dialect.name != "sqlite":
+        if self._path is None:
             return None
         try:
-            found = os.stat(self._engine.url.database or "")
+            found = os.stat(self._path)
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -156,22 +193,36 @@ class Database:
             raise JournalError(f"journal {_without_password(self.url)}: {_reason(error)}") from None
 
 
-def engine_of(url: str) -> Engine:
-    """The connections to a database. Raises `SQLAlchemyError` or, without the driver, `ImportError`."""
-    if "://" not in url:
-        url = f"sqlite:///{url}"
-    try:
-        parsed = make_url(url)
-    except ValueError:  # of a port that is no number
-        raise ArgumentError(TAKEN) from None
+def file_of(url: str) -> str | None:
+    """The path of SQLite's file; None for another database. Raises `SQLAlchemyError` for what is no URL."""
+    parsed = _parsed(url)
+    return parsed.database or "" if parsed.drivername == "sqlite" else None
+
+
+def engine_of(url: str, *, create: bool = True) -> Engine:
+    """The connections to a database; with `create` off, SQLite makes no file.
+
+    Raises `SQLAlchemyError` or, without the driver, `ImportError`.
+    """
+    parsed = _parsed(url)
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
         return create_engine(parsed, connect_args=POSTGRESQL)
     if parsed.drivername != "sqlite":
         raise ArgumentError(TAKEN)
+    if not create:
+        name = f"file:{quote(os.path.abspath(parsed.database or ''))}"
+        parsed = parsed.set(database=name).update_query_dict({"mode": "rw", "uri": "true"})
     engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
     hooks.listen(engine, "connect", _tune)
     return engine
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url if "://" in url else f"sqlite:///{url}")
+    except ValueError:  # of a port that is no number
+        raise ArgumentError(TAKEN) from None
 
 
 def _tune(connection: Any, _record: object) -> None:

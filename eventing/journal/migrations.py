@@ -37,14 +37,18 @@ class WrongVersion(Exception):
     """The tables are of a version that cannot be used; the message names it, the one wanted, and the remedy."""
 
 
+class OlderVersion(WrongVersion):
+    """They are of one that can be migrated."""
+
+
 def check(connection: Connection) -> bool:
     """Whether the tables are there in the version wanted; False when there are none.
 
-    Raises `WrongVersion` for an older one, too: whoever may write calls `upgrade` in its place.
+    Raises `OlderVersion`, where whoever may write calls `upgrade` in its place, and `WrongVersion` for a newer one.
     """
     version = _version(connection)
     if version is not None and version < VERSION:
-        raise WrongVersion(
+        raise OlderVersion(
             f"its tables are of version {version}, this program reads version {VERSION}: the function record migrates "
             "it, and so does kubectl maintenance events --journal JOURNAL --import /dev/null"
         )

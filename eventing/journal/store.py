@@ -47,11 +47,12 @@ class Journal:
     order of arrival.
     Every method raises `JournalError` when the database does not do it, and `BadData`, a `BadEvent`, for what it
     could never hold, or be asked for.
-    With `create` off, one that is not there is not made.
+    With `create` off, one that is not there is not made, nor is an older one migrated: an error, with `awaited` not at
+    once, but of each method until somebody has done so.
     """
 
-    def __init__(self, url: str | Path, *, create: bool = True) -> None:
-        self._database = Database(url, create=create)
+    def __init__(self, url: str | Path, *, create: bool = True, awaited: bool = False) -> None:
+        self._database = Database(url, create=create, awaited=awaited)
         insert = self._database.insert
         self._insert_event = insert(EVENTS).on_conflict_do_nothing().returning(EVENTS.c.seq)
         self._insert_body = insert(BODIES)

@@ -145,6 +145,24 @@ def test_open_dead_letters_are_shown_before_the_newer_ones_that_were_redriven(si
     assert after.index("<td>30</td>") < after.index("<td>1</td>") < after.index("<td>230</td>")
 
 
+def test_a_journal_that_is_not_there_yet_is_made_by_nobody_but_record(site: Site, tmp_path: Path) -> None:
+    """X-6: the pages say what they wait for, show it once it is there, and nothing of it once it was replaced."""
+    file = tmp_path / "journal.db"
+    with Console(site.scene.cluster, tmp_path, "--journal", file) as console:
+        here = Site(site.scene, console)
+        awaited = look(here, "/events")
+        assert (awaited.status_code, file.exists()) == (503, False)
+        assert "there is no such file yet: the function record makes it" in awaited.text
+
+        for kind in ("before.it", "behind.it"):
+            with closing(Journal(file)) as book:
+                book.write(CloudEvent({"id": "1", "source": "/s", "type": kind}, {}))
+            shown = look(here, "/events").text
+            assert [one for one in ("before.it", "behind.it") if one in shown] == [kind]
+            for one in tmp_path.glob("journal.db*"):
+                one.unlink()
+
+
 def test_an_event_is_shown_without_values_of_the_environment(site: Site) -> None:
     """A rule is recorded whole, with its containers; who may look at nodes may not read their passwords."""
     env = [{"name": "TOKEN", "value": "hunter-of-two"}]

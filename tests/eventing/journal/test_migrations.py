@@ -139,14 +139,16 @@ def test_tables_of_today_without_a_version_are_of_version_1(journal_url: str) ->
             assert ids(journal) == ["0"]
 
 
-@pytest.mark.parametrize("create", [False, True], ids=["read", "write"])
-def test_a_newer_journal_is_refused(journal_url: str, create: bool) -> None:
+@pytest.mark.parametrize(
+    "how", [{"create": False}, {"create": False, "awaited": True}, {"create": True}], ids=["read", "await", "write"]
+)
+def test_a_newer_journal_is_refused(journal_url: str, how: dict[str, bool]) -> None:
     """The message names the journal, both versions and the remedy; nothing is changed."""
     Journal(journal_url).close()
     declare(journal_url, VERSION + 1)
 
     with pytest.raises(JournalError, match=f"version {VERSION + 1}, .* after {VERSION}: use the release") as error:
-        Journal(journal_url, create=create)
+        Journal(journal_url, **how)
     assert journal_url.rpartition("/")[2] in str(error.value)
     assert version(journal_url) == VERSION + 1
 
@@ -162,6 +164,18 @@ def test_a_reader_of_an_older_journal_is_told_who_migrates_it(older: str, postgr
             Journal(reader)
     with closing(Journal(older)) as journal:
         assert ids(journal) == ["0", "1", "2"]
+
+
+def test_a_reader_that_waits_migrates_nothing_and_goes_on_once_somebody_has(older: str) -> None:
+    """A console of a new release beside an older `record`, which would find tables that it does not know."""
+    with closing(Journal(older, create=False, awaited=True)) as reader:
+        for _ in range(2):
+            with pytest.raises(JournalError, match=r"version 0, .*: the function record migrates it"):
+                reader.select()
+
+        Journal(older).close()
+
+        assert ids(reader) == ["0", "1", "2"]
 
 
 def test_a_migration_killed_half_way_is_done_again(older: str) -> None:

@@ -317,6 +317,43 @@ def test_a_file_that_is_replaced_is_gone_on_with(tmp_path: Path) -> None:
         assert read(tmp_path / "journal.db") == [0, 2]
 
 
+@pytest.mark.parametrize("create", [True, False])
+def test_who_reads_reads_of_the_file_that_is_there_now(tmp_path: Path, create: bool) -> None:
+    """X-6: a console lives for weeks; what it showed of a file without a name would be old for ever."""
+    file = tmp_path / "journal.db"
+    with closing(Journal(file)) as first:
+        first.write(numbered(1))
+    with closing(Journal(file, create=create)) as reader:
+        assert numbers(reader.select()) == [1]
+        for one in tmp_path.glob("journal.db*"):
+            one.unlink()
+        with closing(Journal(file)) as second:
+            second.write(numbered(2))
+
+            assert numbers(reader.select()) == [2]
+
+
+def test_who_only_reads_makes_no_file_and_finds_the_one_that_is_made(tmp_path: Path) -> None:
+    """X-6: `record` makes it, whoever starts first; until then the error says so, and so it does once it is removed."""
+    file = tmp_path / "a journal #1 of 50%.db"
+    with pytest.raises(JournalError, match="no such file yet: the function record makes it"):
+        Journal(file, create=False)
+    with closing(Journal(file, create=False, awaited=True)) as reader:
+        for number in range(2):
+            for use in (reader.select, lambda: reader.write(numbered(9))):
+                with pytest.raises(JournalError, match="no such file yet"):
+                    use()
+            assert list(tmp_path.iterdir()) == []
+
+            with closing(Journal(file)) as journal:
+                journal.write(numbered(number))
+            assert numbers(reader.select()) == [number]
+            reader.write_attempts([attempt(numbered(number))])
+            assert reader.select()[0].attempts
+            for one in tmp_path.iterdir():
+                one.unlink()
+
+
 def test_a_folder_that_is_away_is_an_error_until_it_is_back(tmp_path: Path) -> None:
     """X-6: no event counts as recorded meanwhile."""
     folder = tmp_path / "volume"
