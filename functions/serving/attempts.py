@@ -24,7 +24,7 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage
 
 from eventing import marks
-from eventing.journal.entries import Attempt, attempts_event
+from eventing.journal.entries import REDRIVE, Attempt, attempts_event
 from eventing.signatures import signed
 from eventing.wire import binary, structured
 from functions.serving.bounded_queue import Waiting
@@ -85,7 +85,9 @@ class OngoingAttempt:
 
     def made(self) -> Made:
         """What is left of it: without the event, which may have 2 MiB."""
-        event, replay = self.event, next(iter(marks.of(self.event).values()), "")
+        event, chosen = self.event, next(iter(marks.of(self.event).values()), None)
+        is_odd = chosen is not None and (not chosen or chosen.lower().startswith(REDRIVE))  # who posts it chooses
+        replay = f"replay {chosen}" if is_odd else chosen or ""
         key, at = (event.get_source(), event.get_id()), datetime.fromtimestamp(self.at, timezone.utc)
         attempt = Attempt(*key, self.function, at, round(self.seconds, 6), self.status, (), self.error, replay)
         return Made(attempt, self.replies, self.answered)

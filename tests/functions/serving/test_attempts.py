@@ -76,6 +76,18 @@ def test_a_refused_event_is_told_with_what_was_said(client: FlaskClient, recorde
     assert "data.node is missing" in made.error
 
 
+@pytest.mark.parametrize("chosen", ["", "redrive 1", "Redrive 1"])
+def test_a_replay_is_told_as_one_whatever_its_id(client: FlaskClient, recorder: Receiver, chosen: str) -> None:
+    """X-6: whoever may post closes no dead letter by it, and makes no history of what was only tried."""
+    event = CloudEvent({**tick().get_attributes(), "replay": chosen, "dryrun": "All"}, {})
+
+    assert post(client, "cordon", event) == 204
+
+    recorder.wait_for("/record")
+    (made,) = told(recorder)
+    assert (made.status, made.replay) == (204, f"replay {chosen}")
+
+
 @pytest.mark.parametrize("data", [{"no": "node"}, "no object"], ids=["another shape", "no JSON object"])
 def test_a_refused_event_is_told_as_a_dead_letter(client: FlaskClient, recorder: Receiver, data: object) -> None:
     """X-6: whole, with who refused it and why, as Knative would say it; a broker may take 400 for an answer."""
