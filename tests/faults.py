@@ -20,7 +20,8 @@ FORWARDED = ("Authorization", "Content-Type", "Accept", "User-Agent")
 
 
 class Fault(NamedTuple):
-    """What comes in the place of an answer; `status` 0 for none at all, -1 for a connection that breaks."""
+    """What comes in the place of an answer; `status` 0 for none at all, -1 for a connection that breaks, -2 for the
+    answer itself once the proxy speaks again."""
 
     status: int
     message: str = ""
@@ -28,7 +29,7 @@ class Fault(NamedTuple):
     body: dict[str, Any] | None = None
 
 
-SILENCE, RESET = Fault(0), Fault(-1)
+SILENCE, RESET, LATE = Fault(0), Fault(-1), Fault(-2)
 
 
 class Faults:
@@ -57,7 +58,7 @@ class Faults:
         self.rule = rule
 
     def speak_again(self) -> None:
-        """Spoil nothing more; what was met with silence breaks."""
+        """Spoil nothing more; what was met with silence breaks, and what is late comes."""
         self.spoil(lambda _request: None)
         self._loop.call_soon_threadsafe(self._release)
 
@@ -86,6 +87,9 @@ class Faults:
         name = asked(request.method, request.path)
         self.seen[name] += 1
         fault = self.rule(f"{name} {self.seen[name]}")
+        if fault is LATE:
+            await self._silent.wait()
+            fault = None
         if fault is None:
             try:
                 return await self._forwarded(request)

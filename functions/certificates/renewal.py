@@ -90,8 +90,9 @@ class Renewal:
     async def read(self) -> bool:
         """Take the newest state; False where nothing of the component is left."""
         before = self.state
-        asking = None if before.is_blind else await lookup.carriers(self._api, [before.namespace])
-        found = await lookup.found(self._api, before.namespace, asking)
+        space, seconds = before.namespace, lookup.PATIENCE_SECONDS
+        asking = None if before.is_blind else await lookup.carriers(self._api, [space], seconds)
+        found = await lookup.found(self._api, space, asking)
         newest = next((state for state in found.states if state.component == before.component), None)
         self.state = replace(newest or before, refused=before.refused)
         return newest is not None

@@ -5,9 +5,10 @@ Imported at the first event: it takes the library that makes keys, which no star
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from kube.certificates.components import issued
 from kube.certificates.state import State
 from kube.door.api import Api
 from kube.door.api_errors import ApiError, Conflict, NotFound, Unavailable
+from kube.door.deadline import has_time
 from kube.paths import Object
 
 TAKES = timedelta(seconds=2)
@@ -28,31 +30,57 @@ TAKES = timedelta(seconds=2)
 on by whole seconds, and the rest is for the write itself."""
 READINGS = 5
 """Of a namespace in one look: so often may somebody else write first."""
+AGAIN_SECONDS = 0.3
+"""A second look in a tick that has less time than this gets nothing done."""
 log = logging.getLogger("functions")
 
 
 class Outcome(NamedTuple):
-    """How things stand after a look, what went wrong, and the namespaces that could not be read."""
+    """How things stand after a look, what went wrong with certificates, and the namespaces that could not be read."""
 
     states: list[State]
     errors: list[ApiError]
     unread: list[str]
 
+    def followed_by(self, later: Outcome) -> Outcome:
+        """As a later look found all, and this one what that could not read any more."""
+        kept = [state for state in self.states if state.namespace in later.unread]
+        unread = [namespace for namespace in later.unread if namespace in self.unread]
+        return Outcome([*later.states, *kept], later.errors, unread)
+
 
 async def renewed(api: Api, settings: Settings, now: datetime, *, is_tick: bool = True) -> Outcome:
     """Do what is due at `now` in every namespace.
 
-    Where it cannot be told who asks for a CA bundle, certificates are mended, and no other authority follows.
+    While it cannot be told who asks for a CA bundle, certificates are mended, and no other authority follows. That is
+    for a tick to do: one that could not tell in time looks once more when it can.
     """
-    outcome = Outcome([], [], [])
-    clock = partial(_later, now, time.monotonic())
-    looking = Looking(api, settings.pause + TAKES, clock, is_tick)
+    looking = Looking(api, settings.pause + TAKES, partial(_later, now, time.monotonic()), is_tick)
+    reading = asyncio.create_task(_asking(api, settings.namespaces))
     try:
-        asking: list[Object] | None = await lookup.carriers(api, settings.namespaces)
+        await asyncio.wait([reading], timeout=lookup.PATIENCE_SECONDS)
+        is_late = not reading.done()
+        outcome = await _everywhere(looking, settings.namespaces, None if is_late else reading.result())
+        asking = await reading if is_late and is_tick else None
+        if asking is None or not has_time(AGAIN_SECONDS):
+            return outcome
+        return outcome.followed_by(await _everywhere(looking, settings.namespaces, asking))
+    finally:
+        reading.cancel()
+
+
+async def _asking(api: Api, namespaces: Collection[str]) -> list[Object] | None:
+    """Who asks for a CA bundle; None where nobody can tell. No event is worth another try for that: the tick looks."""
+    try:
+        return await lookup.carriers(api, namespaces, lookup.CARRIERS_SECONDS)
     except ApiError as error:
-        asking = None
-        outcome.errors.append(_unread("who asks for a CA bundle", error))
-    for namespace in settings.namespaces:
+        _unread("who asks for a CA bundle", error)
+        return None
+
+
+async def _everywhere(looking: Looking, namespaces: Collection[str], asking: list[Object] | None) -> Outcome:
+    outcome = Outcome([], [], [])
+    for namespace in namespaces:
         try:
             states, errors = await _in_namespace(looking, namespace, asking)
         except ApiError as error:

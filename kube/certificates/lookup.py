@@ -18,8 +18,9 @@ from kube.door.concurrent_requests import together
 from kube.door.paging import listed, pages
 from kube.paths import Object
 
-CARRIERS_SECONDS = 0.6
-"""For all lists of them: repairs, which go on without, have the rest of a look's 1.6."""
+PATIENCE_SECONDS, CARRIERS_SECONDS = 0.6, 1.2
+"""For all lists of them: so long a look waits before it goes on without, as repairs can; and so long a tick, which
+looks once more with what has come by then. Both have the rest of a look's 1.6."""
 
 MOST_SECRETS = 50
 """Of a component's servers, beyond which none is made again: who may write the ConfigMap could name any number."""
@@ -33,14 +34,14 @@ class Found:
     skipped: tuple[Notice, ...]
 
 
-async def carriers(api: Api, namespaces: Collection[str]) -> list[Object]:
+async def carriers(api: Api, namespaces: Collection[str], seconds: float) -> list[Object]:
     """What asks by the annotation for the bundle of a Secret in one of these, of all kinds that may. A server that
-    aggregates no APIs has none of the last. Raises `Unavailable` when that takes longer than it may."""
+    aggregates no APIs has none of the last. Raises `Unavailable` when that takes more seconds than these."""
     calls = together(*(_carriers(api, kind, path, namespaces) for kind, path in CARRIERS.items()))
     try:
-        lists = await asyncio.wait_for(calls, CARRIERS_SECONDS)
+        lists = await asyncio.wait_for(calls, seconds)
     except asyncio.TimeoutError:
-        raise Unavailable(0, f"not all lists came within {CARRIERS_SECONDS} s") from None
+        raise Unavailable(0, f"not all lists came within {seconds} s") from None
     return [item for items in lists for item in items]
 
 

@@ -119,15 +119,21 @@ def _published(state: State, now: datetime) -> Write | None:
 
 
 def _taken(state: State, now: datetime, pause: timedelta) -> Write | None:
-    """The next authority signs from now on: clients have had their time to read of it, or nothing works by another."""
+    """The next authority signs from now on: clients have had their time to read of it, and none is left behind; or
+    nothing works by another."""
     upcoming, authority = state.upcoming, state.authority
     if not upcoming or not authority or kind_and_name(authority) in state.refused:
         return None
-    since = holders.published(state.publication, now).get(issuing.fingerprint(upcoming.certificate), now)
-    if now - since < pause and (state.signs(now) or _works_by_another(state, upcoming, now)):
+    is_early = now - (_since(state, upcoming, now) or now) < pause or is_held_back(state, now)
+    if is_early and (state.signs(now) or _works_by_another(state, upcoming, now)):
         return None
     pair = holders.encoded({CERTIFICATE: upcoming.certificate, KEY: upcoming.key})
     return patch(TAKEN, state, authority, {"data": {**pair, NEXT_CERTIFICATE: None, NEXT_KEY: None}})
+
+
+def _since(state: State, authority: Pair, now: datetime) -> datetime | None:
+    """Since when an authority counts as published; None while it does not."""
+    return holders.published(state.publication, now).get(issuing.fingerprint(authority.certificate))
 
 
 def _works_by_another(state: State, authority: Pair, now: datetime) -> bool:
@@ -163,7 +169,7 @@ def _entries(signer: Pair, names: Iterable[str], state: State, now: datetime, tr
 
 def _needs(server: Object, names: Iterable[str], state: State, now: datetime, pause: timedelta) -> bool:
     """Whether a server needs another certificate now. One that works waits for an authority that is to come, unless
-    that is held back, and for its clients to have read of the one that is there."""
+    that does not, and for its clients to have read of the one that is there."""
     shown = holders.current(server)
     if not shown or not issuing.is_valid(shown.certificate, now):
         return True
@@ -174,8 +180,15 @@ def _needs(server: Object, names: Iterable[str], state: State, now: datetime, pa
     if holders.is_asked_for(server) or set(names) != set(issuing.names(shown.certificate)):
         return True
     return _is_due(shown, state.component, now) and (
-        state.upcoming is None or (is_held_back(state, now) and _is_outlived(shown, state.current, state, now))
+        state.upcoming is None
+        or (_is_stuck(state, state.upcoming, now, pause) and _is_outlived(shown, state.current, state, now))
     )
+
+
+def _is_stuck(state: State, upcoming: Pair, now: datetime, pause: timedelta) -> bool:
+    """Whether the next authority is held back, and no pause of it is running either."""
+    since = _since(state, upcoming, now)
+    return is_held_back(state, now) and (since is None or now - since >= pause)
 
 
 def _is_outlived(shown: Pair, signer: Pair, state: State, now: datetime) -> bool:
@@ -186,7 +199,7 @@ def _is_outlived(shown: Pair, signer: Pair, state: State, now: datetime) -> bool
 
 def _is_known(authority: Pair, server: Object, state: State, now: datetime, pause: timedelta) -> bool:
     """Whether clients have had their time to read of an authority: in the ConfigMap, and in the server's Secret."""
-    published = holders.published(state.publication, now).get(issuing.fingerprint(authority.certificate), now)
+    published = _since(state, authority, now) or now
     return all(now - since >= pause for since in (published, holders.told(server, now)) if since)
 
 

@@ -87,14 +87,16 @@ def bundle(state: State, now: datetime) -> list[str]:
 
 
 def counted(state: State, now: datetime) -> list[str]:
-    """Fingerprints of what counts as published once it is in the ConfigMap: all, but for one that is held back."""
-    held_back = state.upcoming.certificate if state.upcoming and is_held_back(state, now) else ""
-    return [issuing.fingerprint(each) for each in bundle(state, now) if each != held_back]
+    """Fingerprints of what counts as published once it is in the ConfigMap: all, but for the next authority where its
+    pause may not run."""
+    waiting = state.upcoming.certificate if state.upcoming and not _may_count(state, state.upcoming, now) else ""
+    return [issuing.fingerprint(each) for each in bundle(state, now) if each != waiting]
 
 
 def is_held_back(state: State, now: datetime) -> bool:
-    """Whether there is a next authority that somebody who works by us cannot be told of. Its pause has not begun."""
-    return state.upcoming is not None and _is_behind(state, state.upcoming, now)
+    """Whether there is a next authority that must not sign now: somebody who works by us cannot be told of it, or
+    nobody can tell whether there is such a one."""
+    return state.upcoming is not None and (state.is_blind or _is_behind(state, state.upcoming, now))
 
 
 def is_crowded(state: State, now: datetime) -> bool:
@@ -113,10 +115,18 @@ def misnamed(state: State) -> dict[str, tuple[str, ...]]:
     return {name: names for name, names in wrong.items() if names}
 
 
+def _may_count(state: State, upcoming: Pair, now: datetime) -> bool:
+    """Whether the pause of the next authority may begin, or go on: nobody is left behind.
+
+    Where that cannot be told, one that has begun goes on: else a slow list now and then would begin it anew for ever.
+    """
+    if _is_behind(state, upcoming, now):
+        return False
+    return not state.is_blind or issuing.fingerprint(upcoming.certificate) in holders.published(state.publication, now)
+
+
 def _is_behind(state: State, upcoming: Pair, now: datetime) -> bool:
-    """Whether somebody believes a server that works, and cannot be told of the next authority."""
-    if state.is_blind:
-        return True
+    """Whether somebody is known who believes a server that works, and cannot be told of the next authority."""
     read = [
         issuing.certificates(trusted(carrier)) for carrier in state.carriers if kind_and_name(carrier) in state.refused
     ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from cloudevents.core.v1.event import CloudEvent
 
 from functions.certificates.settings import Settings
 from functions.certificates.survey import TAKES, renewed
@@ -24,6 +26,15 @@ WEBHOOKS = CARRIERS["ValidatingWebhookConfiguration"]
 PAUSE = timedelta(minutes=10)
 SETTINGS = Settings(pause=PAUSE - TAKES - timedelta(seconds=30))
 """Over in a look that comes `PAUSE` after one that a busy machine was slow with."""
+_numbers = itertools.count(1)
+
+
+def hint(kind: str, name: str) -> CloudEvent:
+    """What ApiServerSource says of a Secret in `mode: Reference`."""
+    about = {"kind": "Secret", "apiversion": "v1", "name": name, "namespace": NAMESPACE}
+    attributes = {"id": f"secret-{next(_numbers)}", "source": "https://kubernetes.example", "type": kind, **about}
+    data = {"apiVersion": "v1", "kind": "Secret", "namespace": NAMESPACE, "name": name}
+    return CloudEvent({**attributes, "datacontenttype": "application/json"}, data)
 
 
 class Certificates:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import logging
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from functions.certificates.settings import Settings
@@ -22,22 +20,13 @@ from kube.certificates.injection import CARRIERS, INJECT, trusted
 from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
 from tests.faults import Faults
-from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, SETTINGS, WEBHOOKS, Certificates
+from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, SETTINGS, WEBHOOKS, Certificates, hint
 from tests.functions.conftest import Functions
 from tests.functions.hints import tick
 from tests.proofs import proves
 
 STEP = "renew-certificates"
 AUTHORITY = COMPONENTS["kubevirt"].authority
-_numbers = itertools.count(1)
-
-
-def hint(kind: str, name: str) -> CloudEvent:
-    """What ApiServerSource says of a Secret in `mode: Reference`."""
-    about = {"kind": "Secret", "apiversion": "v1", "name": name, "namespace": NAMESPACE}
-    attributes = {"id": f"secret-{next(_numbers)}", "source": "https://kubernetes.example", "type": kind, **about}
-    data = {"apiVersion": "v1", "kind": "Secret", "namespace": NAMESPACE, "name": name}
-    return CloudEvent({**attributes, "datacontenttype": "application/json"}, data)
 
 
 @pytest.fixture

@@ -139,6 +139,64 @@ def test_while_the_next_authority_is_held_back_servers_are_renewed_by_the_one_in
     assert all(world.accepts(name) for name in ("api", "handler"))
 
 
+@proves("OSV-22")
+def test_looks_that_cannot_tell_who_reads_the_bundle_do_not_begin_the_pause_anew(world: World) -> None:
+    """Every tenth, and none of them writes. One behind the pause takes nothing, and renews what is due by the authority
+    in use: nobody knows how many more will follow."""
+    webhook(world)
+    world.settle()
+    world.now += timedelta(days=1)
+    begun = world.settle()
+    (next_one, in_use) = world.trusted()
+    done = []
+    for number in range(1, 41):
+        world.now += PAUSE / 40
+        world.is_blind = number % 10 == 0
+        done.append(world.settle())
+    blind = world.shown("api")
+    world.is_blind = False
+    taken = [write.reason for write in world.writes()]
+
+    assert begun[-1].reason == PUBLISHED
+    assert not any(done[:-1])
+    assert issuing.is_signed_by(blind, in_use)
+    assert taken == [TAKEN, ISSUED, ISSUED, NOTED]
+    assert issuing.is_signed_by(world.shown("api"), next_one)
+
+
+@proves("OSV-22")
+@pytest.mark.parametrize("sees", [True, False])
+def test_the_pause_begins_where_somebody_looks_who_can_tell_who_reads_the_bundle(world: World, sees: bool) -> None:
+    """Until then the authority is published and no moment counts."""
+    webhook(world)
+    world.settle()
+    world.now += timedelta(days=1)
+    world.is_blind = True
+    world.settle()
+    world.now += PAUSE
+    world.is_blind = not sees
+    assert TAKEN not in [write.reason for write in world.writes()]
+    world.now += PAUSE
+    world.is_blind = False
+
+    assert (TAKEN in [write.reason for write in world.writes()]) is sees
+
+
+@proves("OSV-22")
+def test_who_is_known_to_be_left_behind_ends_the_pause_though_others_may_be_too(world: World) -> None:
+    """A server's Secret that has lost the next authority, and may not be written any more."""
+    world.now += timedelta(days=1)
+    world.settle()
+    (newest, *older) = world.trusted()
+    world.secret("api")["data"] |= holders.encoded({TRUSTED: "".join(older)})
+    world.refused.add(("Secret", "api"))
+    world.is_blind = True
+    world.settle()
+    publication = world.objects["ConfigMap", world.component.publication]
+
+    assert issuing.fingerprint(newest) not in holders.published(publication, world.now)
+
+
 @proves("OSV-20")
 @pytest.mark.parametrize(
     "broken",

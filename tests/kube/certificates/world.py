@@ -29,6 +29,7 @@ class World:
         self.now = NOW
         self.objects: dict[tuple[str, str], Object] = {}
         self.refused: set[tuple[str, str]] = set()
+        self.is_blind = False
         self._versions = itertools.count(1)
         for name in servers:
             self.add_server(name)
@@ -48,7 +49,7 @@ class World:
         publication = self.objects.get(("ConfigMap", self.component.publication))
         known = holders.remembered(publication)
         gone = [known[name] for name in known if name not in (*secrets, self.component.authority)]
-        carriers = [item for item in self.objects.values() if asked_from(item)[0] == SPACE]
+        carriers = [item for item in self.objects.values() if asked_from(item)[0] == SPACE and not self.is_blind]
         return State(
             self.component,
             SPACE,
@@ -57,6 +58,7 @@ class World:
             tuple(secrets.values()),
             tuple(gone),
             tuple(carriers),
+            self.is_blind,
             refused=frozenset(self.refused),
         )
 
