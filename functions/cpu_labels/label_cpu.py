@@ -77,7 +77,10 @@ class Scene(NamedTuple):
 
 
 def label_cpu(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Look at one page. Where nothing says what nodes offer, and no node is labelled, that costs two requests."""
+    """Look at one page. Where nothing says what nodes offer, and no node is labelled, that costs two requests.
+
+    Raises `Retry` where the round has ended but for nodes that cannot be patched now.
+    """
     scene = _seen(event, cluster) if event.get_extension("kind") in KINDS else None
     if scene is None:
         return []
@@ -89,9 +92,20 @@ def label_cpu(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     _announce_strangers(event, scene.told, cluster)
     began = _begun(event, scene)
     answer = _next(event, scene.page, done, began, cluster)
-    if began and not answer:
-        ROUNDS[cluster] = began  # not before: an answer that is lost is for the same event again to give
+    if not answer and event.get_type() != events.TICK:
+        _end(event, done, began, cluster)
     return answer
+
+
+def _end(event: BaseCloudEvent, done: Relabelled, began: str, cluster: Cluster) -> None:
+    """Remember by which HyperConverged the round began that ends here. Raises `Retry` where nodes are left.
+
+    Not before: an answer that is lost is for the same event again to give. Nor where that has nodes left itself.
+    """
+    if began and not (done.left and _kind(event) == hyperconverged.KIND):
+        ROUNDS[cluster] = began
+    if done.left:
+        raise Retry(done.error)
 
 
 def _seen(event: BaseCloudEvent, cluster: Cluster) -> Scene | None:
@@ -145,7 +159,7 @@ def _next(event: BaseCloudEvent, page: Page, done: Relabelled, began: str, clust
     """The event by which the round goes on; none after the last page, and after a tick that found nothing to do.
 
     A page of which some nodes are left is looked at again when others were patched: that ends. Where none was, the
-    round goes on without it, and it is left to the ticks. Raises `Retry` where nothing else is left to do.
+    round goes on without it, and it is left to the ticks.
     """
     place, is_tick = _place(event, cluster), event.get_type() == events.TICK
     if is_tick:
@@ -154,8 +168,6 @@ def _next(event: BaseCloudEvent, page: Page, done: Relabelled, began: str, clust
             return []
     again = done.left and done.patched
     if not (again or page.after):
-        if done.left:
-            raise Retry(done.error)
         return []
     uid = event.get_extension("round") or uuid.uuid5(events.NAMESPACE, f"{event.get_source()}#{event.get_id()}")
     about = Reference("v1", "cpu-labels", str(uid), kind="Round")

@@ -439,6 +439,45 @@ def test_a_round_ends_though_every_patch_hangs(
 
 
 @proves("X-6")
+def test_a_round_whose_last_page_cannot_be_written_is_known_to_have_ended(
+    hindered_labelling: Labelling, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The HyperConverged's status begins no other, and the last page's own event is tried again all the same."""
+    labelling, work = hindered_labelling, hindered_labelling.work
+    assert work.node()
+    nodes = [node["metadata"]["name"] for node in labelling.admin.list(NODES)["items"]]
+    monkeypatch.setattr(lookup, "PAGE", len(nodes) - 1)
+    labelling.offer({nodes[-1]: HASWELL})
+    labelling.wish({})
+    faults.spoil(lambda request: Fault(500, "broken") if request.startswith("patch nodes") else None)
+
+    last = labelling.functions.answer("label-cpu", reference(hyperconverged.KIND))
+    assert last is not None
+    assert labelling.functions.post("label-cpu", last).status_code == 503
+
+    assert labelling.functions.answer("label-cpu", reference(hyperconverged.KIND)) is None
+    faults.speak_again()
+    assert labelling.functions.answer("label-cpu", last) is None
+    assert f"{MODEL}Haswell" in labelling.labels(nodes[-1])
+
+
+@proves("X-6")
+def test_a_hyperconverged_whose_only_page_cannot_be_written_is_looked_at_again(
+    hindered_labelling: Labelling, faults: Faults
+) -> None:
+    """By the same event, which the broker brings again."""
+    labelling, node = hindered_labelling, hindered_labelling.work.node()
+    labelling.offer({node: HASWELL})
+    labelling.wish({})
+    faults.spoil(lambda request: Fault(500, "broken") if request == "patch nodes 1" else None)
+
+    assert labelling.functions.post("label-cpu", reference(hyperconverged.KIND)).status_code == 503
+    labelling.changed(hyperconverged.KIND)
+
+    assert f"{MODEL}Haswell" in labelling.labels(node)
+
+
+@proves("X-6")
 def test_a_node_that_cannot_be_written_stops_no_other(hindered_labelling: Labelling, faults: Faults) -> None:
     """What is refused the next tick writes, what fails the next look; where all fails, the event is tried again."""
     labelling, work = hindered_labelling, hindered_labelling.work
