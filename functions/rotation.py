@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from kube.paths import Object
+
+T = TypeVar("T")
 
 
 class Turns:
@@ -22,12 +25,22 @@ class Turns:
 
     def take(self, items: Iterable[Object], count: int) -> list[Object]:
         """Those whose turn it is, at most `count`."""
-        ordered = sorted(items, key=_uid)
-        place = bisect_right(ordered, self._after, key=_uid)
-        chosen = (ordered[place:] + ordered[:place])[:count]
+        chosen = self._around(items, _uid)[:count]
         if chosen:
             self._after = _uid(chosen[-1])
         return chosen
+
+    def begin(self, items: Iterable[T], uid: Callable[[T], str]) -> list[T]:
+        """All of them, first the one whose turn it is to be that, as where the time may be over before the last."""
+        found = self._around(items, uid)
+        if found:
+            self._after = uid(found[0])
+        return found
+
+    def _around(self, items: Iterable[T], uid: Callable[[T], str]) -> list[T]:
+        ordered = sorted(items, key=uid)
+        place = bisect_right(ordered, self._after, key=uid)
+        return ordered[place:] + ordered[:place]
 
 
 def _uid(item: Object) -> str:

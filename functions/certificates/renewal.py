@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -33,8 +34,8 @@ TEXTS = {
 }
 """What of the writes is announced; the others only follow from these."""
 WRITE_SECONDS = 0.5
-"""For a write, halved by each that had no answer in its time, as behind a webhook that hangs. So those of a component
-take less than a second of the 1.6 that a look has, however many hang."""
+"""For a write, halved by each of the same kind that had no answer in its time, as behind a webhook that hangs. So those
+of a kind take less than a second of the 1.6 that a look has, however many hang."""
 ANNOUNCEMENT_SECONDS = 0.3
 """For an Event."""
 SETTLED_SECONDS = 10.0
@@ -66,7 +67,7 @@ class Renewal:
         self.errors: list[ApiError] = []
         self._api, self._pause, self._clock, self._is_tick = looking
         self._in_the_way: set[tuple[str, str]] = set()
-        self._write_seconds = WRITE_SECONDS
+        self._write_seconds = defaultdict[str, float](lambda: WRITE_SECONDS)
 
     async def run(self) -> None:
         """Do all that is to be done now. Raises `Conflict` and `NotFound` when somebody else was there first."""
@@ -103,7 +104,7 @@ class Renewal:
         except (Denied, Rejected) as error:
             await self._leave_out(write.of, error)
         except asyncio.TimeoutError:  # it may be done all the same: the next look sees
-            self._write_seconds /= 2
+            self._write_seconds[write.of[0]] /= 2
             await self._leave_out(write.of, Unavailable(0, "no answer in its time"))
         except Unavailable as error:
             if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -124,7 +125,7 @@ class Renewal:
 
     async def _write(self, write: Write) -> Object:
         write_object = self._api.create if write.creates else self._api.patch
-        return await asyncio.wait_for(write_object(write.path, write.body), self._write_seconds)
+        return await asyncio.wait_for(write_object(write.path, write.body), self._write_seconds[write.of[0]])
 
     async def _tell(self, write: Write) -> None:
         component, (kind, name) = self.state.component.name, write.of

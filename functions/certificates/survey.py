@@ -1,4 +1,4 @@
-"""One look at all certificates: namespace by namespace, component by component.
+"""One look at all certificates: of all namespaces, component by component.
 
 Imported at the first event: it takes the library that makes keys, which no start of another function should wait for.
 """
@@ -8,20 +8,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from functions.certificates.metrics import FAILURES, Dates
 from functions.certificates.renewal import Looking, Renewal, announce
 from functions.certificates.settings import Settings
+from functions.rotation import Turns
 from kube.certificates import holders, lookup
 from kube.certificates.announcements import FAILED, Notice
 from kube.certificates.components import issued
 from kube.certificates.state import State
 from kube.door.api import Api
 from kube.door.api_errors import ApiError, Conflict, NotFound, Unavailable
+from kube.door.concurrent_requests import together
 from kube.door.deadline import has_time
 from kube.paths import Object
 
@@ -32,6 +36,8 @@ READINGS = 5
 """Of a namespace in one look: so often may somebody else write first."""
 AGAIN_SECONDS = 0.3
 """A second look in a tick that has less time than this gets nothing done."""
+TURNS = Turns()
+"""Which component is the first. Each process has its own turns."""
 log = logging.getLogger("functions")
 
 
@@ -79,17 +85,37 @@ async def _asking(api: Api, namespaces: Collection[str]) -> list[Object] | None:
 
 
 async def _everywhere(looking: Looking, namespaces: Collection[str], asking: list[Object] | None) -> Outcome:
+    """All namespaces are read at once, and each look begins with another component: what hangs before one of them keeps
+    no other waiting for ever."""
     outcome = Outcome([], [], [])
-    for namespace in namespaces:
+    found = await together(*(_read(looking, namespace, asking, outcome) for namespace in namespaces))
+    for state in TURNS.begin(chain.from_iterable(found), _turn):
+        renewal = Renewal(looking, state)
         try:
-            states, errors = await _in_namespace(looking, namespace, asking)
+            await _until_done(renewal)
         except ApiError as error:
-            outcome.errors.append(_unread(f"the certificates in {namespace}", error))
-            outcome.unread.append(namespace)
-            continue
-        outcome.states.extend(states)
-        outcome.errors.extend(errors)
+            await _failed(looking, renewal.state, error)
+            outcome.errors.append(error)
+        outcome.errors.extend(renewal.errors)
+        outcome.states.append(renewal.state)
     return outcome
+
+
+async def _read(looking: Looking, namespace: str, asking: list[Object] | None, outcome: Outcome) -> tuple[State, ...]:
+    """The components of a namespace; where it cannot be read none, and the outcome says so."""
+    try:
+        found = await lookup.found(looking.api, namespace, asking)
+    except ApiError as error:
+        outcome.errors.append(_unread(f"the certificates in {namespace}", error))
+        outcome.unread.append(namespace)
+        return ()
+    await announce(looking.api, namespace, found.skipped, looking.clock())
+    return found.states
+
+
+def _turn(state: State) -> str:
+    """What a component has its turn by: spread evenly, as names are not, since a process may begin anywhere."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{state.namespace}/{state.component.name}"))
 
 
 def _later(now: datetime, began: float) -> datetime:
@@ -100,25 +126,6 @@ def _unread(what: str, error: ApiError) -> ApiError:
     FAILURES.labels("").inc()
     log.error("%s cannot be read: %s", what, error.message)
     return error
-
-
-async def _in_namespace(
-    looking: Looking, namespace: str, asking: list[Object] | None
-) -> tuple[list[State], list[ApiError]]:
-    api, clock = looking.api, looking.clock
-    found = await lookup.found(api, namespace, asking)
-    await announce(api, namespace, found.skipped, clock())
-    states, errors = [], list[ApiError]()
-    for state in found.states:
-        renewal = Renewal(looking, state)
-        try:
-            await _until_done(renewal)
-        except ApiError as error:
-            await _failed(looking, renewal.state, error)
-            errors.append(error)
-        errors += renewal.errors
-        states.append(renewal.state)
-    return states, errors
 
 
 async def _until_done(renewal: Renewal) -> None:

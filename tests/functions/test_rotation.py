@@ -31,6 +31,16 @@ def test_it_goes_on_after_the_last_one_though_that_is_gone() -> None:
     assert turns.take(items("b", "bb", "d", "e"), 2) == items("b", "bb")
 
 
+@given(st.sets(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=30), st.text("af"))
+def test_each_is_the_first_of_all_once(uids: set[str], start: str) -> None:
+    turns = Turns(after=start)
+    orders = [turns.begin(uids, str) for _ in uids]
+
+    assert {order[0] for order in orders} == uids
+    assert all(sorted(order) == sorted(uids) for order in orders)
+    assert turns.begin([], str) == []
+
+
 def test_nobody_and_no_turn_change_nothing() -> None:
     turns = Turns(after="b")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -20,6 +21,7 @@ from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
 from localcluster.processes import await_ready
 from tests.functions.conftest import Functions
+from tests.workload import Workload
 
 SECRETS, MAPS = holders.secrets_path(NAMESPACE), holders.publications_path(NAMESPACE)
 WEBHOOKS = CARRIERS["ValidatingWebhookConfiguration"]
@@ -38,10 +40,11 @@ def hint(kind: str, name: str) -> CloudEvent:
 
 
 class Certificates:
-    """Secrets in the product's namespace, and what an administrator sees of them."""
+    """Secrets in a namespace, the product's as a rule, and what an administrator sees of them."""
 
-    def __init__(self, admin: Cluster) -> None:
-        self.admin = admin
+    def __init__(self, admin: Cluster, namespace: str = NAMESPACE) -> None:
+        self.admin, self.namespace = admin, namespace
+        self.secrets, self.maps = holders.secrets_path(namespace), holders.publications_path(namespace)
         self.now = datetime.now(timezone.utc).replace(microsecond=0)
 
     def add(
@@ -57,17 +60,17 @@ class Certificates:
         told = {holders.NAMES: f"{name}.svc,127.0.0.1", **(annotations or {})}
         metadata = {"name": name, "labels": {LABEL: component}, "annotations": told}
         secret = {"metadata": metadata, "type": "Opaque", "data": data or {}, "immutable": immutable}
-        return self.admin.create(SECRETS, secret)
+        return self.admin.create(self.secrets, secret)
 
     def secret(self, name: str) -> Object:
-        return self.admin.get(f"{SECRETS}/{name}")
+        return self.admin.get(f"{self.secrets}/{name}")
 
     def names(self) -> set[str]:
         """Those of all Secrets."""
-        return {secret["metadata"]["name"] for secret in self.admin.list(SECRETS)["items"]}
+        return {secret["metadata"]["name"] for secret in self.admin.list(self.secrets)["items"]}
 
     def change(self, name: str, change: Object) -> None:
-        self.admin.patch(f"{SECRETS}/{name}", change)
+        self.admin.patch(f"{self.secrets}/{name}", change)
 
     def remove(self, path: str) -> None:
         self.admin.delete(path, uid=self.admin.get(path)["metadata"]["uid"])
@@ -81,7 +84,7 @@ class Certificates:
 
     def publication(self, component: str = "kubevirt") -> Object | None:
         """The ConfigMap of a component, None for none."""
-        path = f"{MAPS}/{COMPONENTS[component].publication}"
+        path = f"{self.maps}/{COMPONENTS[component].publication}"
         return self.admin.run(absent_ok(self.admin.api.get(path)))
 
     def trusted(self, component: str = "kubevirt") -> str:
@@ -104,33 +107,38 @@ class Certificates:
             maps = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
             chosen = {"objectSelector": {"matchLabels": {"test": "admitted"}}, "rules": [maps]}
             hook |= {"failurePolicy": "Fail", "clientConfig": {"url": url}, **chosen}
-        metadata = {"name": name, "annotations": {INJECT: f"{NAMESPACE}/{asked}"}}
+        metadata = {"name": name, "annotations": {INJECT: f"{self.namespace}/{asked}"}}
         return self.admin.create(WEBHOOKS, {"metadata": metadata, "webhooks": [hook]})
 
     def events(self, name: str) -> dict[str, Object]:
         """Reason → the one Event with it about an object."""
-        path = f"/api/v1/namespaces/{NAMESPACE}/events"
+        path = f"/api/v1/namespaces/{self.namespace}/events"
         found = self.admin.list(path, fields=f"involvedObject.name={name}")["items"]
         return {item["reason"]: item for item in found}
 
     def renew(self, door: Cluster, later: timedelta = timedelta(0)) -> list[ApiError]:
         """One look through this door, `later` than the last one by the clock that is set; what went wrong."""
         self.now += later
-        return door.run(renewed(door.api, SETTINGS, self.now)).errors
+        return door.run(renewed(door.api, replace(SETTINGS, namespaces=(self.namespace,)), self.now)).errors
 
 
 @pytest.fixture(scope="package", autouse=True)
 def every_secret(admin: Cluster, functions: Functions) -> None:
     """Let the step write whatever Secret a test makes: the shipped right is for those of the webhook by name."""
-    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
-    rule = {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["patch"]}
+    allow(admin, functions, NAMESPACE, "patch")
+
+
+def allow(admin: Cluster, functions: Functions, namespace: str, *verbs: str) -> None:
+    """Let the step do so to whatever Secret, ConfigMap or Event of a namespace."""
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    rule = {"apiGroups": [""], "resources": ["secrets", "configmaps", "events"], "verbs": verbs}
     admin.create(f"{roles}/roles", {"metadata": {"name": "every-secret"}, "rules": [rule]})
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "every-secret"}
     account = {"kind": "ServiceAccount", "name": "renew-certificates", "namespace": NAMESPACE}
     admin.create(
         f"{roles}/rolebindings", {"metadata": {"name": "every-secret"}, "roleRef": role, "subjects": [account]}
     )
-    asked = {"namespace": NAMESPACE, "verb": "patch", "resource": "secrets", "name": "any"}
+    asked = {"namespace": namespace, "verb": "patch", "resource": "secrets", "name": "any"}
     door, reviews = functions.clusters["renew-certificates"], "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     review = {"spec": {"resourceAttributes": asked}}
     await_ready("the right", lambda: bool(door.create(reviews, review)["status"]["allowed"]), [])
@@ -142,6 +150,13 @@ def certificates(admin: Cluster) -> Iterator[Certificates]:
     clean(admin)
     yield Certificates(admin)
     clean(admin)
+
+
+@pytest.fixture
+def elsewhere(admin: Cluster, functions: Functions, work: Workload) -> Certificates:
+    """Give those of another namespace, whose Secrets the step may write, too."""
+    allow(admin, functions, work.namespace, "get", "list", "create", "patch")
+    return Certificates(admin, work.namespace)
 
 
 def clean(admin: Cluster) -> None:
