@@ -41,13 +41,17 @@ async def node_names(api: Api) -> set[str]:
 async def nodes(api: Api, after: str, *, marked: bool = False) -> Page:
     """A page of all nodes, or of those that carry labels of ours.
 
-    `after` is what the page before it gave; where the server has forgotten that, the first page is given.
+    `after` is what the page before it gave. A server that has forgotten the state of that page names what goes on there
+    in the state as it is (API concepts, "retrieving large results sets in chunks"); else the first page is given.
     """
-    labels = MARK if marked else ""
     try:
-        found = await api.list(NODES, labels=labels, limit=PAGE, token=after, accept=METADATA)
-    except (NotFound, Rejected):
+        return await _page(api, after, marked=marked)
+    except (NotFound, Rejected) as error:
         if not after:
             raise
-        found = await api.list(NODES, labels=labels, limit=PAGE, accept=METADATA)
+        return await _page(api, (error.body.get("metadata") or {}).get("continue") or "", marked=marked)
+
+
+async def _page(api: Api, after: str, *, marked: bool) -> Page:
+    found = await api.list(NODES, labels=MARK if marked else "", limit=PAGE, token=after, accept=METADATA)
     return Page(found["items"] or [], found["metadata"].get("continue") or "")

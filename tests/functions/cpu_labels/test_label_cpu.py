@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from datetime import datetime, timezone
 
 import pytest
@@ -519,6 +521,26 @@ def test_a_place_that_the_server_does_not_know_is_the_beginning(labelling: Label
     labelling.go_on(events.event(events.LABELS_DUE, "test", about, data={"after": "forgotten"}))
 
     assert f"{MODEL}Haswell" in labelling.labels(node)
+
+
+@proves("X-3")
+def test_a_tick_reaches_the_last_nodes_though_the_server_has_forgotten_the_pages_before(
+    hindered_labelling: Labelling, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As etcd is compacted while ticks go round thousands: the answer to the old place has another one, as here."""
+    labelling = hindered_labelling
+    assert all(labelling.work.node() for _ in range(2))
+    nodes = [node["metadata"]["name"] for node in labelling.admin.list(NODES)["items"]]
+    place = json.dumps({"v": "meta.k8s.io/v1", "rv": -1, "start": f"{nodes[-2]}\0"}).encode()
+    told = {"reason": "Expired", "metadata": {"continue": base64.urlsafe_b64encode(place).decode().rstrip("=")}}
+    monkeypatch.setattr(lookup, "PAGE", len(nodes) - 1)
+    labelling.offer({nodes[-1]: HASWELL})
+    faults.spoil(lambda request: Fault(410, "too old", body=told) if request == "list nodes 2" else None)
+
+    for _ in range(2):
+        labelling.functions.answer("label-cpu", tick())
+
+    assert f"{MODEL}Haswell" in labelling.labels(nodes[-1])
 
 
 def test_another_kind_concerns_nobody(labelling: Labelling, work: Workload, audit: Audit) -> None:
