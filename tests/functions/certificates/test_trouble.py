@@ -638,6 +638,31 @@ def test_a_list_that_comes_late_has_a_tick_look_once_more(
     assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.trusted()
 
 
+def test_what_the_second_look_of_a_tick_cannot_read_stands_as_the_first_has_found_it(
+    faults: Faults, spoiled: Functions, certificates: Certificates
+) -> None:
+    """Else the alert of looks that read nothing would come though each tick reads all."""
+    certificates.add("api")
+    certificates.renew(spoiled.clusters[STEP])
+    certificates.change("api", {"data": {KEY: ""}})
+    began = datetime.now(timezone.utc).timestamp()
+
+    def late(request: str) -> Fault | None:
+        if request == "patch secrets 1":
+            faults.speak_again()
+            faults.spoil(lambda another: Fault(503) if another == "list secrets 1" else None)
+        return LATE if request == "list customresourcedefinitions 1" else None
+
+    faults.spoil(late)
+    answer = spoiled.post(STEP, tick())
+    faults.speak_again()
+    labels = {"component": "kubevirt", "namespace": NAMESPACE, "secret": "api"}
+
+    assert answer.status_code == 503
+    assert (REGISTRY.get_sample_value("nodemaintenance_certificates_timestamp_seconds") or 0) >= began
+    assert REGISTRY.get_sample_value("nodemaintenance_certificate_ends_timestamp_seconds", labels)
+
+
 @proves("OSV-20")
 def test_a_certificate_of_a_version_that_nobody_knows_is_corrupt(door: Cluster, certificates: Certificates) -> None:
     certificates.add("api")
