@@ -69,6 +69,7 @@ async def _emit(options: Options, delivery: Delivery, measures: Measures, stoppi
     app = ingress.application(delivery.accept, lambda: [one.name for one in found if not one.ready], measures)
     async with _listening(app, options.host, options.port) as url:
         log("listening", url=url, triggers=len(options.triggers), sources=len(found))
+        delivery.begin()
         async with _running(found, Outlet(delivery.accept, url)) as tasks:
             stop = asyncio.ensure_future(stopping.wait())
             ends: list[asyncio.Future[Any]] = [stop, delivery.broken, *tasks]
@@ -87,10 +88,19 @@ async def _listening(app: web.Application, host: str, port: int) -> AsyncIterato
     runner = web.AppRunner(app, access_log=None, auto_decompress=False)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, shutdown_timeout=1).start()
+        await _bound(web.TCPSite(runner, host, port, shutdown_timeout=1), f"{host}:{port}")
         yield f"http://{host}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+async def _bound(site: web.TCPSite, address: str) -> None:
+    """Start to listen. Raises `OSError` that names the address and the remedy."""
+    try:
+        await site.start()
+    except OSError as error:
+        reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio tells the address before it
+        raise OSError(error.errno, f"{address}: {reason}; name another address by --listen") from None
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
@@ -159,7 +169,11 @@ def _url(context: click.Context, option: click.Parameter, value: str) -> str:
     "--functions", required=True, callback=_url, metavar="URL", help="URL below which Services are found by name."
 )
 @click.option(
-    "--database", default="delivery.db", show_default=True, type=click.Path(path_type=Path), help="SQLite file."
+    "--database",
+    default="delivery.db",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="SQLite file, of this broker alone.",
 )
 @click.option("--listen", default="127.0.0.1:8081", show_default=True, callback=_address, help="HOST:PORT for events.")
 def main(paths: tuple[Path, ...], functions: str, database: Path, listen: tuple[str, int]) -> None:

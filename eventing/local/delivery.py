@@ -55,7 +55,7 @@ Lane = tuple[str, str]
 
 
 class Delivery:
-    """The dispatch of one outbox. Call everything from the event loop."""
+    """The dispatch of one outbox: it posts nothing until `begin`. Call everything from the event loop."""
 
     def __init__(
         self, outbox: Outbox, triggers: Mapping[str, Trigger], client: aiohttp.ClientSession, measures: Measures
@@ -68,7 +68,6 @@ class Delivery:
         self._doors: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONE_DOOR))
         self._types = {*KNOWN, *(trigger.attributes.get("type", "") for trigger in triggers.values())}
         self._open = asyncio.Event()
-        self._open.set()
         self._under_way = 0
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception when the outbox cannot be written any more. It still holds all pending deliveries."""
@@ -86,6 +85,10 @@ class Delivery:
             log("dropped: its Trigger is gone", logging.WARNING, trigger=pending.trigger, sequence=pending.event)
         self._enqueue(pending for pending in found if pending.trigger in self._triggers)
         log("resumed", pending=len(found) - len(dropped))
+
+    def begin(self) -> None:
+        """Let requests go out: what they answer would be stranded in a process that ends for want of its port."""
+        self._open.set()
 
     async def stop(self) -> None:
         """Start no request any more, give those under way time to end, then end all work."""

@@ -1,17 +1,21 @@
 """Outbox of the local delivery, in SQLite: accepted events and, for each, the Triggers that have not acknowledged it.
 
 An event and its pending deliveries are written in one transaction before its sender gets a response, and a delivery is
-acknowledged in one transaction with accepting the reply: after a crash either both happened or neither.
+acknowledged in one transaction with accepting the reply: after a crash either both happened or neither. One process at
+a time has an outbox: two would deliver each event twice, and take its row away beneath each other.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 from eventing.local.envelope import Envelope
 
@@ -64,19 +68,21 @@ class Outbox:
     """The open database. Every method is one short transaction (about 0.1 ms: WAL writes without waiting for the disk;
     a power cut can take the last few, a kill -9 none).
 
-    Raises `sqlite3.Error` when the file cannot be used, or is one of a newer version.
+    Raises `sqlite3.Error` when the file cannot be used, is another process's, or is one of a newer version.
     """
 
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        self._lock = _locked(path)
         _check_version(self._database, path)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.executescript(SCHEMA)
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database; from now on it is anybody's."""
         self._database.close()
+        self._lock.close()
 
     def accept(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
         """Store an event with a pending delivery for each Trigger; without Triggers nothing is stored."""
@@ -149,6 +155,29 @@ class Outbox:
             self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
+
+
+def _locked(path: Path) -> TextIO:
+    """The file beside the outbox, locked while it is open: the kernel ends that with the process, however it dies.
+
+    It holds the number of the process that has it. Raises `sqlite3.OperationalError` with that, and the remedy.
+    """
+    try:
+        file = Path(f"{path.resolve()}.lock").open("a+")  # noqa: SIM115 - it stays open
+    except OSError as error:
+        raise sqlite3.OperationalError(f"{error.filename}: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with file:
+            file.seek(0)
+            raise sqlite3.OperationalError(
+                f"{path} is being delivered by another broker, process {file.read().strip()}: stop that one, or name "
+                "another file by --database"
+            ) from None
+    file.truncate(0)
+    print(os.getpid(), file=file, flush=True)
+    return file
 
 
 def _check_version(database: sqlite3.Connection, path: Path) -> None:

@@ -39,10 +39,13 @@ class Broker:
         self.start()
         self.url = self.wait_line(msg="listening")["url"]
 
-    def start(self, listen: str = "127.0.0.1:0") -> None:
+    def command(self, listen: str = "127.0.0.1:0") -> list[str]:
         where = ["--functions", self.functions, "--database", str(self.folder / "delivery.db"), "--listen", listen]
+        return [sys.executable, *self.program, "--manifests", str(self.manifests), *where]
+
+    def start(self, listen: str = "127.0.0.1:0") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *self.program, "--manifests", str(self.manifests), *where],
+            self.command(listen),
             env={**os.environ, **self.environment},
             cwd=ROOT,
             stdout=subprocess.PIPE,
