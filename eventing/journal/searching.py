@@ -25,12 +25,6 @@ def selected(query: Query, body: ColumnElement[str] = BODIES.c.event) -> Select[
     return select(rows.c.seq, rows.c.arrived, body).select_from(joined).order_by(rows.c.seq)
 
 
-def oldest(before: float, count: int, which: ColumnElement[bool]) -> Select[float, int]:
-    """Arrival and size of the oldest of these events that arrived before then, at most `count`."""
-    found = select(EVENTS.c.arrived, EVENTS.c.size).where(EVENTS.c.arrived < before, which)
-    return found.order_by(EVENTS.c.arrived).limit(count)
-
-
 def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
     if query.node:
         yield EVENTS.c.node == query.node

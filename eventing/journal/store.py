@@ -13,31 +13,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from math import inf
 from pathlib import Path
 from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, true, tuple_
+from sqlalchemy import Connection, select
 
-from eventing.events import SOURCE
-from eventing.journal import listing
-from eventing.journal.database import BUSY_SECONDS, PRUNING, REDRIVING, BadData, Database, JournalError
+from eventing.journal import listing, pruning
+from eventing.journal.database import PRUNING, REDRIVING, BadData, Database, JournalError
 from eventing.journal.entries import EARLIEST, LATEST, Attempt, Entry, Query, maintenance_of, node_of
 from eventing.journal.keys import LONGEST_KEY, attempt_keys, event_keys
+from eventing.journal.pruning import ANYBODY, OTHERS, delete_oldest
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
-from eventing.journal.searching import oldest, selected
+from eventing.journal.searching import selected
+from eventing.journal.sizes import ATTEMPT_SIZE, EVENT_SIZE
 
 __all__ = ["Attempt", "BadData", "Entry", "Journal", "JournalError", "Query"]
 
 AT_ONCE = 500
 """Keys in one statement."""
-ANYBODY: ColumnElement[bool] = true()
-OTHERS: ColumnElement[bool] = ~EVENTS.c.source.startswith(SOURCE)
-"""Events that name none of our programs as their source; `record` takes no other's word for that."""
-SLICE = 1000
-"""Events that are deleted in one transaction: a writer waits no longer than for these."""
 
 
 class Journal:
@@ -54,11 +49,11 @@ class Journal:
     def __init__(self, url: str | Path, *, create: bool = True, awaited: bool = False) -> None:
         self._database = Database(url, create=create, awaited=awaited)
         insert = self._database.insert
-        self._insert_event = insert(EVENTS).on_conflict_do_nothing().returning(EVENTS.c.seq)
+        self._insert_event = insert(EVENTS).on_conflict_do_nothing().returning(EVENTS.c.seq, EVENT_SIZE)
         self._insert_body = insert(BODIES)
-        self._insert_attempt = insert(ATTEMPTS).on_conflict_do_nothing()
+        self._insert_attempt = insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPT_SIZE)
         self.written = 0
-        """Bytes that were written by this process."""
+        """Bytes that were written by this process, as `size` counts them."""
 
     @classmethod
     def of_environment(cls) -> Journal:
@@ -82,11 +77,10 @@ class Journal:
         new = 0
         with self._database.writing() as connection:
             for row, body in rows:
-                seq = connection.execute(self._insert_event, row).scalar()
-                if seq is not None:
+                for seq, size in connection.execute(self._insert_event, row).all():
                     connection.execute(self._insert_body, {"seq": seq, "event": body})
                     new += 1
-                    self.written += row["size"]
+                    self.written += size
         return new
 
     def write_attempts(self, attempts: Iterable[Attempt]) -> None:
@@ -94,8 +88,7 @@ class Journal:
         rows = [_attempt_row(attempt) for attempt in attempts]
         if rows:
             with self._database.writing() as connection:
-                connection.execute(self._insert_attempt, rows)
-            self.written += sum(row["size"] for row in rows)
+                self.written += sum(connection.scalars(self._insert_attempt, rows))
 
     def select(self, query: Query | None = None) -> list[Entry]:
         """The entries that the query selects, by default all, in the order of arrival, each with its attempts."""
@@ -117,9 +110,8 @@ class Journal:
             )
 
     def size(self) -> int:
-        """Bytes of all events and attempts; the database takes about half more for its indexes."""
-        with self._database.reading() as connection:
-            return sum(connection.scalar(select(func.sum(table.c.size))) or 0 for table in (EVENTS, ATTEMPTS))
+        """Bytes of all events and attempts with their rows and indexes; the database takes at most twice that."""
+        return pruning.taken(self._database)
 
     def redriving(self, seq: int) -> AbstractContextManager[bool]:
         """Whether no other process at a PostgreSQL redrives the dead letter of this number, until the block ends."""
@@ -138,44 +130,13 @@ class Journal:
     def _prune(self, age: timedelta | None, size: int | None) -> int:
         count = 0
         if age is not None:
-            count += self._delete_all(ANYBODY, before=time.time() - age.total_seconds())
+            count += delete_oldest(self._database, ANYBODY, before=time.time() - age.total_seconds())
         if size is not None:
             excess = self.size() - size
-            first = max(0, min(excess, self._size_of_others() - size // 2))
-            count += self._delete_all(OTHERS, enough=first)
-            count += self._delete_all(ANYBODY, enough=excess - first)
+            first = max(0, min(excess, pruning.taken(self._database, OTHERS) - size // 2))
+            count += delete_oldest(self._database, OTHERS, enough=first)
+            count += delete_oldest(self._database, ANYBODY, enough=excess - first)
         return count
-
-    def _size_of_others(self) -> int:
-        with self._database.reading() as connection:
-            return connection.scalar(select(func.sum(EVENTS.c.size)).where(OTHERS)) or 0
-
-    def _delete_all(self, which: ColumnElement[bool], *, before: float = inf, enough: float = inf) -> int:
-        """Delete the oldest of these events that arrived before then, until that frees `enough`; returns how many."""
-        count = 0
-        while enough > 0:
-            deleted, freed = self._delete(which, before, enough)
-            count, enough = count + deleted, enough - freed
-            if not deleted:
-                break
-        return count
-
-    def _delete(self, which: ColumnElement[bool], before: float, enough: float) -> tuple[int, int]:
-        """Delete some of them, with the attempts on them, or of their time where it is all; how many, and the bytes."""
-        with self._database.writing(crowded=BUSY_SECONDS) as connection:  # whose thread has nobody to answer
-            edge = _edge(connection.execute(oldest(before, SLICE, which)), enough)
-            events = (EVENTS.c.arrived <= edge) & which
-            keys = select(EVENTS.c.id, EVENTS.c.source).where(events)
-            attempts = (
-                ATTEMPTS.c.at <= edge if which is ANYBODY else tuple_(ATTEMPTS.c.event, ATTEMPTS.c.source).in_(keys)
-            )
-            freed = sum(
-                connection.scalar(select(func.sum(table.c.size)).where(of)) or 0
-                for table, of in ((EVENTS, events), (ATTEMPTS, attempts))
-            )
-            connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(events))))
-            connection.execute(delete(ATTEMPTS).where(attempts))
-            return connection.execute(delete(EVENTS).where(events)).rowcount, freed
 
 
 def _entries(connection: Connection, found: Sequence[tuple[int, float, BaseCloudEvent]]) -> list[Entry]:
@@ -186,16 +147,6 @@ def _entries(connection: Connection, found: Sequence[tuple[int, float, BaseCloud
         for seq, arrived, event in found
     ]
     return sorted(entries, key=lambda entry: (entry.arrived, entry.seq))  # side by side, a later one is written first
-
-
-def _edge(events: Iterable[Row[float, int]], enough: float) -> float:
-    """When the event arrived that makes it enough, or the last one."""
-    edge, freed = -inf, 0
-    for arrived, size in events:
-        edge, freed = arrived, freed + size
-        if freed >= enough:
-            break
-    return edge
 
 
 def _rows(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str]:

@@ -83,6 +83,20 @@ def test_a_flood_pushes_out_itself_and_not_what_we_did(journal: Journal) -> None
     assert [entry.event.get_id() for entry in kept] == [str(number) for number in range(50 - len(kept), 50)]
 
 
+def test_the_attempts_on_a_flood_are_pushed_out_with_it(journal: Journal) -> None:
+    """X-6: they take more than small events do; what others have is filled, and not much less than that is kept."""
+    ours = journal.size()
+    came = [(stranger(number, "x"), NOW + timedelta(seconds=number)) for number in range(300)]
+    journal.write_all(came)
+    for function in ("guard", "evict", "status", "resync", "record"):
+        journal.write_attempts(Attempt("/flood", one.get_id(), function, at, 0.1, 204) for one, at in came)
+
+    journal.prune(size=4 * ours)
+
+    assert 3.5 * ours < journal.size() <= 4 * ours
+    assert len(journal.select(Query(types=(events.PODS_GONE,)))) == 10
+
+
 def test_what_is_too_much_of_ours_makes_room_too(journal: Journal) -> None:
     """X-6: half is what ours have for themselves, and not all: the newest of both are kept."""
     journal.write_all((stranger(number, "x"), NOW + timedelta(seconds=number)) for number in range(3))
