@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 import click
 from rich.console import RenderableType
@@ -17,7 +18,7 @@ from console.terminal.options import output_option
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show, show_json
 from eventing.event_types import short
-from eventing.journal.entries import Entry, Query
+from eventing.journal.entries import Query
 from eventing.replay.redrive import is_open
 
 
@@ -34,22 +35,21 @@ def deadletters(everything: bool, journal: str, output: str) -> None:
       kubectl maintenance deadletters --all -o json
     """
     with opened(journal) as book:
-        found = [letter for letter in book.select(Query(dead=True)) if everything or is_open(letter)]
+        found = [letter_fields(letter) for letter in book.each(Query(dead=True)) if everything or is_open(letter)]
     if output == "json":
-        show_json({"deadLetters": [letter_fields(letter) for letter in found]})
+        show_json({"deadLetters": found})
     else:
         show(table(found, datetime.now(timezone.utc)))
 
 
-def table(letters: Sequence[Entry], now: datetime) -> RenderableType:
-    """A row per dead letter."""
+def table(letters: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
+    """A row per dead letter, of its fields."""
     if not letters:
         return Text("No dead letters.")
     rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for column in ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON"):
         rows.add_column(column, overflow="fold")
-    for letter in letters:
-        fields = letter_fields(letter)
+    for fields in letters:
         reason = " ".join(fields["reason"].split()) + ("" if fields["open"] else " (redriven)")
         function = fields["function"] or fields["destination"]
         old = age(fields["arrived"], now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from shutil import copyfileobj
@@ -14,11 +14,12 @@ import click
 from console.operations.errors import NoResult
 from console.terminal.options import Moment, Name, is_given, picked
 from console.terminal.recording import journal_option, opened
-from console.terminal.screen import show_json
+from console.terminal.screen import show_json_list
 from console.terminal.selection import refuse_both, run_option, uid_of_run
 from console.terminal.timeline import as_json, table_lines, tree_lines
 from eventing.event_types import KNOWN, short, whole
-from eventing.journal.entries import Query
+from eventing.journal.entries import Entry, Query
+from eventing.journal.portions import bare
 from eventing.journal.transfer import BrokenLine, exported, imported
 from eventing.journal.tree import trees_of, unknown_causes
 from kube.words import counted
@@ -118,18 +119,31 @@ def _show(book: Journal, query: Query, output: str) -> None:
             click.echo(line, nl=False)
         _warn_unknown(book, query, count)
         return
-    found, now = book.select(query), datetime.now(timezone.utc)
-    if output == "json":
-        show_json(as_json(found, now))
-    elif output == "tree" and found:
-        ids = unknown_causes(found)
-        causes = book.select(Query(ids=ids)) if ids else []
-        _print(tree_lines(trees_of(found, causes, now)))
-    else:
-        _print(table_lines(found, now))
-    _warn_unknown(book, query, len(found))
-    if query.limit and len(found) == query.limit and book.select(replace(query, until=found[0].arrived, limit=1)):
+    arrivals: list[datetime] = []
+    _print(book, _noted(book.each(query), arrivals), output)
+    _warn_unknown(book, query, len(arrivals))
+    if query.limit and len(arrivals) == query.limit and book.select(replace(query, until=arrivals[0], limit=1)):
         click.echo(f"There are older ones: these are the newest {query.limit}; see --limit and --until.", err=True)
+
+
+def _noted(entries: Iterable[Entry], arrivals: list[datetime]) -> Iterator[Entry]:
+    """The entries as they come, and when each arrived."""
+    for entry in entries:
+        arrivals.append(entry.arrived)
+        yield entry
+
+
+def _print(book: Journal, entries: Iterable[Entry], output: str) -> None:
+    """What is kept of each entry is what is shown of it: their data may be more than there is memory."""
+    now = datetime.now(timezone.utc)
+    if output == "json":
+        show_json_list(as_json(entry, now) for entry in entries)
+    elif output == "tree" and (found := list(map(bare, entries))):
+        ids = unknown_causes(found)
+        causes = map(bare, book.each(Query(ids=ids))) if ids else ()
+        click.echo("\n".join(tree_lines(trees_of(found, causes, now))))
+    else:
+        click.echo("\n".join(table_lines(entries, now)))
 
 
 def _warn_unknown(book: Journal, query: Query, count: int) -> None:
@@ -143,10 +157,6 @@ def _warn_unknown(book: Journal, query: Query, count: int) -> None:
         click.echo(f"{message}: see kubectl maintenance status.", err=True)
     if strange := [kind for kind in query.types if kind not in KNOWN]:
         click.echo(f"No event is of type {', '.join(strange)}; ours are {', '.join(map(short, KNOWN))}.", err=True)
-
-
-def _print(lines: Iterable[str]) -> None:
-    click.echo("\n".join(lines))
 
 
 def _import(book: Journal, file: BinaryIO) -> None:

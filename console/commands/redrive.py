@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from console.operations.errors import NoResult
-from console.operations.redriving import Item, Result, broker_address, items, letter_fields, redriven
+from console.operations.redriving import Item, Result, broker_address, items, letter_fields, redriven, waiting
 from console.terminal.errors import confirm, door
 from console.terminal.options import (
     Name,
@@ -21,8 +21,8 @@ from console.terminal.options import (
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import note, show_json
 from eventing.event_types import short
-from eventing.journal.entries import Entry, Query
-from eventing.replay.redrive import function_of, still_open
+from eventing.journal.entries import Entry
+from eventing.replay.redrive import function_of
 from kube.words import counted
 
 
@@ -52,7 +52,7 @@ def redrive(
     if bool(ids) == everything:
         raise click.UsageError("name dead letters by their ids, or take --all")
     with opened(journal) as book, door() as cluster:
-        letters = still_open(book.select(Query(dead=True, ids=ids)))
+        letters = waiting(book, ids)
         _check(letters, ids)
         sink = broker or broker_address(cluster, namespace)
         found = items(letters, base, namespace, cluster)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from console.operations.errors import NoResult
 from eventing.deadletters import original
 from eventing.journal.entries import Attempt, Entry, Query
+from eventing.journal.portions import bare
 from eventing.replay.redrive import function_of, is_open, redrive
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class Result:
     def failed(self) -> bool:
         """Whether the dead letter is still open."""
         return not self.is_closed and (self.attempt is None or self.attempt.failed)
+
+
+def waiting(book: Journal, ids: tuple[str, ...]) -> list[Entry]:
+    """The dead letters that are open, of these ids or all, bare: each is read whole when it is redriven."""
+    return [bare(letter) for letter in book.each(Query(dead=True, ids=ids)) if is_open(letter)]
 
 
 def items(letters: Iterable[Entry], base: str, namespace: str, cluster: Cluster) -> list[Item]:

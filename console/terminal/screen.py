@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,6 +39,15 @@ def show(what: RenderableType) -> None:
 def show_json(what: Any, indent: int | None = 2) -> None:
     """Print one JSON object."""
     click.echo(json.dumps(what, indent=indent))
+
+
+def show_json_list(items: Iterable[Any]) -> None:
+    """Print one JSON list, each item as it comes."""
+    before = "["
+    for item in items:
+        click.echo(f"{before}\n{textwrap.indent(json.dumps(item, indent=2), '  ')}", nl=False)
+        before = ","
+    click.echo("[]" if before == "[" else "\n]")
 
 
 def show_json_line(what: Any) -> None:

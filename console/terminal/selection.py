@@ -13,6 +13,7 @@ from console.terminal.escaping import escaped
 from console.terminal.options import Name
 from eventing.events import SOURCE
 from eventing.journal.entries import Entry, Query
+from eventing.journal.portions import bare
 from kube.mutex.objects import RUN
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def uid_of_run(book: Journal, run: str) -> str:
 
     Raises `NoResult` where the journal has none.
     """
-    found = [entry for entry in book.select(Query(maintenance=run)) if entry.kind == RUN]
+    found = [bare(entry) for entry in book.each(Query(maintenance=run)) if entry.kind == RUN]
     if not found:
         message = f"the journal has no event of a MutexRunConfig {run}, by name or uid"
         raise NoResult(f"{message}: see kubectl maintenance mutex status")

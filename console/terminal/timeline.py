@@ -99,12 +99,12 @@ def _letter(letter: DeadLetter) -> str:
     return click.style(escaped(text), fg="red", bold=True)
 
 
-def table_lines(entries: Sequence[Entry], now: datetime) -> Iterator[str]:
+def table_lines(entries: Iterable[Entry], now: datetime) -> Iterator[str]:
     """A heading, and a row for each event."""
-    if not entries:
+    rows = [HEADINGS, *(_row(entry, now) for entry in entries)]
+    if len(rows) == 1:
         yield "No events."
         return
-    rows = [HEADINGS, *(_row(entry, now) for entry in entries)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
     for row in rows:
         yield "   ".join([*(f"{text:{width}}" for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
@@ -119,22 +119,19 @@ def _row(entry: Entry, now: datetime) -> tuple[str, ...]:
     return (_clock(entry.arrived), *map(escaped, named), ", ".join(outcomes))
 
 
-def as_json(entries: Iterable[Entry], now: datetime) -> list[dict[str, Any]]:
-    """All that is known of each event: for a program that makes its own tree, `cause` is an event's id."""
-    return [
-        {
-            "seq": entry.seq,
-            "arrived": entry.arrived.isoformat(),
-            "cause": entry.cause,
-            "maintenance": entry.maintenance,
-            "node": entry.node,
-            "event": _event(entry.event),
-            "attempts": [made.as_data() for made in entry.attempts],
-            "missing": list(missing(entry, now)),
-            "deadLetter": vars(entry.dead_letter) if entry.dead_letter else None,
-        }
-        for entry in entries
-    ]
+def as_json(entry: Entry, now: datetime) -> dict[str, Any]:
+    """All that is known of an event: for a program that makes its own tree, `cause` is an event's id."""
+    return {
+        "seq": entry.seq,
+        "arrived": entry.arrived.isoformat(),
+        "cause": entry.cause,
+        "maintenance": entry.maintenance,
+        "node": entry.node,
+        "event": _event(entry.event),
+        "attempts": [made.as_data() for made in entry.attempts],
+        "missing": list(missing(entry, now)),
+        "deadLetter": vars(entry.dead_letter) if entry.dead_letter else None,
+    }
 
 
 def _event(event: BaseCloudEvent) -> dict[str, Any]:

@@ -49,6 +49,13 @@ def whole(numbers: Sequence[int]) -> Select[int, str]:
     return select(BODIES.c.seq, BODIES.c.event).where(BODIES.c.seq.in_(numbers))
 
 
+def sizes(query: Query) -> Select[int, int]:
+    """Number and size of each event selected, in the order of arrival, which that of the numbers is not always."""
+    found = selected(query, BODIES.c.seq.label("body")).subquery()
+    joined = select(EVENTS.c.seq, EVENTS.c.size).join(found, EVENTS.c.seq == found.c.seq)
+    return joined.order_by(EVENTS.c.arrived, EVENTS.c.seq)
+
+
 def short(row: Row[Any]) -> BaseCloudEvent:
     """The event as far as its head goes: whole, or without data, or where its attributes are longer what names it."""
     if row.size <= HEAD:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from itertools import islice
@@ -24,6 +24,7 @@ from eventing.journal import listing, pruning
 from eventing.journal.database import PRUNING, REDRIVING, BadData, Database, JournalError
 from eventing.journal.entries import EARLIEST, LATEST, Attempt, Entry, Query, maintenance_of, node_of
 from eventing.journal.keys import LONGEST_KEY, attempt_keys, event_keys
+from eventing.journal.portions import ROOM, portions
 from eventing.journal.pruning import ANYBODY, OTHERS, delete_oldest
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.searching import selected
@@ -96,8 +97,18 @@ class Journal:
             rows = connection.execute(selected(query or Query())).all()
             return _entries(connection, [(seq, at, JSONFormat().read(None, body)) for seq, at, body in rows])
 
+    def each(self, query: Query, room: int = ROOM) -> Iterator[Entry]:
+        """The same, one after another: what is in memory at once goes by `room`, and not by what is selected.
+
+        What is pruned meanwhile is left out.
+        """
+        with self._database.reading() as connection:
+            rows = connection.execute(listing.sizes(query)).all()
+        for numbers in portions(rows, room):
+            yield from self.select(Query(numbers=numbers))
+
     def listed(self, query: Query, room: int = listing.ROOM) -> list[Entry]:
-        """The same for a list, in bounded memory: of long events the newest have their data, as far as `room` goes.
+        """For a list, in bounded memory: of long events the newest have their data, as far as `room` goes.
 
         Whoever needs one whole selects it by its number.
         """

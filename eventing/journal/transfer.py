@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
-from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 from cloudevents.core.base import BaseCloudEvent
@@ -17,14 +16,13 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing.events import ATTEMPTS_MADE
 from eventing.journal.entries import Attempt, Entry, Query, attempts_event, attempts_in, moment
 from eventing.journal.keys import attempt_keys, event_keys
+from eventing.journal.portions import TOGETHER, portions
 from eventing.wire import STRUCTURED, BadEvent, received, structured
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
 ARRIVED = "journaltime"
-TOGETHER = 500
-"""Lines in one transaction: whoever records meanwhile does not wait for the whole file."""
 LINE_LIMIT = 16 * 1024 * 1024
 """Bytes. An event of 2 MiB takes up to 12 in the JSON format, all escaped."""
 
@@ -49,23 +47,28 @@ def exported(journal: Journal, query: Query) -> Iterator[bytes]:
 def _entries(journal: Journal, query: Query) -> Iterator[Entry]:
     """The entries, some at a time."""
     if query.limit:
-        yield from journal.select(query)
+        yield from journal.each(query)
         return
-    while some := journal.select(replace(query, limit=TOGETHER)):
-        yield from some
-        query = replace(query, after=max(entry.seq for entry in some))
+    last = -1
+    while last != query.after:
+        last = query.after
+        for entry in journal.each(replace(query, after=last, limit=TOGETHER)):
+            query = replace(query, after=max(query.after, entry.seq))
+            yield entry
 
 
 def imported(journal: Journal, file: BinaryIO) -> int:
     """Write what was exported into a journal; returns how many events were not there yet. Twice changes nothing.
 
     The whole file is read first, so that a broken line is an error before anything is written: `BrokenLine` with its
-    number. Stopped half-way by a `JournalError`, it can be imported again. Lines that are empty are passed over.
+    number. Then some lines go in one transaction: whoever records meanwhile does not wait for the whole file. Stopped
+    half-way by a `JournalError`, it can be imported again. Lines that are empty are passed over.
     """
     _check(file)
     file.seek(0)
-    lines, count = (_parsed(*numbered) for numbered in _numbered(file)), 0
-    while some := list(islice(lines, TOGETHER)):
+    count = 0
+    for portion in portions((numbered, len(numbered[1])) for numbered in _numbered(file)):
+        some = [_parsed(*numbered) for numbered in portion]
         count += journal.write_all(line for line in some if isinstance(line, tuple))
         journal.write_attempts(attempt for line in some if isinstance(line, list) for attempt in line)
     return count

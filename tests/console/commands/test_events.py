@@ -149,6 +149,13 @@ def test_json_tells_all_that_is_known(show: Events) -> None:
     assert (item["missing"], item["deadLetter"], item["node"]) == ([], None, "node-1")
 
 
+def test_json_is_printed_as_one_list(show: Events) -> None:
+    """Event by event, and as a program prints it that has them all."""
+    for words in ((), ("--limit", "1"), ("--type", "unknown")):
+        printed = show("-o", "json", *words).stdout
+        assert printed == json.dumps(json.loads(printed), indent=2) + "\n"
+
+
 def test_that_there_is_more_is_said(show: Events) -> None:
     """A cut list does not look whole."""
     cut, whole = show("--limit", "2"), show("--limit", "5")

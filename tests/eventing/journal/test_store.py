@@ -24,6 +24,8 @@ from eventing import events
 from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.events import Reference, event
 from eventing.journal.database import PRUNING
+from eventing.journal.entries import maintenance_of
+from eventing.journal.portions import bare
 from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
 from eventing.replay.redrive import is_open
 from eventing.wire import BadEvent
@@ -461,6 +463,43 @@ def test_of_two_processes_that_prune_one_does(postgresql: PostgreSQL) -> None:
 
 def long_event(number: int) -> CloudEvent:
     return CloudEvent(numbered(number).get_attributes(), {"number": number, "text": "x" * 5000})
+
+
+@pytest.mark.parametrize("query", [Query(), Query(limit=3, newest=True), Query(dead=True)], ids=str)
+@pytest.mark.parametrize("room", [1, 12_000, 1_000_000])
+def test_events_one_after_another_are_those_that_come_at_once(journal: Journal, query: Query, room: int) -> None:
+    """X-2: whole, with their attempts, in the order of arrival, however many are in memory together."""
+    for number in (3, 1, 2, 0):
+        journal.write(long_event(number), NOW + timedelta(seconds=number))
+    journal.write(as_dead_letter(numbered(4), DeadLetter("http://evict/", 503, "")), NOW)
+    journal.write_attempts([attempt(numbered(1)), attempt(numbered(4), 503)])
+
+    entries = list(journal.each(query, room))
+
+    assert [(entry.seq, entry.arrived, entry.attempts) for entry in entries] == [
+        (entry.seq, entry.arrived, entry.attempts) for entry in journal.select(query)
+    ]
+    assert numbers(entries) == numbers(journal.select(query))
+
+
+def test_without_its_data_an_entry_is_about_the_same(journal: Journal) -> None:
+    """What a tree and a list of dead letters tell of it: whose event it is, and of which node."""
+    maintenance = {"metadata": {"name": "nm", "uid": "uid-1"}, "spec": {"nodeName": "node-1", "reason": "x" * 5000}}
+    for kind, item in (("NodeMaintenance", maintenance), ("Node", {"metadata": {"name": "node-2", "uid": "uid-2"}})):
+        journal.write(api_event(kind, item))
+    journal.write(api_event("MutexRunConfig", {"metadata": {"name": "run", "uid": "uid-3"}}))
+    journal.write(CloudEvent({"id": "1", "source": "/x", "type": "x", "kind": "Node"}, {"name": "node-3"}))
+    journal.write(numbered(1))
+    whole = journal.select()
+
+    bared = [bare(entry) for entry in whole]
+
+    assert [about(entry) for entry in bared] == [about(entry) for entry in whole]
+    assert all(len(str(entry.event.get_data())) < 200 for entry in bared)
+
+
+def about(entry: Entry) -> tuple[object, ...]:
+    return entry.kind, entry.node, maintenance_of(entry.event), entry.cause, entry.event.get_attributes()
 
 
 def test_a_list_has_data_while_there_is_room(journal: Journal) -> None:
