@@ -2,7 +2,7 @@
 
 Nothing waits here: the node's own change calls it, by reference, and the tick when that was lost.
 `MUTEX_UPGRADE_SECONDS` (6000) is how long a released node may take; while no version is wanted, or the control plane is
-on its way to another one, it is held, and has all of that time afterwards.
+on its way to another one, it is held, which the record keeps, and has all of that time afterwards.
 
 In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.cleared` when somebody labelled the node
 again; `node.cleaned` when it is gone; `run.stopped` when it takes too long.
@@ -25,7 +25,7 @@ from kube.mutex import lookup, run_changes, run_record, versions
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import Verdict
 from kube.mutex.run_record import Stage, is_there
-from kube.mutex.validation import HELD, UPGRADE, is_held
+from kube.mutex.validation import HELD, UPGRADE
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
@@ -49,6 +49,7 @@ def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if found.stage is not Stage.RELEASED:
         return []
     if not is_released(node):
+        found = found.written(cluster, {"nodes": {name: {"releasedAt": None, "heldAt": None}}})
         return found.answer(events.NODE_CLEARED, "await-version", event, node=name)
     return _judged(found, node, versions.wanted(version), event, cluster)
 
@@ -58,19 +59,26 @@ def _judged(found: Ongoing, node: Object, wanted: versions.Wanted, event: BaseCl
     where = f"{found.at(name)}, {name}"
     if reached and reached == wanted.version:
         log_about(f"node {name} is at {reached}", found.run)
-        change = {"desired": _reached_by_all(found, reached), "nodes": {name: {"upgradedAt": timestamp(now())}}}
+        upgraded = {"upgradedAt": timestamp(now()), "heldAt": None}
+        change = {"desired": _reached_by_all(found, reached), "nodes": {name: upgraded}}
         verdict = Verdict(UPGRADE, True, "NodeUpgradeSucceeded", f"{where}: at {reached}")
         return found.written(cluster, change, verdict).answer(events.NODE_UPGRADED, "await-version", event, node=name)
     said = f"{where}: at {reached or 'no version'}, {_awaited(reached, wanted)}"
-    if wanted.hindrance:
-        found.written(cluster, {}, Verdict(UPGRADE, False, HELD, said))
-        return []
-    released, was_held = found.record["nodes"][name].get("releasedAt"), is_held(found.run)
-    if not was_held and run_record.seconds_since(released, now()) >= patience(os.environ):
+    known = found.record["nodes"][name]
+    released, held = known.get("releasedAt"), known.get("heldAt")
+    if not (wanted.hindrance or held) and run_record.seconds_since(released, now()) >= patience(os.environ):
         return _stop(found, f"{said}; released at {released}, and out of patience", event, cluster)
-    more_time = {"nodes": {name: {"releasedAt": timestamp(now())}}} if was_held else {}
-    found.written(cluster, more_time, Verdict(UPGRADE, False, "NodeUpgradeWaiting", said))
+    reason = HELD if wanted.hindrance else "NodeUpgradeWaiting"
+    found.written(cluster, _hold(found, is_held=bool(wanted.hindrance)), Verdict(UPGRADE, False, reason, said))
     return []
+
+
+def _hold(found: Ongoing, *, is_held: bool) -> Object:
+    """The change by which the released node is held, or has all of its time again; {} where it is so."""
+    if is_held is bool(found.record["nodes"][found.node].get("heldAt")):
+        return {}
+    moment = timestamp(now())
+    return {"nodes": {found.node: {"heldAt": moment} if is_held else {"heldAt": None, "releasedAt": moment}}}
 
 
 def _reached_by_all(found: Ongoing, reached: str) -> str:

@@ -42,6 +42,8 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     found = read_ongoing(event, cluster)
     if found is None or found.stage not in (Stage.CLEARED, Stage.RELEASED):
         return []
+    if found.stage is Stage.RELEASED:
+        return found.answer(events.NODE_RELEASED, "release-node", event, node=found.node)  # it comes late
     name, api = found.node, cluster.api
     node, pools, version = cluster.together(
         absent_ok(api.get(node_path(name))), lookup.pools(api, None), lookup.cluster_version(api)
@@ -88,6 +90,5 @@ def _release(found: Ongoing, node: Object, ready: Verdict, event: BaseCloudEvent
     if not is_released(node):
         cluster.patch(node_path(name), release_patch(node, found.record["id"]), JSON_PATCH)
         log_about(f"node {name} is released", found.run)
-    if not found.record["nodes"][name].get("releasedAt"):
-        found = found.written(cluster, {"nodes": {name: {"releasedAt": timestamp(now())}}})
+    found = found.written(cluster, {"nodes": {name: {"releasedAt": timestamp(now())}}})
     return found.answer(events.NODE_RELEASED, "release-node", event, node=name)

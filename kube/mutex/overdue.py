@@ -226,7 +226,7 @@ def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
     """Whether the released node is on its way: there, and no other of its name; released, older than what is wanted,
     and in time.
 
-    While nothing is wanted, or the control plane is on its way, it is held, once its condition says so.
+    While nothing is wanted, or the control plane is on its way, it is held, once record and condition say so.
     """
     record = record_of(run)
     name = current(record)
@@ -236,9 +236,10 @@ def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
     wanted = versions.wanted(world.cluster_version)
     if wanted.version and versions.version_of(node) == wanted.version:
         return False
-    if bool(wanted.hindrance) is not validation.is_held(run):
-        return False
-    return bool(wanted.hindrance) or run_record.seconds_since(record["nodes"][name].get("releasedAt"), now) < patience
+    known = record["nodes"][name]
+    if wanted.hindrance:
+        return bool(known.get("heldAt")) and condition(run, validation.UPGRADE).get("reason") == validation.HELD
+    return not known.get("heldAt") and run_record.seconds_since(known.get("releasedAt"), now) < patience
 
 
 def is_under_way(run: Item) -> bool:

@@ -202,14 +202,6 @@ def is_early(run: Item) -> bool:
     return is_paused and condition(run, READY).get("status") != "True"
 
 
-def is_held(run: Item) -> bool:
-    """Whether no version was wanted, or the control plane not there, when the released node was last looked at.
-
-    It waits without a limit then.
-    """
-    return bool(condition(run, UPGRADE).get("reason") == HELD)
-
-
 def _version(world: World, name: str) -> str:
     return versions.version_of(world.nodes[name])
 

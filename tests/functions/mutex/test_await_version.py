@@ -8,6 +8,8 @@ from eventing import events
 from kube.mutex import pools
 from kube.mutex.objects import RULE_LABEL, condition
 from kube.mutex.versions import VERSION_LABEL
+from tests.faults import Fault, Faults
+from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import NEW, Upgrade
 from tests.proofs import proves
 
@@ -119,6 +121,49 @@ def test_a_node_that_is_labelled_again_is_released_again(upgrade: Upgrade) -> No
     upgrade.label(name, {LABEL: ""})
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_CLEARED
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+
+
+@proves("MUT-45", "X-3")
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_node_that_is_labelled_again_has_all_of_its_time_once_it_is_released(upgrade: Upgrade, is_held: bool) -> None:
+    """Held before or not, however long it waits for its release; a tick names the run once meanwhile."""
+    name = upgrade.release()
+    upgrade.judge()
+    upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
+    if is_held:
+        upgrade.cvo.want("4.16.5", "Partial", reached=NEW)
+        assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+    upgrade.label(name, {LABEL: ""})
+    upgrade.judge()
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_CLEARED
+    upgrade.cvo.want("4.16.5", "Partial", reached=NEW)
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.NODE_CLEARED]
+    upgrade.cvo.want("4.16.5")
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+    assert condition(upgrade.again(upgrade.run), "NodeUpgrade")["reason"] == "NodeUpgradeWaiting"
+
+
+@proves("MUT-45", "MUT-1")
+def test_a_look_at_a_held_node_that_is_refused_takes_none_of_its_time(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """Its condition says what was refused; while it is held the tick has that said again, too."""
+    name = upgrade.release()
+    upgrade.judge()
+    upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
+    upgrade.cvo.want("4.16.5", "Partial", reached=NEW)
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+    faults.spoil(lambda request: Fault(403, "cannot get nodes") if request.startswith("get nodes") else None)
+    assert spoiled.answer("await-version", upgrade.said(events.NODE_RELEASED)) is None
+    faults.speak_again()
+    assert condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"] == "cannot get nodes"
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.NODE_RELEASED]
+    upgrade.cvo.want("4.16.5")
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+    assert condition(upgrade.again(upgrade.run), "NodeUpgrade")["reason"] == "NodeUpgradeWaiting"
+    assert upgrade.told_by_a_tick() == []
 
 
 @proves("MUT-45", "MUT-50")
