@@ -114,12 +114,12 @@ def read_ongoing(event: BaseCloudEvent, cluster: Cluster) -> Ongoing | None:
 
 def ongoing(run: Object | None, cluster: Cluster) -> Ongoing | None:
     """The run under way of a run config, if it may go on."""
-    return None if run is None or is_halted(run) else _under_way(run, cluster)
+    return None if run is None or is_halted(run) else under_way(run, cluster)
 
 
 def read_under_way(event: BaseCloudEvent, cluster: Cluster) -> Ongoing | None:
     """The event's run, also one that is halted; None when it is gone, going or finished."""
-    return _under_way(read(event, cluster, RUN), cluster)
+    return under_way(read(event, cluster, RUN), cluster)
 
 
 def read_redoing(event: BaseCloudEvent, cluster: Cluster, field: str) -> Ongoing | None:
@@ -131,7 +131,8 @@ def read_redoing(event: BaseCloudEvent, cluster: Cluster, field: str) -> Ongoing
     return found if found and (found.record.get(field) or not found.is_halted) else None
 
 
-def _under_way(run: Object | None, cluster: Cluster) -> Ongoing | None:
+def under_way(run: Object | None, cluster: Cluster) -> Ongoing | None:
+    """The run under way of a run config, also one that is halted; None when it is gone, going or finished."""
     if run is None or not overdue.is_under_way(run):
         return None
     return Ongoing(run, cluster.run(lookup.named_rules(cluster.api, run_record.rules_of(run_record.record_of(run)))))

@@ -2,7 +2,8 @@
 
 A Job's name is the same each time, so that none is created twice; what became of it is recorded before the next one is
 created (MUT-40, MUT-42). One that failed, or vanished before its result was known, stops the run (MUT-46, MUT-47). A
-node that is gone is dropped when its Job has ended, however that ends.
+node that is gone is dropped when its Job has ended, however that ends. Of a run whose config is not valid the Job's
+result is recorded, before the Job goes by its TTL, and nothing else is done.
 
 In: `pools.edited`, `job.due`, `node.upgraded`, `node.cleaned`; an updated or deleted Job, by reference.
 Out: `node.cleared`, `node.cleaned`, `run.completed`, `run.stopped`.
@@ -15,7 +16,7 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.ongoing import Ongoing, hinted, ongoing
+from functions.mutex.ongoing import Ongoing, hinted, under_way
 from functions.mutex.subject import Replies, announce, log_about, now, telling
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import Conflict, Denied, NotFound, Rejected
@@ -41,21 +42,17 @@ STOPPED, OVERRIDDEN = "UpgradeStopped", "VariableOverridden"
 @telling(JOB_RUN, "JobRunFailed")
 def run_job(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     """Look at the Job of the node whose turn it is; create it, take its result, or let the node go on."""
-    found = ongoing(hinted(event, "Job", cluster), cluster)
+    found = under_way(hinted(event, "Job", cluster), cluster)
     if found is None:
         return []
-    if found.stage in (Stage.CLEARED, Stage.DONE):
+    if found.stage in (Stage.CLEARED, Stage.DONE) and not found.is_halted:
         return found.answer_of_stage("run-job", event)
     if found.stage not in (Stage.JOBS, Stage.CLEANUP):
         return []
     due = run_record.next_job(found.record, found.node, found.has_cleanup)
     node = cluster.run(absent_ok(cluster.api.get(node_path(found.node))))
     if not run_record.is_there(node, found.record, found.node):
-        return _gone(found, due, event, cluster)
-    if due is None:
-        return _cleaned(found, node, event, cluster)
-    if due.rule not in found.rules:
-        return []  # somebody deleted a rule in use; ConfigValidated says so, and the run goes on when it is there again
+        return [] if found.is_halted else _gone(found, due, event, cluster)
     return _run(found, node, due, event, cluster)
 
 
@@ -75,26 +72,34 @@ def _gone(found: Ongoing, due: Due | None, event: BaseCloudEvent, cluster: Clust
     return []
 
 
-def _run(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    entry = job_entry(found.record, found.node, due)
-    if not entry.get("name"):
-        return _create(found, node, due, event, cluster)
-    job = _recorded(found, due, cluster)
+def _run(found: Ongoing, node: Object, due: Due | None, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Look at the Job that is due, or create it; with none the node goes on. For a halted run only look."""
+    if due and job_entry(found.record, found.node, due).get("name"):
+        return _look(found, node, due, event, cluster)
+    if found.is_halted:
+        return []
+    if due is None:
+        is_cleared = found.stage is Stage.CLEARED
+        return found.answer_of_stage("run-job", event) if is_cleared else _cleaned(found, node, event, cluster)
+    if due.rule not in found.rules:
+        return []  # somebody deleted a rule in use; ConfigValidated says so, and the run goes on when it is there again
+    return _create(found, node, due, event, cluster)
+
+
+def _look(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Record the result of a Job that has ended, and go on behind one that is complete."""
+    name, job = job_entry(found.record, found.node, due)["name"], _recorded(found, due, cluster)
     outcome = jobs.outcome(job)
     if outcome is Outcome.RUNNING:
         return []
     if outcome is not Outcome.COMPLETE:
-        return _stop(found, due, entry["name"], jobs.failure_of(job), event, cluster)
-    log_about(f"Job {entry['name']} of rule {due.rule} is complete for node {found.node}", found.run)
+        return _stop(found, due, name, jobs.failure_of(job), event, cluster)
+    log_about(f"Job {name} of rule {due.rule} is complete for node {found.node}", found.run)
     said = f"{found.at(found.node)}, {found.node}: the Jobs of rule {due.rule} are complete"
     change = _job_change(found.node, due, {"result": Outcome.COMPLETE.value, "endedAt": timestamp(now())})
     found = found.written(cluster, change, Verdict(JOB_RUN, True, "JobRunSucceeded", said))
     following = run_record.next_job(found.record, found.node, found.has_cleanup)
-    if following is None and due.kind == CLEANUP:
-        return _cleaned(found, node, event, cluster)
-    if following is None:
-        return found.answer(events.NODE_CLEARED, "run-job", event, node=found.node)
-    return _run(found, node, following, event, cluster) if following.rule in found.rules else []
+    return _run(found, node, following, event, cluster)
 
 
 def _recorded(found: Ongoing, due: Due, cluster: Cluster) -> Object | None:

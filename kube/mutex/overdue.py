@@ -135,10 +135,12 @@ def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> l
 
 
 def active_due(run: Item, world: World, now: datetime, patience: float) -> list[Due]:
-    """What a run under way waits for: what somebody undid, which is all of a halted one, and what brings it on."""
+    """What a run under way waits for: what somebody undid, and what brings it on, or of a halted one a Job's result."""
     at = run_record.stage(run, _cleanups(world))
     drifted = drift(run, world)
-    if validation.is_halted(run) or (drifted and at not in LOOKING):
+    if validation.is_halted(run):
+        return [*drifted, Due.JOB] if at in (Stage.JOBS, Stage.CLEANUP) and _has_result(run, world) else drifted
+    if drifted and at not in LOOKING:
         return drifted
     waits = {
         Stage.PAUSED: _is_early,
@@ -204,14 +206,29 @@ def _is_early(run: Item, _world: World, _now: datetime, _patience: float) -> boo
 
 def _job_runs(run: Item, world: World, _now: datetime, _patience: float) -> bool:
     """Whether the Job of the node, which may be gone, is there and under way: then its end is told by its source."""
+    job = _recorded_job(run, world)
+    return job is not None and _outcome(job, world) is Outcome.RUNNING
+
+
+def _has_result(run: Item, world: World) -> bool:
+    """Whether the Job of a node that is there has ended: its result is lost when the Job goes by its TTL."""
+    record = record_of(run)
+    name, job = current(record), _recorded_job(run, world)
+    has_ended = job is not None and _outcome(job, world) is not Outcome.RUNNING
+    return has_ended and run_record.is_there(world.nodes.get(name), record, name)
+
+
+def _recorded_job(run: Item, world: World) -> Reference | None:
+    """The Job that the node waits for; None where none is recorded."""
     record = record_of(run)
     name = current(record)
     due = next_job(record, name, _cleanups(world))
-    if due is None or due.rule not in world.rules or world.jobs is None:
-        return False
-    entry = job_entry(record, name, due)
-    job = world.jobs.get(Reference(entry["namespace"], entry["name"])) if entry.get("name") else None
-    return job is not None and jobs.outcome(job) is Outcome.RUNNING
+    entry = job_entry(record, name, due) if due else {}
+    return Reference(entry["namespace"], entry["name"]) if entry.get("name") else None
+
+
+def _outcome(job: Reference, world: World) -> Outcome:
+    return jobs.outcome((world.jobs or {}).get(job))
 
 
 def _is_maintained(run: Item, world: World, _now: datetime, _patience: float) -> bool:

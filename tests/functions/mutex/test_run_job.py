@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from eventing import events
-from kube.mutex import jobs
+from kube.mutex import jobs, pools
 from kube.mutex.jobs import jobs_path
 from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, path, path_of
 from kube.mutex.versions import VERSION_LABEL
@@ -183,6 +185,59 @@ def test_a_node_that_goes_before_its_job_is_recorded_is_dropped_when_that_ends(
     upgrade.end(job)
     assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEANED
     assert len(upgrade.jobs()) == 1
+
+
+def with_a_paused_canary(upgrade: Upgrade) -> Callable[[], object]:
+    where = pools.pool_path("canary")
+    upgrade.admin.patch(where, {"spec": {"paused": True}})
+    return lambda: upgrade.admin.patch(where, {"spec": {"paused": False}})
+
+
+def without_its_rule(upgrade: Upgrade) -> Callable[[], object]:
+    upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
+
+    def mend() -> None:
+        upgrade.rule = upgrade.create(RULE, "only", rule_spec())
+        upgrade.judge()
+
+    return mend
+
+
+@proves("MUT-40", "MUT-47")
+@pytest.mark.parametrize("spoil", [with_a_paused_canary, without_its_rule])
+def test_a_job_that_ends_while_the_config_is_not_valid_is_recorded(
+    upgrade: Upgrade, spoil: Callable[[Upgrade], Callable[[], object]]
+) -> None:
+    """Before it goes by its TTL; nothing goes on until the config is valid."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    mend = spoil(upgrade)
+    assert upgrade.answer("check-run", events.RUN_FOUND) == ""
+    assert upgrade.told_by_a_tick() == []
+    (job,) = upgrade.jobs()
+    upgrade.end(job)
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.JOB_DUE]
+    assert upgrade.answer("run-job", events.JOB_DUE) == ""
+    assert upgrade.answer("run-job", events.JOB_DUE) == ""
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert upgrade.told_by_a_tick() == []
+    mend()
+    assert upgrade.answer("check-run", events.RUN_FOUND) == events.NODE_CLEARED
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+
+
+@proves("MUT-46", "MUT-47")
+def test_a_job_that_fails_while_the_config_is_not_valid_stops_the_run(upgrade: Upgrade) -> None:
+    """Said at once; a config that is valid again by itself does not resume it."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    mend = with_a_paused_canary(upgrade)
+    assert upgrade.answer("check-run", events.RUN_FOUND) == ""
+    upgrade.end(upgrade.jobs()[-1], "Failed")
+    assert upgrade.answer("run-job", events.JOB_DUE) == events.RUN_STOPPED
+    mend()
+    assert upgrade.answer("check-run", events.RUN_FOUND) == ""
+    assert upgrade.told_by_a_tick() == []
 
 
 def upgraded(upgrade: Upgrade) -> str:
