@@ -1,7 +1,7 @@
 """Writes MachineConfigPools that a run has claimed, one after another: what is read is what is written.
 
 A pool whose claim was lost, since somebody replaced it by its own file or by a backup with the claim of a run config
-that is gone, is claimed again in the same write.
+that is gone or has no run under way, is claimed again in the same write.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functions.mutex.ongoing import Ongoing, read_under_way
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import Denied
 from kube.door.sync_client import Cluster
-from kube.mutex import lookup
+from kube.mutex import claims, lookup
 from kube.mutex.pools import claim_patch, claimed_by, pool_path
 from kube.mutex.run_record import Stage, uid_of
 from kube.paths import Object
@@ -44,12 +44,13 @@ def change_pools(
 
 
 def _may_claim(pool: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:
-    """Whether nobody claims the pool, and the run of the event, which may have ended since, still has its pools.
+    """Whether no run has the pool, and that of the event, which may have ended since, still has its pools.
 
-    Runs are read after the pool, so who claims it is among them, or gone.
+    Runs are read after the pool, so one that has it is among them. One that is just claiming records that last: it has
+    changed no pool yet, waits for its turn as any other does, and then claims what it has lost.
     """
     owner = claimed_by(pool)
-    if owner and owner in {run["metadata"]["uid"] for run in cluster.run(lookup.runs(cluster.api, None))}:
+    if owner and owner in claims.holders(cluster.run(lookup.runs(cluster.api, None))):
         return False
     found = read_under_way(event, cluster)
     return found is not None and found.stage is not Stage.DONE

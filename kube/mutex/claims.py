@@ -68,18 +68,23 @@ def leftovers(run: Item, names: Iterable[str], known: Iterable[Object]) -> list[
     return [pool for pool in own if pools.is_edited(pool) or pools.name_of(pool) not in wanted]
 
 
-def to_restore(run: Item, known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
-    """The pools that a run has changed: those that it claims, and those of its record that nobody claims any more.
+def holders(runs: Iterable[Item]) -> set[str]:
+    """The uids of the run configs whose claim counts against a run that has the pool in its record (MUT-44).
 
-    A run config that is gone claims nothing: somebody applied a file that had its claim.
+    One that is gone, or has no run under way, has not claimed it since: somebody applied a file that had its claim.
     """
-    there = {each["metadata"]["uid"] for each in runs}
+    return {str(run["metadata"]["uid"]) for run in runs if is_active(run)}
+
+
+def to_restore(run: Item, known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
+    """The pools that a run has changed: those that it claims, and those of its record that no other run has."""
+    others = holders(runs)
     uid, record = run["metadata"]["uid"], record_of(run)
     names = {*record["pools"], record["canary"]["name"]} if is_active(run) else set()
     return [
         pool
         for pool in known
-        if (owner := pools.claimed_by(pool)) == uid or (owner not in there and pools.name_of(pool) in names)
+        if (owner := pools.claimed_by(pool)) == uid or (owner not in others and pools.name_of(pool) in names)
     ]
 
 

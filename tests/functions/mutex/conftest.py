@@ -92,6 +92,10 @@ class Upgrade:
         }
         return self.admin.patch(f"{path(other)}/status", {"status": {"record": record}})
 
+    def owner(self, *, is_there: bool) -> str:
+        """The uid of another run config, which has no run; or of one that is gone."""
+        return str(self.create(RUN, "idle", self.run["spec"])["metadata"]["uid"]) if is_there else "gone"
+
     def label(self, node: str, labels: Object) -> None:
         """Write labels of a node."""
         self.admin.patch(node_path(node), {"metadata": {"labels": labels}})

@@ -38,12 +38,15 @@ def test_a_selector_that_somebody_wrote_is_written_again(upgrade: Upgrade) -> No
 
 
 @proves("MUT-36", "MUT-44", "MUT-49")
-def test_a_pool_that_a_run_config_claims_which_is_gone_is_claimed_and_edited_again(upgrade: Upgrade) -> None:
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_edited_again(
+    upgrade: Upgrade, is_there: bool
+) -> None:
     """Somebody applied a backup of it that was made amid an earlier run."""
     upgrade.start()
     edited = upgrade.pool("blue")
-    own = {"nodeSelector": {"matchExpressions": None}}
-    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: "gone"}}, "spec": own})
+    own, claim = {"nodeSelector": {"matchExpressions": None}}, {RUN_LABEL: upgrade.owner(is_there=is_there)}
+    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": claim}, "spec": own})
 
     assert upgrade.answer("edit-pools", events.NODES_LABELLED) == events.POOLS_EDITED
 

@@ -72,11 +72,14 @@ def test_a_pool_that_was_replaced_is_claimed_and_paused_again(upgrade: Upgrade) 
 
 
 @proves("MUT-33", "MUT-44", "MUT-49")
-def test_a_pool_that_a_run_config_claims_which_is_gone_is_claimed_and_paused_again(upgrade: Upgrade) -> None:
-    """Somebody applied a backup of it that was made amid an earlier run."""
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_paused_again(
+    upgrade: Upgrade, is_there: bool
+) -> None:
+    """Somebody applied a backup of it that was made amid an earlier run: of one that is gone, or that waits."""
     upgrade.start()
-    stale = {"metadata": {"annotations": {RUN_LABEL: "gone"}}, "spec": {"paused": False}}
-    upgrade.admin.patch(pools.pool_path("blue"), stale)
+    claim = {RUN_LABEL: upgrade.owner(is_there=is_there)}
+    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": claim}, "spec": {"paused": False}})
 
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
 

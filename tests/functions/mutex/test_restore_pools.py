@@ -126,10 +126,14 @@ def test_a_pool_that_lost_its_claim_is_given_back_too(upgrade: Upgrade) -> None:
 
 
 @proves("MUT-49", "MUT-51")
-def test_a_pool_with_the_claim_of_a_run_that_is_gone_is_given_back_too(upgrade: Upgrade) -> None:
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_pool_with_the_claim_of_a_run_config_that_has_no_run_is_given_back_too(
+    upgrade: Upgrade, is_there: bool
+) -> None:
     """Somebody applied a file that was written amid an earlier run."""
     upgrade.start()
-    upgrade.admin.patch(pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: "gone"}}})
+    claim = {RUN_LABEL: upgrade.owner(is_there=is_there)}
+    upgrade.admin.patch(pool_path("blue"), {"metadata": {"annotations": claim}})
     upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
 
     assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
