@@ -91,7 +91,7 @@ def _rules_due(rules: list[Object], moment: datetime) -> list[tuple[Object, list
 def _run_due(run: Object, world: World, runs: list[Object], *, is_tick: bool) -> list[Due]:
     def due() -> list[Due]:
         found = overdue.run_due(run, world, runs, now(), patience(os.environ))
-        if is_tick or found == [Due.CHECK]:
+        if is_tick or Due.CHECK in found:
             return found
         if overdue.is_under_way(run):
             return overdue.drift(run, world)

@@ -96,12 +96,13 @@ def _differs(item: Item, verdicts: list[Verdict]) -> bool:
 def run_due(run: Item, world: World, runs: Sequence[Item], now: datetime, patience: float) -> list[Due]:
     """What a run config waits for and nobody will say by himself: one event, or some of a run under way.
 
-    `patience` are the seconds that a released node has for its upgrade.
+    What somebody undid does not wait for the run config to be judged, which may be refused for ever. `patience` are the
+    seconds that a released node has for its upgrade.
     """
     if is_deleting(run):
         return [Due.END] if has_finalizer(run) else []
     if is_unseen(run) or _differs(run, [validation.config_verdict(run, world)]):
-        return [Due.CHECK]
+        return [Due.CHECK, *(drift(run, world) if is_active(run) else [])]
     if is_active(run):
         return active_due(run, world, now, patience)
     if not is_true(run, validation.CONFIG_VALIDATED):

@@ -232,6 +232,21 @@ def test_what_is_undone_keeps_no_end_of_a_job_untold(upgrade: Upgrade) -> None:
     assert told == [events.TARGET_FOUND, events.POOLS_PAUSED, events.JOB_DUE]  # the node has left its pool
 
 
+@proves("MUT-33", "MUT-36", "X-3")
+def test_what_is_undone_does_not_wait_until_the_run_config_is_judged(upgrade: Upgrade) -> None:
+    """A person has written it, and `check-run` may be refused for ever; nothing else is said of the run."""
+    upgrade.start()
+    upgrade.answer("run-job", events.POOLS_EDITED)
+    upgrade.end(upgrade.jobs()[-1])
+    upgrade.admin.patch(path(upgrade.run), {"spec": {"pauseEarly": True}})
+    own = {"spec": {"paused": False, "nodeSelector": {"matchExpressions": None}}}
+    blue = upgrade.admin.patch(pool_path("blue"), own)
+    undone = [events.RUN_FOUND, events.POOLS_CLAIMED, events.NODES_LABELLED]
+    assert said(upgrade) == undone
+    hint = resource(events.REFERENCE_UPDATED, blue, "MachineConfigPool")
+    assert [reply.get_type() for reply in upgrade.told_by(hint)] == undone
+
+
 @proves("MUT-33", "MUT-51", "X-3")
 def test_a_finalizer_that_is_off_keeps_no_pool_from_being_paused_again(upgrade: Upgrade) -> None:
     """Setting it again may be refused for ever, too."""
