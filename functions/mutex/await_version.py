@@ -45,7 +45,8 @@ def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     node, version = cluster.together(absent_ok(api.get(node_path(name))), lookup.cluster_version(api))
     if not is_there(node, found.record, name):
         change = run_changes.over(found.record, name, "droppedAt", now())
-        return found.written(cluster, change).answer(events.NODE_CLEANED, "await-version", event, node=name)
+        verdict = Verdict(UPGRADE, True, "NodeDropped", f"{found.at(name)}, {name}: gone, so it is none of the run's")
+        return found.written(cluster, change, verdict).answer(events.NODE_CLEANED, "await-version", event, node=name)
     if found.stage is not Stage.RELEASED:
         return []
     if not is_released(node):

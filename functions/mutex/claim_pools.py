@@ -107,7 +107,7 @@ def _begin(event: BaseCloudEvent, run: Object, wanted: str, world: World, cluste
     names = world.pool_names(run)
     rules = references(run, "mutexRules")
     record = run_changes.begun(run, wanted, world.pools, names, members, rules, now())
-    warning = outside_verdict(members, world.nodes)
+    warning = outside_verdict({node["metadata"]["uid"] for node in members.values()}, world.nodes)
     begun = {**run, "status": {**run["status"], "record": record}}
     shown = {"job": "", **run_changes.shown(begun, {}, lambda _rule: False)}
     metadata, conditions = run["metadata"], conditions_with(run, [warning], now())

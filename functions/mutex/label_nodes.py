@@ -98,7 +98,8 @@ def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[st
 
 def _outside(found: Ongoing, cluster: Cluster) -> Verdict:
     """Who is in no target now, as the canary is about to be edited: some may have come since the claim (MUT-38)."""
-    return outside_verdict(found.record["nodes"], cluster.run(lookup.nodes(cluster.api, None)))
+    members = {node["uid"] for node in found.record["nodes"].values()}
+    return outside_verdict(members, cluster.run(lookup.nodes(cluster.api, None)))
 
 
 def _verdict(found: Ongoing, dropped: list[str]) -> Verdict:

@@ -179,8 +179,12 @@ def _not_ready(said: str) -> Verdict:
 
 
 def outside_verdict(members: Container[str], nodes: Mapping[str, Object]) -> Verdict:
-    """Whether workers are in no target, which a run does not label, and which its canary takes (MUT-38)."""
-    outside = sorted(name for name, node in nodes.items() if versions.is_worker(node) and name not in members)
+    """Whether workers are in no target, which a run does not label, and which its canary takes (MUT-38).
+
+    `members` are the uids of the run's nodes: one that registers again under a name of theirs is none of them.
+    """
+    workers = {name: node["metadata"]["uid"] for name, node in nodes.items() if versions.is_worker(node)}
+    outside = sorted(name for name, uid in workers.items() if uid not in members)
     said = f"in no target, so not kept from the upgrade: {named(outside)}" if outside else ""
     return Verdict(OUTSIDE, bool(outside), "WorkersNotGated" if outside else "AllWorkersGated", said)
 

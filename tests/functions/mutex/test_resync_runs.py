@@ -87,12 +87,18 @@ def test_while_a_job_runs_or_a_node_is_upgraded_nothing_is_said(upgrade: Upgrade
 @proves("X-3", "MUT-35", "MUT-45")
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_released_node_that_is_gone_is_told(upgrade: Upgrade, anew: bool) -> None:
-    """One that registers again under its name is none of the run's, lacks its label, and no source speaks of it."""
+    """One that registers again under its name is none of the run's, lacks its label, and no source speaks of it.
+
+    No condition goes on to say what that node waits for.
+    """
     name = upgrade.release()
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
     upgrade.remove(name, anew=anew)
     assert events.NODE_RELEASED in said(upgrade)
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_CLEANED
     assert "droppedAt" in upgrade.status()["record"]["nodes"][name]
+    found = condition(upgrade.again(upgrade.run), "NodeUpgrade")
+    assert (found["status"], f"{name}: gone" in found["message"]) == ("True", True)
 
 
 @proves("MUT-22", "X-3")
