@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from enum import Enum
 
-from kube.mutex import claims, jobs, maintainers, node_labels, run_record, validation, versions
-from kube.mutex.jobs import Outcome
+from kube.mutex import awaited, claims, node_labels, run_record, validation, versions
 from kube.mutex.objects import (
     LONGEST_MESSAGE,
     Item,
-    Reference,
     Verdict,
     condition,
     has_finalizer,
@@ -19,7 +17,7 @@ from kube.mutex.objects import (
     is_true,
     status,
 )
-from kube.mutex.run_record import Stage, current, is_active, job_entry, next_job, record_of
+from kube.mutex.run_record import Stage, current, is_active, record_of
 from kube.mutex.world import World
 
 SLOT_SECONDS, SLOTS = 15, 40
@@ -137,24 +135,20 @@ def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> l
 
 def active_due(run: Item, world: World, now: datetime, patience: float) -> list[Due]:
     """What a run under way waits for: what somebody undid, and what brings it on, or of a halted one a Job's result."""
-    at = run_record.stage(run, _cleanups(world))
+    at = run_record.stage(run, awaited.cleanups(world))
     drifted = drift(run, world)
     if validation.is_halted(run):
-        return [*drifted, Due.JOB] if at in (Stage.JOBS, Stage.CLEANUP) and _has_result(run, world) else drifted
+        return [*drifted, Due.JOB] if at in (Stage.JOBS, Stage.CLEANUP) and awaited.has_result(run, world) else drifted
     if drifted and at not in LOOKING:
         return drifted
     waits = {
-        Stage.PAUSED: _is_early,
-        Stage.JOBS: _job_runs,
-        Stage.CLEANUP: _job_runs,
-        Stage.CLEARED: _is_maintained,
-        Stage.RELEASED: _upgrades,
+        Stage.PAUSED: awaited.is_early,
+        Stage.JOBS: awaited.job_runs,
+        Stage.CLEANUP: awaited.job_runs,
+        Stage.CLEARED: awaited.is_maintained,
+        Stage.RELEASED: awaited.upgrades,
     }.get(at)
     return drifted if waits and waits(run, world, now, patience) else [*drifted, OF_STAGE[at]]
-
-
-def _cleanups(world: World) -> run_record.HasCleanup:
-    return lambda rule: rule not in world.rules or jobs.has_cleanup(world.rules[rule])
 
 
 def drift(run: Item, world: World) -> list[Due]:
@@ -198,66 +192,6 @@ def _are_gated(record: run_record.Record, world: World) -> bool:
 
 def _control_plane(world: World) -> Verdict:
     return validation.control_plane_verdict(versions.wanted(world.cluster_version))
-
-
-def _is_early(run: Item, _world: World, _now: datetime, _patience: float) -> bool:
-    """Whether it waits for the control plane; that its condition says so was looked at before."""
-    return validation.is_early(run)
-
-
-def _job_runs(run: Item, world: World, _now: datetime, _patience: float) -> bool:
-    """Whether the Job of the node, which may be gone, is there and under way: then its end is told by its source."""
-    job = _recorded_job(run, world)
-    return job is not None and _outcome(job, world) is Outcome.RUNNING
-
-
-def _has_result(run: Item, world: World) -> bool:
-    """Whether the Job of a node that is there has ended: its result is lost when the Job goes by its TTL."""
-    record = record_of(run)
-    name, job = current(record), _recorded_job(run, world)
-    has_ended = job is not None and _outcome(job, world) is not Outcome.RUNNING
-    return has_ended and run_record.is_there(world.nodes.get(name), record, name)
-
-
-def _recorded_job(run: Item, world: World) -> Reference | None:
-    """The Job that the node waits for; None where none is recorded."""
-    record = record_of(run)
-    name = current(record)
-    due = next_job(record, name, _cleanups(world))
-    entry = job_entry(record, name, due) if due else {}
-    return Reference(entry["namespace"], entry["name"]) if entry.get("name") else None
-
-
-def _outcome(job: Reference, world: World) -> Outcome:
-    return jobs.outcome((world.jobs or {}).get(job))
-
-
-def _is_maintained(run: Item, world: World, _now: datetime, _patience: float) -> bool:
-    """Whether somebody else maintains the node that is to be released."""
-    record = record_of(run)
-    name = current(record)
-    node = world.nodes.get(name)
-    return node is not None and bool(maintainers.hindrance(node, world.maintainers.get(name), record["id"]))
-
-
-def _upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
-    """Whether the released node is on its way: there, and no other of its name; released, older than what is wanted,
-    and in time.
-
-    While nothing is wanted, or the control plane is on its way, it is held, once record and condition say so.
-    """
-    record = record_of(run)
-    name = current(record)
-    node = world.nodes.get(name)
-    if not run_record.is_there(node, record, name) or not node_labels.is_released(node):
-        return False
-    wanted = versions.wanted(world.cluster_version)
-    if wanted.version and versions.version_of(node) == wanted.version:
-        return False
-    known = record["nodes"][name]
-    if wanted.hindrance:
-        return bool(known.get("heldAt")) and condition(run, validation.UPGRADE).get("reason") == validation.HELD
-    return not known.get("heldAt") and run_record.seconds_since(known.get("releasedAt"), now) < patience
 
 
 def is_under_way(run: Item) -> bool:
