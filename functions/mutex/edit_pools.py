@@ -15,12 +15,12 @@ from functions.mutex.ongoing import read_redoing
 from functions.mutex.pool_writing import change_pools
 from functions.mutex.subject import Replies, now, telling
 from kube.door.sync_client import Cluster
+from kube.mutex import run_changes
 from kube.mutex.claims import selectors
 from kube.mutex.objects import Verdict
 from kube.mutex.pools import name_of, selector_patch
 from kube.mutex.run_record import Stage
 from kube.mutex.validation import named
-from kube.times import timestamp
 
 CONSUMES = (events.NODES_LABELLED,)
 EMITS = (events.POOLS_EDITED,)
@@ -34,8 +34,8 @@ def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if found is None or not found.record.get("labelledAt") or found.stage is Stage.DONE:
         return []  # of a run that is done it comes late: the pools are being given back
     wanted = selectors(found.record)
-    gone = change_pools(found, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), event, cluster)
-    change = {} if found.record.get("editedAt") else {"editedAt": timestamp(now())}
-    said = f"deleted since: {named(gone)}" if gone else ""
+    changed = change_pools(found, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), event, cluster)
+    change = run_changes.pools_changed(found.record, "edited", changed.written, now())
+    said = f"deleted since: {named(changed.gone)}" if changed.gone else ""
     found = found.written(cluster, change, Verdict(UPDATED, True, "UpdateSucceeded", said))
     return found.answer_going_on(events.POOLS_EDITED, "edit-pools", event)

@@ -18,7 +18,7 @@ from functions.mutex.ongoing import Ongoing, read_redoing
 from functions.mutex.pool_writing import change_pools
 from functions.mutex.subject import Replies, now, telling
 from kube.door.sync_client import Cluster
-from kube.mutex import claims, lookup
+from kube.mutex import claims, lookup, run_changes
 from kube.mutex.objects import Verdict
 from kube.mutex.pools import name_of, pause_patch
 from kube.mutex.run_record import Record, Stage
@@ -42,9 +42,9 @@ def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if found is None:
         return []
     names = [*found.record["pools"], found.record["canary"]["name"]]  # which is to be claimed, and not to be paused
-    gone = change_pools(found, names, partial(_paused, found.record), event, cluster)
-    change = {} if found.record.get("pausedAt") else {"pausedAt": timestamp(now())}
-    found = found.written(cluster, change, Verdict(PAUSED, True, "Paused", _said(found.record, gone)))
+    changed = change_pools(found, names, partial(_paused, found.record), event, cluster)
+    change = run_changes.pools_changed(found.record, "paused", changed.written, now())
+    found = found.written(cluster, change, Verdict(PAUSED, True, "Paused", _said(found.record, changed.gone)))
     return found.answer_going_on(events.POOLS_PAUSED, "pause-pools", event)
 
 

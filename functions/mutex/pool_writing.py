@@ -7,6 +7,7 @@ that is gone or has no run under way, is claimed again in the same write.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -22,25 +23,33 @@ from kube.paths import Object
 Patch = Callable[[Object], list[Object]]
 
 
+class Changed(NamedTuple):
+    """The names of the pools that were written, and of those that are gone."""
+
+    written: list[str]
+    gone: list[str]
+
+
 def change_pools(
     found: Ongoing, names: Iterable[str], patch: Patch, event: BaseCloudEvent, cluster: Cluster
-) -> list[str]:
-    """Send each pool its patch, if any; the names of those that are gone.
+) -> Changed:
+    """Send each pool its patch, if any.
 
     Raises `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
     """
     uid = uid_of(found.record)
-    gone = []
+    changed = Changed([], [])
     for name in names:
         pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
         if pool is None:
-            gone.append(name)
+            changed.gone.append(name)
             continue
         if claimed_by(pool) != uid and not _may_claim(pool, event, cluster):
             raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
         if change := [*claim_patch(pool, uid), *patch(pool)]:
             cluster.patch(pool_path(name), change, JSON_PATCH)
-    return gone
+            changed.written.append(name)
+    return changed
 
 
 def _may_claim(pool: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:

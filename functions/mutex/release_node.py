@@ -5,7 +5,8 @@ so that it is released into the right one (MUT-36), and at the control plane, wh
 by now (MUT-32). A node under maintenance waits until it is given back, unless it was a Job of this run that asked for
 the maintenance.
 
-In: `node.cleared`. Out: `node.released`; `pools.claimed` or `pools.paused` when somebody changed a pool.
+In: `node.cleared`. Out: `node.released`; `pools.claimed` or `pools.paused` when somebody changed a pool, but nothing
+when he did so again within ten seconds: the tick goes on.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """
@@ -34,6 +35,9 @@ from kube.times import timestamp
 CONSUMES = (events.NODE_CLEARED,)
 EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
 WAITING = "NodeUpgradeWaiting"
+CHANGES = (("paused", claims.are_paused, events.POOLS_CLAIMED), ("edited", claims.are_edited, events.POOLS_PAUSED))
+"""What pools are to be, whether they are, and the event that has it done: for selectors that of the labels, which come
+first, since one may be off as well."""
 
 
 @telling(UPGRADE, "NodeUpgradeFailed")
@@ -50,10 +54,10 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     )
     if not is_there(node, found.record, name):
         return found.answer(events.NODE_RELEASED, "release-node", event, node=name)  # who awaits it sees it gone
-    if not claims.are_paused(found.record, pools):
-        return found.answer(events.POOLS_CLAIMED, "release-node", event)
-    if not claims.are_edited(found.record, pools):
-        return found.answer(events.POOLS_PAUSED, "release-node", event)  # labels come first: one may be off, too
+    for word, are_so, kind in CHANGES:
+        if not are_so(found.record, pools):
+            is_quarrel = are_so(found.record, claims.at_rest(found.record, word, pools, now()))
+            return [] if is_quarrel else found.answer(kind, "release-node", event)
     wanted = versions.wanted(version)
     ready = control_plane_verdict(wanted)
     if said := _no_canary(found, pools) or _hindrance(found, node, wanted, cluster):

@@ -2,7 +2,8 @@
 
 With each tick all is looked at, and `run.ended` names a node with the label of a run that is no more, unless it is to
 keep that for now. When a pool, the ClusterVersion, a rule or a target has changed, runs that wait for it go on, and
-what somebody undid is done again; what a step is just about is left to the step, and to the tick.
+what somebody undid is done again; what a step is just about is left to the step, and to the tick, as is a pool that
+somebody changes once more within ten seconds.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.finished`; an updated MachineConfigPool or ClusterVersion,
 by reference. Out: `rule.found`, `target.found`, `run.found`, `run.validated`, `upgrade.found`, `pools.claimed`,
@@ -91,10 +92,11 @@ def _rules_due(rules: list[Object], moment: datetime) -> list[tuple[Object, list
 def _run_due(run: Object, world: World, runs: list[Object], *, is_tick: bool) -> list[Due]:
     def due() -> list[Due]:
         found = overdue.run_due(run, world, runs, now(), patience(os.environ))
-        if is_tick or Due.CHECK in found:
+        if is_tick:
             return found
         if overdue.is_under_way(run):
-            return overdue.drift(run, world)
+            told = found if Due.CHECK in found else overdue.drift(run, world)
+            return [due for due in told if not overdue.is_quarrel(run, world, due, now())]
         return [] if found == [Due.END] and has_finalizer(run) else found
 
     return _judged(due, run)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from kube.mutex import pools
 from kube.mutex.objects import Item, canary_name, full_name, rule_label
-from kube.mutex.run_record import Record, is_active, record_of, rules_of
+from kube.mutex.run_record import Record, is_active, record_of, rules_of, seconds_since
 from kube.paths import Object
+
+QUARREL_SECONDS = 10
+"""What somebody undoes is done again at once; undone again within these it waits for the tick, or two would write for
+ever as fast as events travel."""
 
 
 def wanted_names(run: Item, targets: Iterable[str]) -> list[str]:
@@ -127,6 +132,13 @@ def are_paused(record: Record, known: Mapping[str, Object]) -> bool:
 def are_edited(record: Record, known: Mapping[str, Object]) -> bool:
     """Whether each pool has the selector of the run."""
     return all(pools.selector(known[name]) == wanted for name, wanted in selectors(record).items() if name in known)
+
+
+def at_rest(record: Record, word: str, known: Mapping[str, Object], now: datetime) -> dict[str, Object]:
+    """The pools without those that were `paused` or `edited` again seconds ago, which wait for the tick."""
+    again = record.get(f"{word}Again") or {}
+    busy = {name for name, moment in again.items() if seconds_since(moment, now) < QUARREL_SECONDS}
+    return {name: pool for name, pool in known.items() if name not in busy}
 
 
 def is_held(run: Item, known: Mapping[str, Object]) -> bool:

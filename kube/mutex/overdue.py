@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 
@@ -56,6 +57,10 @@ OF_STAGE = {
 LOOKING = (Stage.JOBS, Stage.RELEASED, Stage.CLEANUP)
 """Stages that wait for the end of a Job or of an upgrade: that is told also while something is undone, which may be
 refused to be done again for ever. Every other step waits until nothing is."""
+
+
+AGAIN = {Due.PAUSE: "paused", Due.EDIT: "edited"}
+"""What is to be done again of pools → the word by which the record has it."""
 
 
 def is_turn(uid: str, moment: datetime) -> bool:
@@ -157,6 +162,14 @@ def drift(run: Item, world: World) -> list[Due]:
         return undone
     has_moved = validation.is_early(run) and _differs(run, [_control_plane(world)])
     return [Due.LABEL] if has_moved and not validation.is_halted(run) else []
+
+
+def is_quarrel(run: Item, world: World, due: Due, now: datetime) -> bool:
+    """Whether only pools are to be done again that were so seconds ago: the tick alone says that."""
+    if due not in AGAIN:
+        return False
+    known = claims.at_rest(record_of(run), AGAIN[due], world.pools, now)
+    return due not in drift(run, replace(world, pools=known))
 
 
 def _undone(run: Item, world: World) -> Iterator[Due]:

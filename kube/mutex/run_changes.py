@@ -92,6 +92,14 @@ def shown(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
     return {"step": stage(now, has_cleanup).value, "progress": progress, "job": job or None}
 
 
+def pools_changed(record: Record, word: str, names: list[str], now: datetime) -> Object:
+    """The change by which the pools are `paused` or `edited`; once they were, by which some are so again."""
+    moment = timestamp(now)
+    if not record.get(f"{word}At"):
+        return {f"{word}At": moment}
+    return {f"{word}Again": dict.fromkeys(names, moment)} if names else {}
+
+
 def over(record: Record, name: str, field: str, now: datetime) -> Object:
     """The change by which nothing more is to be done for a node: `cleanedAt` or `droppedAt`.
 

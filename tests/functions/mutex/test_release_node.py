@@ -69,6 +69,19 @@ def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -
     assert not is_released(upgrade.node(upgrade.nodes[0]))
 
 
+@proves("MUT-43", "X-3")
+def test_a_pool_that_goes_on_once_more_within_seconds_is_left_to_the_tick(upgrade: Upgrade) -> None:
+    """The node is not released beside it; release and pause do not send each other events for as long as that lasts."""
+    ready(upgrade)
+    own, where = {"spec": {"paused": False}}, pools.pool_path("blue")
+    upgrade.admin.patch(where, own)
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.POOLS_CLAIMED
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    upgrade.admin.patch(where, own)
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert not is_released(upgrade.node(upgrade.nodes[0]))
+
+
 @proves("MUT-36")
 def test_without_a_canary_that_goes_on_nobody_is_released(upgrade: Upgrade) -> None:
     """Paused or deleted a moment ago, before the run config was judged again."""

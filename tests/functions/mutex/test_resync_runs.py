@@ -239,6 +239,28 @@ def test_what_is_undone_keeps_no_end_of_a_job_untold(upgrade: Upgrade) -> None:
 
 
 @proves("MUT-33", "MUT-36", "X-3")
+def test_a_pool_that_is_undone_once_more_within_seconds_waits_for_the_tick(upgrade: Upgrade) -> None:
+    """A controller that changes it back each time is not answered as fast as events travel; another change is."""
+    upgrade.start()
+    own, where = {"spec": {"paused": False}}, pool_path("blue")
+    hint = resource(events.REFERENCE_UPDATED, upgrade.admin.patch(where, own), "MachineConfigPool")
+    assert [reply.get_type() for reply in upgrade.told_by(hint)] == [events.POOLS_CLAIMED]
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    upgrade.admin.patch(where, own)
+    assert upgrade.told_by(hint) == []
+    assert said(upgrade) == [events.POOLS_CLAIMED, events.JOB_DUE]
+
+    upgrade.admin.patch(pool_path("canary"), {"spec": {"nodeSelector": {"matchExpressions": None}}})
+    assert [reply.get_type() for reply in upgrade.told_by(hint)] == [events.NODES_LABELLED]
+    upgrade.answer("edit-pools", events.NODES_LABELLED)
+    upgrade.admin.patch(where, {"spec": {"nodeSelector": {"matchExpressions": None}}})
+    assert [reply.get_type() for reply in upgrade.told_by(hint)] == [events.NODES_LABELLED]
+    upgrade.write_record({"pausedAgain": {"blue": "2026-01-01T00:00:00Z"}})
+    told = [events.POOLS_CLAIMED, events.NODES_LABELLED]
+    assert [reply.get_type() for reply in upgrade.told_by(hint)] == told
+
+
+@proves("MUT-33", "MUT-36", "X-3")
 def test_what_is_undone_does_not_wait_until_the_run_config_is_judged(upgrade: Upgrade) -> None:
     """A person has written it, and `check-run` may be refused for ever; nothing else is said of the run."""
     upgrade.start()
