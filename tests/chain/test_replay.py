@@ -39,7 +39,7 @@ DRY = "--dry-run=server"
 
 def replay(scene: Scene, uid: str, *words: str) -> Result:
     """Replay all events of a maintenance."""
-    base = ("--functions", scene.product.functions_url) if "--functions" not in words else ()
+    base = () if {"--functions", "--in-process"} & set(words) else ("--functions", scene.product.functions_url)
     return run(scene, "replay", "--maintenance", uid, *base, *words)
 
 
