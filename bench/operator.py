@@ -171,4 +171,4 @@ def _await(cluster: LocalCluster, wanted: Operator, server: Server, node: str) -
 def _trouble(wanted: Operator, server: Server, what: str) -> LocalClusterError:
     why = what if server.alive else "it ended"
     remedy = f"give a program that serves {KIND}, with the arguments it needs"
-    return LocalClusterError(f"{wanted}: {why}; {remedy}; {LOG} ends:\n  {server.tail()}")
+    return LocalClusterError(f"{wanted}: {why}; {remedy}; {server.tail()}")

@@ -202,9 +202,9 @@ class Server:
             self.kill()
 
     def tail(self, lines: int = 8) -> str:
-        """Give the end of its log."""
+        """Say where its log is, and how that ends."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n  ".join(text.splitlines()[-lines:])
+        return "\n  ".join([f"{self.log} ends:", *text.splitlines()[-lines:]])
 
 
 def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server], seconds: float = 60.0) -> None:
@@ -216,10 +216,10 @@ def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server],
             return
         for server in servers:
             if not server.alive:
-                raise LocalClusterError(f"{server.name} ended while starting; {server.log} ends:\n  {server.tail()}")
+                raise LocalClusterError(f"{server.name} ended while starting; {server.tail()}")
         if time.monotonic() > deadline:
-            logs = ", ".join(str(server.log) for server in servers)
-            raise LocalClusterError(f"{what} was not ready after {seconds:.0f} s; look into {logs}")
+            tails = [server.tail() for server in servers]
+            raise LocalClusterError("; ".join([f"{what} was not ready after {seconds:.0f} s", *tails]))
         # A question may cost both sides a TLS handshake: on few cores, asking all the time holds up what it waits for.
         time.sleep(max(POLL_SECONDS, min(REST * (time.monotonic() - asked), LONGEST_REST)))
 

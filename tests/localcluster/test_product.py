@@ -38,11 +38,13 @@ def test_the_delivery_comes_back_after_a_crash(product: Product) -> None:
 
 
 def test_a_server_that_is_never_ready_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Waiting for a server that runs but never answers ends with its name and its log."""
-    server = Server("sleeper", ["sleep", "60"], tmp_path_factory.mktemp("sleeper") / "sleeper.log")
+    """Waiting for a server that runs but never answers ends with its name and what it said."""
+    log = tmp_path_factory.mktemp("sleeper") / "sleeper.log"
+    server = Server("sleeper", ["sh", "-c", "echo asleep; sleep 60"], log)
     server.start()
 
-    with pytest.raises(LocalClusterError, match=r"sleeper was not ready after 0 s; look into .*sleeper\.log"):
+    await_ready("its word", lambda: "asleep" in server.tail(), [server])
+    with pytest.raises(LocalClusterError, match=r"sleeper was not ready after 0 s; .*sleeper\.log ends:\n  asleep"):
         await_ready("sleeper", lambda: False, [server], seconds=0.1)
 
     server.stop()
