@@ -34,6 +34,13 @@ OLDER = "feature.node.kubernetes.io/cpu-feature-avx"
 FOREIGN = "host-model-cpu.node.kubevirt.io/Haswell"
 
 
+def on_two_pages(labelling: Labelling, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have the nodes that are there come on two pages, the last one on the second; returns their names."""
+    nodes = [node["metadata"]["name"] for node in labelling.admin.list(NODES)["items"]]
+    monkeypatch.setattr(lookup, "PAGE", len(nodes) - 1)
+    return nodes
+
+
 @proves("OSV-30", "OSV-33", "OSV-35", "OSV-36", "OSV-38", "C13")
 def test_a_node_is_labelled_with_what_it_offers(labelling: Labelling, work: Workload, audit: Audit) -> None:
     """Not with a model that is always obsolete, nor with what the least model has; by one patch, and once."""
@@ -352,8 +359,7 @@ def test_a_round_whose_first_answer_is_lost_begins_by_the_same_event_again(
     labelling: Labelling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a HyperConverged whose status was written meanwhile; when the round has ended that begins none."""
-    nodes = len(labelling.admin.list(NODES)["items"])
-    monkeypatch.setattr(lookup, "PAGE", nodes - 1)
+    on_two_pages(labelling, monkeypatch)
     labelling.offer({labelling.work.node(): HASWELL})
     labelling.wish({})
     spec, status = reference(hyperconverged.KIND), reference(hyperconverged.KIND)
@@ -426,9 +432,8 @@ def test_a_round_ends_though_every_patch_hangs(
     """As before an admission webhook that does not answer: no page is looked at again and again, and the last fails."""
     labelling = hindered_labelling
     assert all(labelling.work.node() for _ in range(30))
-    nodes = [node["metadata"]["name"] for node in labelling.admin.list(NODES)["items"]]
+    nodes = on_two_pages(labelling, monkeypatch)
     labelling.offer({"kind": {**HASWELL, "nodes": nodes}})
-    monkeypatch.setattr(lookup, "PAGE", len(nodes) - 1)
     faults.spoil(lambda request: SILENCE if request.startswith("patch nodes") else None)
 
     due = labelling.functions.answer("label-cpu", reference())
@@ -447,8 +452,7 @@ def test_a_round_whose_last_page_cannot_be_written_is_known_to_have_ended(
     """The HyperConverged's status begins no other, and the last page's own event is tried again all the same."""
     labelling, work = hindered_labelling, hindered_labelling.work
     assert work.node()
-    nodes = [node["metadata"]["name"] for node in labelling.admin.list(NODES)["items"]]
-    monkeypatch.setattr(lookup, "PAGE", len(nodes) - 1)
+    nodes = on_two_pages(labelling, monkeypatch)
     labelling.offer({nodes[-1]: HASWELL})
     labelling.wish({})
     faults.spoil(lambda request: Fault(500, "broken") if request.startswith("patch nodes") else None)
@@ -530,10 +534,9 @@ def test_a_tick_reaches_the_last_nodes_though_the_server_has_forgotten_the_pages
     """As etcd is compacted while ticks go round thousands: the answer to the old place has another one, as here."""
     labelling = hindered_labelling
     assert all(labelling.work.node() for _ in range(2))
-    nodes = [node["metadata"]["name"] for node in labelling.admin.list(NODES)["items"]]
+    nodes = on_two_pages(labelling, monkeypatch)
     place = json.dumps({"v": "meta.k8s.io/v1", "rv": -1, "start": f"{nodes[-2]}\0"}).encode()
     told = {"reason": "Expired", "metadata": {"continue": base64.urlsafe_b64encode(place).decode().rstrip("=")}}
-    monkeypatch.setattr(lookup, "PAGE", len(nodes) - 1)
     labelling.offer({nodes[-1]: HASWELL})
     faults.spoil(lambda request: Fault(410, "too old", body=told) if request == "list nodes 2" else None)
 
