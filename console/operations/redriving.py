@@ -19,7 +19,7 @@ from console.operations.errors import NoResult
 from eventing.deadletters import original
 from eventing.journal.entries import Attempt, Entry, Query
 from eventing.journal.portions import bare
-from eventing.replay.redrive import function_of, is_open, redrive
+from eventing.replay.redrive import function_of, is_open, redrive, still_open
 
 if TYPE_CHECKING:
     from console.operations.replaying import Targets
@@ -65,7 +65,7 @@ class Result:
 
 def waiting(book: Journal, ids: tuple[str, ...]) -> list[Entry]:
     """The dead letters that are open, of these ids or all, bare: each is read whole when it is redriven."""
-    return [bare(letter) for letter in book.each(Query(dead=True, ids=ids)) if is_open(letter)]
+    return list(map(bare, still_open(book.each(Query(dead=True, ids=ids)))))
 
 
 def items(letters: Iterable[Entry], base: str, namespace: str, cluster: Cluster) -> list[Item]:

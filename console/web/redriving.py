@@ -39,7 +39,7 @@ class Redriving:
         """The newest dead letters, those that are open first, each with the reason."""
         _, user = self._context.viewed()
         newest = Query(dead=True, limit=PAGE, newest=True)
-        waiting = still_open(self._context.journal.listed(replace(newest, open=True)))[::-1]
+        waiting = list(still_open(self._context.journal.listed(replace(newest, open=True))))[::-1]
         numbers = [letter.seq for letter in waiting]
         others = [one for one in self._context.journal.listed(newest)[::-1] if one.seq not in numbers]
         found = [*waiting, *others][:PAGE]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -57,9 +57,9 @@ def is_open(letter: Entry) -> bool:
     )
 
 
-def still_open(entries: Iterable[Entry]) -> list[Entry]:
-    """The dead letters among the entries that wait to be redriven, in their order."""
-    return [entry for entry in entries if entry.dead_letter and is_open(entry)]
+def still_open(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The dead letters among the entries that wait to be redriven, in their order, one after another."""
+    return (entry for entry in entries if entry.dead_letter and is_open(entry))
 
 
 def redrive(letter: Entry, url: str, broker: str) -> Attempt:
