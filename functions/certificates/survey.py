@@ -36,8 +36,10 @@ READINGS = 5
 """Of a namespace in one look: so often may somebody else write first."""
 AGAIN_SECONDS = 0.3
 """A second look in a tick that has less time than this gets nothing done."""
-TURNS = Turns()
-"""Which component is the first. Each process has its own turns."""
+BLIND_TURNS, SEEING_TURNS = Turns(), Turns()
+"""Which component is the first: in looks that cannot tell who asks for a CA bundle, and in those that can. With the
+same for both, where components are even in number, each second look of a tick would begin with the same one. Each
+process has its own."""
 log = logging.getLogger("functions")
 
 
@@ -85,11 +87,12 @@ async def _asking(api: Api, namespaces: Collection[str]) -> list[Object] | None:
 
 
 async def _everywhere(looking: Looking, namespaces: Collection[str], asking: list[Object] | None) -> Outcome:
-    """All namespaces are read at once, and each look begins with another component: what hangs before one of them keeps
-    no other waiting for ever."""
+    """All namespaces are read at once, and each look of its kind begins with another component: what hangs before one
+    of them keeps no other waiting for ever."""
     outcome = Outcome([], [], [])
     found = await together(*(_read(looking, namespace, asking, outcome) for namespace in namespaces))
-    for state in TURNS.begin(chain.from_iterable(found), _turn):
+    turns = BLIND_TURNS if asking is None else SEEING_TURNS
+    for state in turns.begin(chain.from_iterable(found), _turn):
         renewal = Renewal(looking, state)
         try:
             await _until_done(renewal)

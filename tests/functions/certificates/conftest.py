@@ -11,7 +11,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from functions.certificates.settings import Settings
-from functions.certificates.survey import TAKES, renewed
+from functions.certificates.survey import TAKES, Outcome, renewed
 from kube.certificates import holders, issuing
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.injection import CARRIERS, INJECT
@@ -119,7 +119,11 @@ class Certificates:
     def renew(self, door: Cluster, later: timedelta = timedelta(0)) -> list[ApiError]:
         """One look through this door, `later` than the last one by the clock that is set; what went wrong."""
         self.now += later
-        return door.run(renewed(door.api, replace(SETTINGS, namespaces=(self.namespace,)), self.now)).errors
+        return self.look(door).errors
+
+    def look(self, door: Cluster) -> Outcome:
+        """What a tick finds through this door, at the moment of the last one."""
+        return door.run(renewed(door.api, replace(SETTINGS, namespaces=(self.namespace,)), self.now))
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -9,6 +9,7 @@ import json
 import ssl
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -614,6 +615,18 @@ def test_a_list_that_does_not_end_leaves_servers_the_time_to_be_repaired(
     assert answer.status_code == 204
 
 
+def late(faults: Faults, then: Callable[[str], Fault | None] = lambda _request: None) -> Callable[[str], Fault | None]:
+    """A rule: the lists of who asks for a bundle wait until a Secret is repaired; from then on it is `then`."""
+
+    def rule(request: str) -> Fault | None:
+        if request == "patch secrets 1":
+            faults.speak_again()
+            faults.spoil(then)
+        return LATE if request == "list customresourcedefinitions 1" else None
+
+    return rule
+
+
 @proves("OSV-20", "OSV-23")
 def test_a_list_that_comes_late_has_a_tick_look_once_more(
     faults: Faults, spoiled: Functions, certificates: Certificates
@@ -623,13 +636,8 @@ def test_a_list_that_comes_late_has_a_tick_look_once_more(
     certificates.renew(spoiled.clusters[STEP])
     certificates.add_webhook("nodemaintenance-validate", "api")
     certificates.change("api", {"data": {KEY: ""}})
+    faults.spoil(late(faults))
 
-    def late(request: str) -> Fault | None:
-        if request == "patch secrets 1":
-            faults.speak_again()
-        return LATE if request == "list customresourcedefinitions 1" else None
-
-    faults.spoil(late)
     answer = spoiled.post(STEP, tick())
     (hook,) = certificates.admin.get(f"{WEBHOOKS}/nodemaintenance-validate")["webhooks"]
 
@@ -646,14 +654,8 @@ def test_what_the_second_look_of_a_tick_cannot_read_stands_as_the_first_has_foun
     certificates.renew(spoiled.clusters[STEP])
     certificates.change("api", {"data": {KEY: ""}})
     began = datetime.now(timezone.utc).timestamp()
+    faults.spoil(late(faults, lambda request: Fault(503) if request == "list secrets 1" else None))
 
-    def late(request: str) -> Fault | None:
-        if request == "patch secrets 1":
-            faults.speak_again()
-            faults.spoil(lambda another: Fault(503) if another == "list secrets 1" else None)
-        return LATE if request == "list customresourcedefinitions 1" else None
-
-    faults.spoil(late)
     answer = spoiled.post(STEP, tick())
     faults.speak_again()
     labels = {"component": "kubevirt", "namespace": NAMESPACE, "secret": "api"}
@@ -661,6 +663,24 @@ def test_what_the_second_look_of_a_tick_cannot_read_stands_as_the_first_has_foun
     assert answer.status_code == 503
     assert (REGISTRY.get_sample_value("nodemaintenance_certificates_timestamp_seconds") or 0) >= began
     assert REGISTRY.get_sample_value("nodemaintenance_certificate_ends_timestamp_seconds", labels)
+
+
+@proves("OSV-20")
+def test_of_ticks_that_look_twice_each_second_look_begins_with_another_component_too(
+    faults: Faults, spoiled: Functions, certificates: Certificates
+) -> None:
+    """Else what hangs before the first of two would keep the other one from its next authority for ever."""
+    certificates.add("api")
+    certificates.add("upload", "cdi")
+    certificates.renew(spoiled.clusters[STEP])
+    looks = []
+    for _ in range(2):
+        certificates.change("api", {"data": {KEY: ""}})
+        faults.spoil(late(faults))
+        looks.append(certificates.look(spoiled.clusters[STEP]).states)
+
+    assert not any(state.is_blind for states in looks for state in states)
+    assert {states[0].component.name for states in looks} == {"kubevirt", "cdi"}
 
 
 @proves("OSV-20")
