@@ -10,6 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -43,6 +44,22 @@ process has its own."""
 log = logging.getLogger("functions")
 
 
+@dataclass
+class LastTick:
+    """What this process keeps of a tick for the next one: whether its time ran out before it could look once more with
+    the lists, which had come."""
+
+    ran_out: bool = False
+
+    @property
+    def patience(self) -> float | None:
+        """For how many seconds to wait for the lists before a look without; None for as long as they may take."""
+        return None if self.ran_out else lookup.PATIENCE_SECONDS
+
+
+LAST_TICK = LastTick()
+
+
 class Outcome(NamedTuple):
     """How things stand after a look, what went wrong with certificates, and the namespaces that could not be read."""
 
@@ -61,16 +78,20 @@ async def renewed(api: Api, settings: Settings, now: datetime, *, is_tick: bool 
     """Do what is due at `now` in every namespace.
 
     While it cannot be told who asks for a CA bundle, certificates are mended, and no other authority follows. That is
-    for a tick to do: one that could not tell in time looks once more when it can.
+    for a tick to do: one that could not tell in time looks once more when it can. Where its time is over by then, the
+    next one waits until it can tell, and looks once.
     """
     looking = Looking(api, settings.pause + TAKES, partial(_later, now, time.monotonic()), is_tick)
     reading = asyncio.create_task(_asking(api, settings.namespaces))
     try:
-        await asyncio.wait([reading], timeout=lookup.PATIENCE_SECONDS)
+        await asyncio.wait([reading], timeout=LAST_TICK.patience if is_tick else lookup.PATIENCE_SECONDS)
         is_late = not reading.done()
         outcome = await _everywhere(looking, settings.namespaces, None if is_late else reading.result())
-        asking = await reading if is_late and is_tick else None
-        if asking is None or not has_time(AGAIN_SECONDS):
+        if not is_tick:
+            return outcome
+        asking = await reading if is_late else None
+        LAST_TICK.ran_out = asking is not None and not has_time(AGAIN_SECONDS)
+        if asking is None or LAST_TICK.ran_out:
             return outcome
         return outcome.followed_by(await _everywhere(looking, settings.namespaces, asking))
     finally:

@@ -20,7 +20,8 @@ from kube.paths import Object
 
 PATIENCE_SECONDS, CARRIERS_SECONDS = 0.6, 1.2
 """For all lists of them: so long a look waits before it goes on without, as repairs can; and so long a tick, which
-looks once more with what has come by then. Both have the rest of a look's 1.6."""
+looks once more with what has come by then, or waits for it first where the last one had no time left for that. Both
+have the rest of a look's 1.6."""
 
 MOST_SECRETS = 50
 """Of a component's servers, beyond which none is made again: who may write the ConfigMap could name any number."""

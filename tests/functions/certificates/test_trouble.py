@@ -29,6 +29,7 @@ from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, NAMES, TRUSTED
 from kube.certificates.issuing import Pair
 from kube.door.api_errors import Unavailable
+from kube.door.deadline import within
 from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE
 from tests.faults import LATE, SILENCE, Fault, Faults
@@ -681,6 +682,36 @@ def test_of_ticks_that_look_twice_each_second_look_begins_with_another_component
 
     assert not any(state.is_blind for states in looks for state in states)
     assert {states[0].component.name for states in looks} == {"kubevirt", "cdi"}
+
+
+def silence(requests: str) -> Callable[[str], Fault | None]:
+    """A rule: what begins so has no answer."""
+    return lambda request: SILENCE if request.startswith(requests) else None
+
+
+@proves("OSV-20")
+@pytest.mark.parametrize("come", [True, False])
+def test_a_tick_whose_time_is_over_when_the_lists_come_has_the_next_one_wait_for_them(
+    faults: Faults, spoiled: Functions, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, come: bool
+) -> None:
+    """Else writes that hang could take the time of each second look. Where the lists do not come after all, the next
+    one looks without, and mends what it can."""
+    monkeypatch.setattr(lookup, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(lookup, "CARRIERS_SECONDS", 0.5)
+    certificates.add("api")
+    certificates.add("handler")
+    certificates.renew(spoiled.clusters[STEP])
+    certificates.change("api", {"data": {KEY: ""}})
+    certificates.change("handler", {"data": {KEY: ""}})
+    blind = []
+    for hanging in ("patch secrets", "patch secrets" if come else "list customresourcedefinitions"):
+        faults.spoil(silence(hanging))
+        with within(1):
+            blind.append([state.is_blind for state in certificates.look(spoiled.clusters[STEP]).states])
+        faults.speak_again()
+
+    assert blind == [[True], [not come]]
+    assert all(bool(certificates.serial(name)) is not come for name in ("api", "handler"))
 
 
 @proves("OSV-20")
