@@ -89,11 +89,13 @@ class Renewal:
         return self._is_tick or time.monotonic() - shared_at > SETTLED_SECONDS
 
     async def read(self) -> bool:
-        """Take the newest state; False where nothing of the component is left."""
+        """Take the newest state; False where nothing of the component is left.
+
+        Who asks for a bundle only now is for the next look: the lists of all may take more time than this one has.
+        """
         before = self.state
-        space, seconds = before.namespace, lookup.PATIENCE_SECONDS
-        asking = None if before.is_blind else await lookup.carriers(self._api, [space], seconds)
-        found = await lookup.found(self._api, space, asking)
+        asking = None if before.is_blind else await lookup.reread(self._api, before.carriers)
+        found = await lookup.found(self._api, before.namespace, asking)
         newest = next((state for state in found.states if state.component == before.component), None)
         self.state = replace(newest or before, refused=before.refused)
         return newest is not None

@@ -101,7 +101,7 @@ async def renewed(api: Api, settings: Settings, now: datetime, *, is_tick: bool 
 async def _asking(api: Api, namespaces: Collection[str]) -> list[Object] | None:
     """Who asks for a CA bundle; None where nobody can tell. No event is worth another try for that: the tick looks."""
     try:
-        return await lookup.carriers(api, namespaces, lookup.CARRIERS_SECONDS)
+        return await lookup.carriers(api, namespaces)
     except ApiError as error:
         _unread("who asks for a CA bundle", error)
         return None

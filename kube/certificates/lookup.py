@@ -35,14 +35,14 @@ class Found:
     skipped: tuple[Notice, ...]
 
 
-async def carriers(api: Api, namespaces: Collection[str], seconds: float) -> list[Object]:
+async def carriers(api: Api, namespaces: Collection[str]) -> list[Object]:
     """What asks by the annotation for the bundle of a Secret in one of these, of all kinds that may. A server that
-    aggregates no APIs has none of the last. Raises `Unavailable` when that takes more seconds than these."""
+    aggregates no APIs has none of the last. Raises `Unavailable` when that takes more than `CARRIERS_SECONDS`."""
     calls = together(*(_carriers(api, kind, path, namespaces) for kind, path in CARRIERS.items()))
     try:
-        lists = await asyncio.wait_for(calls, seconds)
+        lists = await asyncio.wait_for(calls, CARRIERS_SECONDS)
     except asyncio.TimeoutError:
-        raise Unavailable(0, f"not all lists came within {seconds} s") from None
+        raise Unavailable(0, f"not all lists came within {CARRIERS_SECONDS} s") from None
     return [item for items in lists for item in items]
 
 
@@ -53,6 +53,14 @@ async def _carriers(api: Api, kind: str, path: str, namespaces: Collection[str])
         return asking
     whole = await together(*(absent_ok(api.get(carrier_path(item))) for item in asking))
     return [{**item, "kind": kind} for item in whole if item]
+
+
+async def reread(api: Api, carriers: Iterable[Object]) -> list[Object]:
+    """These as they are now, without those that are gone: each by a list of one name, which takes no right to get."""
+    named = (
+        pages(api, CARRIERS[item["kind"]], fields=f"metadata.name={item['metadata']['name']}") for item in carriers
+    )
+    return [item for found in await together(*named) for item in found.items]
 
 
 async def found(api: Api, namespace: str, asking: Iterable[Object] | None) -> Found:

@@ -12,7 +12,7 @@ import pytest
 from eventing import events
 from functions.certificates.settings import Settings
 from functions.certificates.survey import renewed
-from kube.certificates import holders, issuing
+from kube.certificates import holders, issuing, lookup
 from kube.certificates.announcements import FAILED, FOREIGN, NAMELESS, RENEWED, UNKNOWN
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
@@ -88,6 +88,24 @@ def test_whatever_may_carry_a_bundle_gets_it_by_the_annotation(certificates: Cer
     assert json.dumps(written[part], sort_keys=True).replace(f'"caBundle": "{bundle}", ', "") == json.dumps(
         made[part], sort_keys=True
     )
+
+
+@pytest.mark.parametrize("kind", CARRIERS)
+def test_what_carries_a_bundle_is_read_again_by_the_right_to_list(
+    door: Cluster, certificates: Certificates, kind: str
+) -> None:
+    """As it is now; what is gone is left out."""
+    made = {**certificates.admin.create(CARRIERS[kind], carrier(kind)), "kind": kind}
+    path = f"{CARRIERS[kind]}/{made['metadata']['name']}"
+    try:
+        certificates.admin.patch(path, {"metadata": {"labels": {"written": "meanwhile"}}})
+        gone = {**made, "metadata": {"name": "gone.carried.test"}}
+        (again,) = door.run(lookup.reread(door.api, [gone, made]))
+    finally:
+        certificates.remove(path)
+
+    assert (again["kind"], again["metadata"]["labels"]) == (kind, {"written": "meanwhile"})
+    assert again.keys() == made.keys()
 
 
 def carrier(kind: str) -> Object:

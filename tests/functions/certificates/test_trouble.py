@@ -27,6 +27,7 @@ from kube.certificates import holders, issuing, lookup
 from kube.certificates.announcements import FAILED, NAMELESS
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, NAMES, TRUSTED
+from kube.certificates.injection import trusted
 from kube.certificates.issuing import Pair
 from kube.door.api_errors import Unavailable
 from kube.door.deadline import within
@@ -687,6 +688,52 @@ def test_of_ticks_that_look_twice_each_second_look_begins_with_another_component
 def silence(requests: str) -> Callable[[str], Fault | None]:
     """A rule: what begins so has no answer."""
     return lambda request: SILENCE if request.startswith(requests) else None
+
+
+@proves("OSV-20")
+def test_what_is_in_the_way_of_a_second_look_is_found_though_the_lists_are_late_again(
+    faults: Faults, spoiled: Functions, certificates: Certificates
+) -> None:
+    """It is announced, and no event is delivered again for it."""
+    certificates.add("api")
+    certificates.renew(spoiled.clusters[STEP])
+    certificates.add_webhook("nodemaintenance-validate", "api")
+    certificates.admin.patch(f"{MAPS}/{KUBEVIRT.publication}", {"metadata": {"labels": {LABEL: None}}})
+    certificates.change("api", {"data": {KEY: ""}})
+    faults.spoil(late(faults, silence("list customresource")))
+
+    answer = spoiled.post(STEP, tick())
+    again = faults.seen["create configmaps"]
+    faults.speak_again()
+
+    assert answer.status_code == 204
+    assert again == 2
+    assert FAILED in certificates.events(KUBEVIRT.publication)
+
+
+@proves("OSV-22")
+def test_a_configuration_that_somebody_writes_amid_a_second_look_gets_its_bundle_though_the_lists_are_late_again(
+    faults: Faults, spoiled: Functions, certificates: Certificates
+) -> None:
+    path = f"{WEBHOOKS}/nodemaintenance-validate"
+    certificates.add("api")
+    certificates.renew(spoiled.clusters[STEP])
+    certificates.add_webhook("nodemaintenance-validate", "api")
+    certificates.change("api", {"data": {KEY: ""}})
+
+    def meanwhile(request: str) -> Fault | None:
+        if request == "patch validatingwebhookconfigurations 1":
+            certificates.admin.patch(path, {"metadata": {"labels": {"written": "meanwhile"}}})
+        return SILENCE if request.startswith("list customresource") else None
+
+    faults.spoil(late(faults, meanwhile))
+    answer = spoiled.post(STEP, tick())
+    faults.speak_again()
+
+    written = certificates.admin.get(path)
+    assert answer.status_code == 204
+    assert written["metadata"]["labels"] == {"written": "meanwhile"}
+    assert trusted(written) == certificates.trusted() != ""
 
 
 @proves("OSV-20")
