@@ -1,4 +1,4 @@
-"""Measures and deletes the oldest events of a journal and the attempts on them, in small transactions. For `store`."""
+"""Measures and deletes what is oldest in a journal, events and attempts, in small transactions. For `store`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from sqlalchemy import ColumnElement, Row, Select, delete, func, select, true, tuple_
+from sqlalchemy import ColumnElement, Select, delete, func, select, true
 
 from eventing.events import SOURCE
 from eventing.journal.database import BUSY_SECONDS, Database
@@ -14,12 +14,12 @@ from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.sizes import ATTEMPT_SIZE, EVENT_SIZE
 
 SLICE = 1000
-"""Events that are deleted in one transaction: a writer waits no longer than for these."""
+"""Events and attempts that are deleted in one transaction: a writer waits no longer than for these."""
 
 
 @dataclass(frozen=True)
 class Whose:
-    """Events, and the attempts on them, by who emitted them."""
+    """Events and attempts, by who emitted the events."""
 
     events: ColumnElement[bool]
     attempts: ColumnElement[bool]
@@ -36,24 +36,48 @@ def taken(database: Database, whose: Whose = ANYBODY) -> int:
         return sum(connection.scalar(total) or 0 for total in _totals(whose.events, whose.attempts))
 
 
-def delete_oldest(database: Database, whose: Whose, *, before: float = inf, enough: float = inf) -> int:
-    """Delete the oldest of these events that arrived before then, until that frees `enough`; returns how many."""
-    count = 0
-    while enough > 0:
-        deleted, freed = _delete_some(database, whose, before, enough)
-        count, enough = count + deleted, enough - freed
-        if not deleted:
+def delete_oldest(database: Database, whose: Whose, *, before: float = inf, enough: float = inf) -> tuple[int, int]:
+    """Delete the oldest of these events and attempts that are from before then, until that frees `enough`.
+
+    An attempt goes by its own time, whether its event was recorded or not. Returns how many events that were, and the
+    bytes of all.
+    """
+    count, freed, first = 0, 0, -inf
+    while freed < enough and (found := _oldest(database, whose, first, before)):
+        last = _edge(found, enough - freed)
+        deleted, size = _delete_between(database, whose, found[0][0], last)
+        count, freed, first = count + deleted, freed + size, last
+    return count, freed
+
+
+def _oldest(database: Database, whose: Whose, first: float, before: float) -> list[tuple[float, int]]:
+    """Time and size of the oldest of these events and attempts from then until before then."""
+    events = _by_time(EVENTS.c.arrived, EVENT_SIZE, first, before).where(whose.events)
+    attempts = _by_time(ATTEMPTS.c.at, ATTEMPT_SIZE, first, before).where(whose.attempts)
+    with database.reading() as connection:
+        found = [(at, size) for query in (events, attempts) for at, size in connection.execute(query)]
+    return sorted(found)[:SLICE]
+
+
+def _by_time(at: ColumnElement[float], size: ColumnElement[int], first: float, before: float) -> Select[float, int]:
+    return select(at, size).where(at >= first, at < before).order_by(at).limit(SLICE)
+
+
+def _edge(found: Iterable[tuple[float, int]], enough: float) -> float:
+    """The time of what makes it enough, or of the last one."""
+    edge, freed = -inf, 0
+    for at, size in found:
+        edge, freed = at, freed + size
+        if freed >= enough:
             break
-    return count
+    return edge
 
 
-def _delete_some(database: Database, whose: Whose, before: float, enough: float) -> tuple[int, int]:
-    """Delete some of them, with the attempts on them, or of their time where it is all; how many, and the bytes."""
+def _delete_between(database: Database, whose: Whose, first: float, last: float) -> tuple[int, int]:
+    """Delete those from `first` to `last`; how many events that were, and the bytes of all."""
+    events = EVENTS.c.arrived.between(first, last) & whose.events
+    attempts = ATTEMPTS.c.at.between(first, last) & whose.attempts
     with database.writing(crowded=BUSY_SECONDS) as connection:  # whose thread has nobody to answer
-        edge = _edge(connection.execute(_oldest(before, whose)), enough)
-        events = (EVENTS.c.arrived <= edge) & whose.events
-        keys = select(EVENTS.c.id, EVENTS.c.source).where(events)
-        attempts = ATTEMPTS.c.at <= edge if whose is ANYBODY else tuple_(ATTEMPTS.c.event, ATTEMPTS.c.source).in_(keys)
         freed = sum(connection.scalar(total) or 0 for total in _totals(events, attempts))
         connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(events))))
         connection.execute(delete(ATTEMPTS).where(attempts))
@@ -62,24 +86,3 @@ def _delete_some(database: Database, whose: Whose, before: float, enough: float)
 
 def _totals(events: ColumnElement[bool], attempts: ColumnElement[bool]) -> tuple[Select[int], Select[int]]:
     return select(func.sum(EVENT_SIZE)).where(events), select(func.sum(ATTEMPT_SIZE)).where(attempts)
-
-
-def _oldest(before: float, whose: Whose) -> Select[float, int]:
-    """Arrival of the oldest of these events that arrived before then, and what each takes with the attempts on it."""
-    on_it = select(func.coalesce(func.sum(ATTEMPT_SIZE), 0)).where(
-        ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source
-    )
-    found = select(EVENTS.c.arrived, EVENT_SIZE + on_it.scalar_subquery()).where(
-        EVENTS.c.arrived < before, whose.events
-    )
-    return found.order_by(EVENTS.c.arrived).limit(SLICE)
-
-
-def _edge(events: Iterable[Row[float, int]], enough: float) -> float:
-    """When the event arrived that makes it enough, or the last one."""
-    edge, freed = -inf, 0
-    for arrived, size in events:
-        edge, freed = arrived, freed + size
-        if freed >= enough:
-            break
-    return edge

@@ -129,7 +129,7 @@ class Journal:
         return self._database.alone(REDRIVING + seq)
 
     def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
-        """Delete what arrived longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
+        """Delete what is from longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
 
         What others emit makes room first, down to half of that: a flood of it must not push out what we did, so what
         arrives meanwhile is left for the next time. Returns how many events that were, 0 where another process prunes.
@@ -141,12 +141,13 @@ class Journal:
     def _prune(self, age: timedelta | None, size: int | None) -> int:
         count = 0
         if age is not None:
-            count += delete_oldest(self._database, ANYBODY, before=time.time() - age.total_seconds())
+            count, _ = delete_oldest(self._database, ANYBODY, before=time.time() - age.total_seconds())
         if size is not None:
             excess = self.size() - size
-            first = max(0, min(excess, pruning.taken(self._database, OTHERS) - size // 2))
-            count += delete_oldest(self._database, OTHERS, enough=first)
-            count += delete_oldest(self._database, ANYBODY, enough=excess - first)
+            first = min(excess, pruning.taken(self._database, OTHERS) - size // 2)
+            others, freed = delete_oldest(self._database, OTHERS, enough=first)
+            rest, _ = delete_oldest(self._database, ANYBODY, enough=excess - freed)
+            count += others + rest
         return count
 
 

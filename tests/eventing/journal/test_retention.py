@@ -38,7 +38,8 @@ def journal(journal_url: str) -> Iterator[Journal]:
 
 
 def days(journal: Journal) -> list[int]:
-    entries = journal.select()
+    """Of the events that are left of the ten, each with its run."""
+    entries = journal.select(Query(types=(events.PODS_GONE,)))
     assert all(len(entry.attempts) == 1 for entry in entries)
     return [data["day"] for entry in entries if isinstance(data := entry.event.get_data(), dict)]
 
@@ -97,6 +98,29 @@ def test_the_attempts_on_a_flood_are_pushed_out_with_it(journal: Journal) -> Non
     assert len(journal.select(Query(types=(events.PODS_GONE,)))) == 10
 
 
+def test_attempts_on_what_was_never_recorded_make_room_too(journal: Journal) -> None:
+    """X-6: anybody's event, posted past the broker, has attempts and no record: they go as those of others do."""
+    ours = journal.size()
+    journal.write_all((stranger(number, "x"), NOW - number * DAY) for number in range(5))
+    journal.write_attempts(unrecorded("/past-the-broker", 5, count=300))
+
+    journal.prune(size=4 * ours)
+
+    assert 3.5 * ours < journal.size() <= 4 * ours
+    assert days(journal) == list(range(10, 0, -1))
+    assert len(journal.select(Query(types=("flood",)))) == 5
+
+
+def test_what_is_old_of_them_is_forgotten(journal: Journal) -> None:
+    """By the time at which they began."""
+    before = journal.size()
+    journal.write_attempts(unrecorded("/past-the-broker", 12, count=300))
+
+    journal.prune(age=11 * DAY)
+
+    assert journal.size() == before
+
+
 def test_what_is_too_much_of_ours_makes_room_too(journal: Journal) -> None:
     """X-6: half is what ours have for themselves, and not all: the newest of both are kept."""
     journal.write_all((stranger(number, "x"), NOW + timedelta(seconds=number)) for number in range(3))
@@ -131,6 +155,12 @@ def test_what_arrives_while_it_prunes_is_left_for_the_next_time(journal_url: str
 def flood(first: int, end: int) -> list[tuple[CloudEvent, datetime]]:
     """Large events of others, one a second from now."""
     return [(stranger(number, "x" * 20_000), NOW + timedelta(seconds=number)) for number in range(first, end)]
+
+
+def unrecorded(source: str, days_ago: int, count: int) -> Iterator[Attempt]:
+    """Attempts on events of which there is nothing else, one a second from then on."""
+    began = NOW - days_ago * DAY
+    return (Attempt(source, f"x{n}", "begin", began + timedelta(seconds=n), 0.1, 204) for n in range(count))
 
 
 def stranger(number: int, text: str) -> CloudEvent:
