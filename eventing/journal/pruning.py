@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from sqlalchemy import ColumnElement, Select, delete, func, select, true
+from sqlalchemy import ColumnElement, Select, delete, exists, func, select, true
 
 from eventing.events import SOURCE
 from eventing.journal.database import BUSY_SECONDS, Database
@@ -26,8 +26,11 @@ class Whose:
 
 
 ANYBODY = Whose(true(), true())
-OTHERS = Whose(~EVENTS.c.source.startswith(SOURCE), ~ATTEMPTS.c.source.startswith(SOURCE))
-"""Events that name none of our programs as their source; `record` takes no other's word for that."""
+_OURS = func.substr(EVENTS.c.source, 1, len(SOURCE)) == SOURCE
+_ON_OURS = exists().where(EVENTS.c.id == ATTEMPTS.c.event, EVENTS.c.source == ATTEMPTS.c.source, _OURS)
+OTHERS = Whose(~_OURS, ~_ON_OURS)
+"""Events that name none of our programs as their source, since `record` takes no other's word for that; and attempts,
+but for those on recorded events of ours: a function runs on whatever is posted to it, by whatever name."""
 
 
 def taken(database: Database, whose: Whose = ANYBODY) -> int:

@@ -111,7 +111,41 @@ def test_attempts_on_what_was_never_recorded_make_room_too(journal: Journal) -> 
     assert len(journal.select(Query(types=("flood",)))) == 5
 
 
-def test_what_is_old_of_them_is_forgotten(journal: Journal) -> None:
+@pytest.mark.parametrize("source", [events.SOURCE + "x", events.SOURCE.upper()], ids=["alike", "in capitals"])
+def test_who_takes_the_name_of_our_programs_pushes_out_none_of_theirs(journal: Journal, source: str) -> None:
+    """X-6: `record` refuses such an event; the attempt on it is told by the function itself, and so it is taken."""
+    ours = journal.size()
+    journal.write_attempts(unrecorded(source, 5, count=300))
+
+    journal.prune(size=4 * ours)
+
+    assert 3.5 * ours < journal.size() <= 4 * ours
+    assert days(journal) == list(range(10, 0, -1))
+
+
+def test_a_source_that_is_ours_but_for_capitals_is_a_strangers(journal: Journal) -> None:
+    """X-6: `record` takes anybody's word for it; SQLite's LIKE would hold the two for the same."""
+    ours = journal.size()
+    journal.write_all(
+        (CloudEvent({"id": str(number), "source": events.SOURCE.upper(), "type": "flood"}, None), NOW)
+        for number in range(100)
+    )
+
+    journal.prune(size=2 * ours)
+
+    assert days(journal) == list(range(10, 0, -1))
+
+
+def test_no_more_goes_than_is_needed(journal: Journal) -> None:
+    """X-6: where attempts on what was never recorded are the oldest, some of them are enough."""
+    journal.write_attempts(unrecorded("/past-the-broker", 20, count=20))
+    whole = journal.size()
+
+    assert journal.prune(size=whole - 1000) == 0
+    assert journal.size() > whole - 2000
+
+
+def test_old_attempts_on_what_was_never_recorded_are_forgotten(journal: Journal) -> None:
     """By the time at which they began."""
     before = journal.size()
     journal.write_attempts(unrecorded("/past-the-broker", 12, count=300))
