@@ -97,15 +97,15 @@ def selected(book: Journal, chosen: Chosen) -> list[Entry]:
 def _newest(entries: Sequence[Entry], name: str) -> str:
     """The uid of the one with this uid, or of several that had this name one after another the last one.
 
-    Anybody's event may speak of an object: one of which a function of ours has said something comes first. Which it
-    is, is said on stderr where there are several.
+    Anybody's event may speak of an object, also of one whose uid is another's name: one of which a function of ours has
+    said something comes first. Which it is, is said on stderr where there are several, unless ours say it is a uid.
     """
     uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in the order in which they began
-    if name in uids:
-        return name
     ours = {entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE)}
-    newest = [uid for uid in uids if uid in ours or not ours][-1]
-    if others := [uid for uid in reversed(uids) if uid != newest]:
+    possible = [uid for uid in uids if uid in ours or not ours]
+    newest = name if name in possible else possible[-1]
+    others = [uid for uid in reversed(uids) if uid != newest]
+    if others and name not in ours:
         also = ", ".join(others[:SHOWN]) + (f" and {len(others) - SHOWN} more" if len(others) > SHOWN else "")
         note = f"{name} is the one with the uid {newest} here; in the journal are also {also}: name one by its uid."
         click.echo(escaped(note), err=True)

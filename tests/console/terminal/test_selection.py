@@ -63,6 +63,31 @@ def test_an_event_of_anybody_s_decides_nothing(book: Journal, name: str, capsys:
     assert ("fake\\x1b" in capsys.readouterr().err) is (name == "node-1")
 
 
+def test_a_name_that_is_anybody_s_uid_is_a_name(book: Journal, capsys: pytest.CaptureFixture[str]) -> None:
+    """X-6: an event about the object with the uid node-1 would be replayed alone, in the place of all that was done."""
+    book.write(about("node-1", "/anybody"))
+
+    assert {uid for uid, _ in found(book, Chosen(maintenance="node-1"))} == {SECOND}
+    assert f"node-1 is the one with the uid {SECOND} here; in the journal are also node-1, " in capsys.readouterr().err
+
+
+def test_where_nothing_is_ours_a_uid_comes_first_and_others_are_told(
+    book: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """X-6: which of them is true nobody knows: it is said."""
+    for uid, name in (("node-2", "other"), ("real", "node-2")):
+        book.write(about(uid, "/anybody", name))
+
+    assert {uid for uid, _ in found(book, Chosen(maintenance="node-2"))} == {"node-2"}
+    assert "in the journal are also real: name one" in capsys.readouterr().err
+
+
+def about(uid: str, source: str, name: str = "node-1") -> CloudEvent:
+    """An event about the NodeMaintenance with this uid and name."""
+    attributes = {"id": uid, "source": source, "type": "x", "maintenance": uid, "subject": name}
+    return CloudEvent(attributes, None)
+
+
 def test_steps_narrow_it(book: Journal) -> None:
     """From the first of its events of one type, up to the last of another."""
     assert found(book, Chosen(maintenance="node-1", first="node.cordoned")) == [(SECOND, events.NODE_CORDONED)]
