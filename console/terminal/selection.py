@@ -68,7 +68,7 @@ def uid_of_run(book: Journal, run: str) -> str:
 
     Raises `NoResult` where the journal has none.
     """
-    found = [bare(entry) for entry in book.each(Query(maintenance=run)) if entry.kind == RUN]
+    found = [bare(entry) for entry in book.each(Query(maintenance=run)) if entry.kind == RUN and entry.maintenance]
     if not found:
         message = f"the journal has no event of a MutexRunConfig {run}, by name or uid"
         raise NoResult(f"{message}: see kubectl maintenance mutex status")
@@ -84,6 +84,8 @@ def selected(book: Journal, chosen: Chosen) -> list[Entry]:
             "which events? Name them by --id, or their NodeMaintenance by --maintenance, their MutexRunConfig by --run"
         )
     found = _once(book.select(Query(ids=ids, maintenance=maintenance)))
+    if maintenance:  # anybody's event may have its name alone
+        found = [entry for entry in found if entry.maintenance]
     missing = set(ids) - {entry.event.get_id() for entry in found}
     if missing or not found:
         what = f"event {', '.join(sorted(missing))}" if missing else f"event of NodeMaintenance {maintenance}"

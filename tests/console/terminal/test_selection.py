@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from console.terminal.selection import Chosen, selected
+from console.operations.errors import NoResult
+from console.terminal.selection import Chosen, selected, uid_of_run
 from eventing import events
-from eventing.journal.store import Journal
+from eventing.journal.store import Entry, Journal
 from kube.maintenance.groups import MEDIK8S
+from kube.mutex.objects import RUN
 
 FIRST, SECOND = "11111111-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000"
 
@@ -80,6 +82,20 @@ def test_where_nothing_is_ours_a_uid_comes_first_and_others_are_told(
 
     assert {uid for uid, _ in found(book, Chosen(maintenance="node-2"))} == {"node-2"}
     assert "in the journal are also real: name one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["NodeMaintenance", RUN])
+def test_an_event_that_has_a_name_and_no_uid_is_of_none(book: Journal, kind: str) -> None:
+    """X-6: "" would stand for all that is in the journal."""
+    book.write(CloudEvent({"id": "1", "source": "/anybody", "type": "x", "kind": kind}, {"metadata": {"name": "mine"}}))
+
+    for choose in (selected_by, uid_of_run):
+        with pytest.raises(NoResult, match=r"the journal (holds|has) no event of"):
+            choose(book, "mine")
+
+
+def selected_by(book: Journal, name: str) -> list[Entry]:
+    return selected(book, Chosen(maintenance=name))
 
 
 def about(uid: str, source: str, name: str = "node-1") -> CloudEvent:
