@@ -46,9 +46,16 @@ def selection_options(command: Decorated) -> Decorated:
     )
     run = run_option("All events of the MutexRunConfig with this uid, or the newest of this name.")
     first = click.option(
-        "--from", "first", default="", metavar="STEP", help="Of those, from this type on, such as node.cordoned."
+        "--from",
+        "first",
+        type=Name(),
+        default="",
+        metavar="STEP",
+        help="Of those, from this type on, such as node.cordoned.",
     )
-    last = click.option("--until", "last", default="", metavar="STEP", help="And up to the last one of this type.")
+    last = click.option(
+        "--until", "last", type=Name(), default="", metavar="STEP", help="And up to the last one of this type."
+    )
     return ids(maintenance(run(first(last(command)))))
 
 

@@ -79,6 +79,7 @@ def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
         *(["start", "node-1", "--name="], ["certificates", "--renew="], ["must-gather", "--namespace="]),
         *(["events", "--node="], ["events", "--maintenance="], ["events", "--run="]),
         *(["replay", "--id="], ["replay", "--maintenance="], ["replay", "--run="]),
+        *(["replay", "--maintenance=node-1", end] for end in ("--from=", "--until=")),
     ],
     ids=" ".join,
 )
