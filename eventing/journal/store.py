@@ -18,7 +18,7 @@ from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, select
 
 from eventing.journal import listing, pruning
 from eventing.journal.database import PRUNING, REDRIVING, BadData, Database, JournalError
@@ -102,10 +102,16 @@ class Journal:
 
         What is pruned meanwhile is left out.
         """
-        with self._database.reading() as connection:
-            rows = connection.execute(listing.sizes(query)).all()
-        for numbers in portions(rows, room):
+        for numbers in portions(self._sizes(query), room):
             yield from self.select(Query(numbers=numbers))
+
+    def numbers(self, query: Query) -> tuple[int, ...]:
+        """The numbers of these entries, in the order of arrival, which theirs is not always."""
+        return tuple(number for number, _ in self._sizes(query))
+
+    def _sizes(self, query: Query) -> Sequence[Row[int, int]]:
+        with self._database.reading() as connection:
+            return connection.execute(listing.sizes(query)).all()
 
     def listed(self, query: Query, room: int = listing.ROOM) -> list[Entry]:
         """For a list, in bounded memory: of long events the newest have their data, as far as `room` goes.

@@ -45,16 +45,13 @@ def exported(journal: Journal, query: Query) -> Iterator[bytes]:
 
 
 def _entries(journal: Journal, query: Query) -> Iterator[Entry]:
-    """The entries, some at a time."""
+    """The entries, some at a time. What is pruned meanwhile is left out, and ends nothing."""
     if query.limit:
         yield from journal.each(query)
         return
-    last = -1
-    while last != query.after:
-        last = query.after
-        for entry in journal.each(replace(query, after=last, limit=TOGETHER)):
-            query = replace(query, after=max(query.after, entry.seq))
-            yield entry
+    while numbers := journal.numbers(replace(query, limit=TOGETHER)):
+        yield from journal.each(Query(numbers=numbers))
+        query = replace(query, after=max(numbers))
 
 
 def imported(journal: Journal, file: BinaryIO) -> int:

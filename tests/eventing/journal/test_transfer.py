@@ -14,7 +14,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.events import Reference, event
-from eventing.journal.store import Attempt, Journal, Query
+from eventing.journal.store import Attempt, Entry, Journal, Query
 from eventing.journal.transfer import BrokenLine, exported, imported
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
@@ -86,6 +86,22 @@ def test_each_line_is_an_event_in_the_json_format(journals: tuple[Journal, Journ
     assert [line["type"] for line in lines] == [events.NODE_CORDONED, events.ATTEMPTS_MADE] * 2
     assert all(line["specversion"] == "1.0" for line in lines)
     assert lines[0]["journaltime"] == "2026-01-02T03:04:05.678901+00:00"
+
+
+def test_an_export_goes_on_where_its_first_events_are_pruned_meanwhile(journal_url: str) -> None:
+    """X-2: as many as are read at once, and some more, go between two readings; all that is there is exported."""
+    begin = THEN + timedelta(seconds=599.5)
+
+    class Pruned(Journal):
+        def select(self, query: Query | None = None) -> list[Entry]:
+            self.prune(age=datetime.now(timezone.utc) - begin)
+            return super().select(query)
+
+    with closing(Pruned(journal_url)) as journal:
+        fill(journal, 1200)
+        lines = [json.loads(line) for line in text(journal).splitlines()]
+
+    assert [line["data"]["number"] for line in lines if line["type"] == events.NODE_CORDONED] == list(range(600, 1200))
 
 
 def test_what_no_journal_wrote_arrives_now(journals: tuple[Journal, Journal]) -> None:
