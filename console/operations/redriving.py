@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from console.operations.errors import NoResult
 from eventing.deadletters import original
 from eventing.journal.entries import Attempt, Entry, Query
+from eventing.journal.keys import event_keys
 from eventing.journal.portions import bare
 from eventing.replay.redrive import function_of, is_open, redrive, still_open
 
@@ -98,7 +99,7 @@ def _item(letter: Entry, targets: Targets) -> Item:
 def redriven(found: Sequence[Item], broker: str, book: Journal) -> Iterator[Result]:
     """Redrive one after another, each attempt recorded as soon as it is made; what fails hides none of the others.
 
-    One that is under way, or was redriven meanwhile, is left alone.
+    One that is under way, was redriven meanwhile, or is not in the journal any more is left alone.
     """
     for item in found:
         yield _redriven(item, broker, book)
@@ -110,8 +111,10 @@ def _redriven(item: Item, broker: str, book: Journal) -> Result:
     with _claimed(item.letter.seq, book) as mine:
         if not mine:
             return Result(item, None, "it is being redriven already")
-        letter = _still_open(item.letter, book)
+        letter = _recorded(item.letter, book)
         if letter is None:
+            return Result(item, None, "the journal has it no more: list what is open now, and choose again")
+        if not is_open(letter):
             return Result(item, None, "it was redriven meanwhile", is_closed=True)
         made = redrive(letter, item.url, broker)
         book.write_attempts([made])
@@ -134,10 +137,13 @@ def _claimed(seq: int, book: Journal) -> Iterator[bool]:
         UNDER_WAY.discard(seq)
 
 
-def _still_open(letter: Entry, book: Journal) -> Entry | None:
-    """The letter as it is recorded now, whole, None when it is not open any more."""
-    found = book.select(Query(dead=True, numbers=(letter.seq,)))
-    return next(filter(is_open, found), None)
+def _recorded(letter: Entry, book: Journal) -> Entry | None:
+    """The letter as it is recorded now, whole, None when it is not there any more.
+
+    Its number may be another one's since, in a file that was replaced or of which all was pruned.
+    """
+    keys, found = event_keys(letter.event), book.select(Query(dead=True, numbers=(letter.seq,)))
+    return next((one for one in found if event_keys(one.event) == keys), None)
 
 
 class Run:

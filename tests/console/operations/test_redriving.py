@@ -53,10 +53,11 @@ def admin(cluster: LocalCluster) -> Iterator[Cluster]:
     door.close()
 
 
-def letters(book: Journal, destination: str, *keys: str, kind: str = events.MAINTENANCE_BEGUN) -> list[Entry]:
+def letters(book: Journal, destination: str, *keys: str, source: str = "/s") -> list[Entry]:
     """Record dead letters of that destination."""
+    rest = {"source": source, "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
     for key in keys:
-        event = CloudEvent({"id": key, "source": "/s", "type": kind, "datacontenttype": "application/json"}, {})
+        event = CloudEvent({"id": key, **rest}, {})
         book.write(as_dead_letter(event, DeadLetter(destination, 503, "away")))
     return book.select(Query(dead=True, ids=keys))
 
@@ -140,6 +141,27 @@ def test_two_letters_of_one_event_and_function_are_redriven_once(receiver: Recei
 
     assert [(result.failed, result.problem) for result in done] == [(False, ""), (False, "it was redriven meanwhile")]
     assert len(receiver.at("/cordon")) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "source", "function"), [("2", "/s", "cordon"), ("1", "/t", "cordon"), ("1", "/s", "evict")]
+)
+def test_another_letter_of_its_number_is_not_delivered_in_its_place(
+    receiver: Receiver, book: Journal, tmp_path: Path, key: str, source: str, function: str
+) -> None:
+    """X-6: the journal's file was replaced while somebody thought about it, with the same number for another one."""
+    (letter,) = letters(book, "http://gone/cordon", "1")
+    for file in tmp_path.glob("journal.db*"):
+        file.unlink()
+    with closing(Journal(tmp_path / "journal.db")) as other:
+        (found,) = letters(other, f"http://gone/{function}", key, source=source)
+    assert found.seq == letter.seq
+
+    (done,) = redriven([Item(letter, f"{receiver.url}/cordon")], f"{receiver.url}/broker", book)
+
+    assert done.failed
+    assert "the journal has it no more: list what is open now" in done.problem
+    assert receiver.requests == []
 
 
 def test_of_two_processes_that_redrive_one_does(receiver: Receiver, postgresql: PostgreSQL) -> None:
