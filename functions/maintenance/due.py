@@ -132,7 +132,11 @@ def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, n
     is_renewed = lease is not None and leases.is_holder(lease, item) and not leases.is_due(lease, now)
     if not is_renewed or m.lease_errors(item) or not m.is_owned(item):  # errors of a lease that is ours again: old news
         return events.MAINTENANCE_FOUND
-    return Look.PODS if in_maintenance(node, m.group(item).drain_taint) else events.NODE_DRIFTED
+    if not in_maintenance(node, m.group(item).drain_taint):
+        return events.NODE_DRIFTED
+    if m.phase(item) == m.SUCCEEDED and m.last_error(item):  # of a renewal; told late it is over, and begin says so
+        return events.MAINTENANCE_FOUND
+    return Look.PODS
 
 
 def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:

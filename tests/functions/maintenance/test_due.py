@@ -24,6 +24,8 @@ WAITING = maintenance({"lastError": "held by another", "lastUpdate": "2026-01-02
 OPEN = maintenance({"phase": "Running", "conditions": OPENED})
 GIVEN_UP = maintenance({**REFUSED, "errorOnLeaseCount": 4})
 REGAINED = maintenance({**DRAINED, "errorOnLeaseCount": 3})
+TROUBLED = maintenance({**DRAINED, "lastError": "leases is forbidden"})
+DRAINING = maintenance({**DRAINED, "phase": "Running", "lastError": "pods is forbidden"})
 FOREIGN: Object = {
     "metadata": {"name": "node-node-1"},
     "spec": {"holderIdentity": "another", "renewTime": "2026-01-02T03:04:00.0Z", "leaseDurationSeconds": 600},
@@ -95,6 +97,9 @@ def test_what_the_lists_tell(item: Object, lists: Known, answer: Due) -> None:
             BEGUN, IN_MAINTENANCE, lease(BEGUN, timedelta(minutes=46)), events.MAINTENANCE_FOUND, id="lease due"
         ),
         pytest.param(REGAINED, IN_MAINTENANCE, lease(REGAINED), events.MAINTENANCE_FOUND, id="lease ours, not told"),
+        pytest.param(TROUBLED, IN_MAINTENANCE, lease(TROUBLED), events.MAINTENANCE_FOUND, id="drained, an error left"),
+        pytest.param(TROUBLED, node(holder="nm-uid"), lease(TROUBLED), events.NODE_DRIFTED, id="the same, uncordoned"),
+        pytest.param(DRAINING, IN_MAINTENANCE, lease(DRAINING), Look.PODS, id="an error of a drain"),
     ],
 )
 def test_what_the_node_tells(item: Object, found: Object | None, held: Object | None, answer: Due) -> None:

@@ -19,11 +19,12 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
 from kube.nodes import LABEL, in_maintenance, is_cordoned
 from kube.paths import Object
+from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
 from tests.functions.meanwhile import requests_of
 from tests.proofs import proves
-from tests.workload import Workload
+from tests.workload import Audit, Workload, written
 
 pytestmark = pytest.mark.usefixtures("at_rest")
 
@@ -145,6 +146,15 @@ def refused(functions: Functions, work: Workload) -> Object:
     return item
 
 
+def troubled(functions: Functions, work: Workload) -> Object:
+    """A renewal of its lease failed, which came to `status` behind the one that did not."""
+    item = drain(functions, work.maintenance(work.node()))
+    late = {"step": "begin", "error": "leases is forbidden", "begun": True}
+    functions.answer("status", said(events.MAINTENANCE_FAILED, item, data=late))
+    assert work.again(item)["status"]["lastError"] == late["error"]
+    return item
+
+
 def unknown(functions: Functions, work: Workload) -> Object:
     """Its node comes after it."""
     item = drain(functions, work.maintenance(late := f"late-{work.namespace}"))
@@ -163,6 +173,7 @@ def unknown(functions: Functions, work: Workload) -> Object:
         (heir, events.MAINTENANCE_FOUND, 5),
         (replaced, events.MAINTENANCE_FOUND, 4),
         (leaseless, events.MAINTENANCE_FOUND, 1),
+        (troubled, events.MAINTENANCE_FOUND, 5),
         (begun, events.NODE_DRIFTED, 4),
         (cordoned, events.NODE_DRIFTED, 4),
         (uncordoned, events.NODE_DRIFTED, 3),
@@ -196,6 +207,40 @@ def test_a_tick_moves_it_on_to_its_end(
     assert in_maintenance(node, m.group(item).drain_taint)
     assert leases.is_holder(work.admin.get(leases.lease_path(m.node_name(item))), item)
     assert functions.answer("resync", tick()) is None
+
+
+@proves("NMO-13")
+def test_an_error_of_a_renewal_is_looked_at_by_each_tick_and_told_once(
+    functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
+) -> None:
+    """Rule 9: while it is true a tick is one look of `begin`, and no write; cured, the next tick is the last."""
+    item = drain(functions, work.maintenance(work.node()))
+    faults.spoil(lambda request: Fault(403, "may not") if request.startswith("get leases") else None)
+    functions.answer("status", begun_in_vain(spoiled, said(events.MAINTENANCE_FOUND, item, data={"begun": True})))
+    shown, writes = work.again(item), len(audit.writes_by())
+    assert m.last_error(shown) == "may not"
+
+    for _ in range(3):
+        found = functions.answer("resync", tick())
+        assert found is not None
+        assert functions.answer("status", begun_in_vain(spoiled, found)) is None
+    assert work.again(item) == shown
+    assert written(audit.writes_by()[writes:]) == []
+
+    faults.speak_again()
+    found = functions.answer("resync", tick())
+    assert found is not None
+    settle(functions, found)
+    assert m.last_error(work.again(item)) == ""
+    assert functions.answer("resync", tick()) is None
+
+
+def begun_in_vain(spoiled: Functions, found: BaseCloudEvent) -> BaseCloudEvent:
+    """What `begin` answers where something fails."""
+    failed = spoiled.answer("begin", found)
+    assert failed is not None
+    assert failed.get_type() == events.MAINTENANCE_FAILED
+    return failed
 
 
 def deleted(functions: Functions, work: Workload) -> Object:
