@@ -16,8 +16,9 @@ from cloudevents.core.v1.event import CloudEvent
 from sqlalchemy import Row, Select, func, select
 
 from eventing.journal.entries import Query
-from eventing.journal.schema import BODIES, EVENTS
+from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.searching import selected
+from eventing.journal.sizes import ATTEMPT_SIZE
 
 HEAD = 4096
 """Characters of every event; few are longer."""
@@ -50,9 +51,14 @@ def whole(numbers: Sequence[int]) -> Select[int, str]:
 
 
 def sizes(query: Query) -> Select[int, int]:
-    """Number and size of each event selected, in the order of arrival, which that of the numbers is not always."""
+    """Number of each event selected, and its size with that of the attempts on it, in the order of arrival, which that
+    of the numbers is not always."""
     found = selected(query, BODIES.c.seq.label("body")).subquery()
-    joined = select(EVENTS.c.seq, EVENTS.c.size).join(found, EVENTS.c.seq == found.c.seq)
+    on_it = select(func.coalesce(func.sum(ATTEMPT_SIZE), 0)).where(
+        ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source
+    )
+    size = EVENTS.c.size + on_it.scalar_subquery()
+    joined = select(EVENTS.c.seq, size).join(found, EVENTS.c.seq == found.c.seq)
     return joined.order_by(EVENTS.c.arrived, EVENTS.c.seq)
 
 

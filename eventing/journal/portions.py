@@ -1,4 +1,4 @@
-"""Many events in bounded memory: whole, in portions, or without their data. Pure.
+"""Many events in bounded memory: whole, in portions, or without their data and replies. Pure.
 
 For whoever shows many, one after another; `listing` says what data takes.
 """
@@ -15,9 +15,9 @@ from eventing.journal.entries import Entry, maintenance_of
 
 T = TypeVar("T")
 ROOM = 4 * 1024 * 1024
-"""Characters of the events in a portion."""
+"""Characters of what is in a portion: events with the attempts on them, or attempts."""
 TOGETHER = 500
-"""Events in a portion, however small."""
+"""How many are in a portion at most, however small."""
 
 
 def portions(sized: Iterable[tuple[T, int]], room: int = ROOM) -> Iterator[tuple[T, ...]]:
@@ -35,8 +35,10 @@ def portions(sized: Iterable[tuple[T, int]], room: int = ROOM) -> Iterator[tuple
 
 
 def bare(entry: Entry) -> Entry:
-    """The entry without the data of its event, but for what names the object and the node that it is about."""
+    """The entry without the data of its event, but for what names the object and the node that it is about, and without
+    the replies of its attempts."""
     uid, name = maintenance_of(entry.event)
     named = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
     about = {"metadata": named, "spec": {"nodeName": entry.node}}
-    return replace(entry, event=CloudEvent(entry.event.get_attributes(), about))
+    attempts = tuple(replace(attempt, replies=()) for attempt in entry.attempts)
+    return replace(entry, event=CloudEvent(entry.event.get_attributes(), about), attempts=attempts)

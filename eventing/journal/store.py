@@ -100,7 +100,7 @@ class Journal:
     def each(self, query: Query, room: int = ROOM) -> Iterator[Entry]:
         """The same, one after another: what is in memory at once goes by `room`, and not by what is selected.
 
-        What is pruned meanwhile is left out.
+        An event comes with all attempts on it, whatever they take. What is pruned meanwhile is left out.
         """
         for numbers in portions(self._sizes(query), room):
             yield from self.select(Query(numbers=numbers))
@@ -159,7 +159,7 @@ class Journal:
 
 def _entries(connection: Connection, found: Sequence[tuple[int, float, BaseCloudEvent]]) -> list[Entry]:
     """These events with their attempts, in the order of arrival."""
-    attempts = _attempts(connection, {event.get_id() for _, _, event in found})
+    attempts = _attempts(connection, {(event.get_source(), event.get_id()) for _, _, event in found})
     entries = [
         Entry(seq, _moment(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
         for seq, arrived, event in found
@@ -195,14 +195,16 @@ def _plain(text: str) -> str:
     return text.replace("\x00", "")
 
 
-def _attempts(connection: Connection, ids: Iterable[str]) -> Mapping[tuple[str, str], list[Attempt]]:
-    """The attempts of these events, by source and id, in the order in which they began."""
+def _attempts(connection: Connection, keys: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], list[Attempt]]:
+    """The attempts on the events with these sources and ids, by both, in the order in which they began."""
     found: dict[tuple[str, str], list[Attempt]] = {}
-    keys = iter(ids)
-    while some := list(islice(keys, AT_ONCE)):
-        query = select(ATTEMPTS).where(ATTEMPTS.c.event.in_(some)).order_by(ATTEMPTS.c.at)
-        for row in connection.execute(query):
-            found.setdefault((row.source, row.event), []).append(_attempt(row))
+    left = iter(keys)
+    while some := set(islice(left, AT_ONCE)):
+        sources, ids = map(set, zip(*some, strict=True))
+        query = select(ATTEMPTS).where(ATTEMPTS.c.event.in_(ids), ATTEMPTS.c.source.in_(sources))
+        for row in connection.execute(query.order_by(ATTEMPTS.c.at)):
+            if (row.source, row.event) in some:
+                found.setdefault((row.source, row.event), []).append(_attempt(row))
     return found
 
 

@@ -1,10 +1,12 @@
 """Exports a journal as text and imports it again: CloudEvents in the JSON format, one a line.
 
-An event's extension `journaltime` is the time of its arrival. Its attempts follow it as an event `attempts.made`.
+An event's extension `journaltime` is the time of its arrival. Its attempts follow it as an event `attempts.made`, or as
+several where one line would be long.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -35,13 +37,13 @@ class BrokenLine(ValueError):
 
 
 def exported(journal: Journal, query: Query) -> Iterator[bytes]:
-    """A line for each event that the query selects, and one for its attempts. Raises `JournalError`."""
+    """A line for each event that the query selects, and lines for its attempts. Raises `JournalError`."""
     for entry in _entries(journal, query):
         event = entry.event
         whole = CloudEvent({**event.get_attributes(), ARRIVED: entry.arrived.isoformat()}, event.get_data())
         yield structured(whole).body + b"\n"
-        if entry.attempts:
-            yield structured(attempts_event(entry.attempts)).body + b"\n"
+        for some in portions((made, len(json.dumps(made.as_data()))) for made in entry.attempts):
+            yield structured(attempts_event(some)).body + b"\n"
 
 
 def _entries(journal: Journal, query: Query) -> Iterator[Entry]:

@@ -482,6 +482,36 @@ def test_events_one_after_another_are_those_that_come_at_once(journal: Journal, 
     assert numbers(entries) == numbers(journal.select(query))
 
 
+def test_attempts_take_the_room_of_events(journal_url: str) -> None:
+    """X-6: whoever posts to a function has it write them; of an event there may be many, with long errors."""
+    asked = []
+
+    class Noted(Journal):
+        def select(self, query: Query | None = None) -> list[Entry]:
+            asked.append(len(query.numbers) if query else 0)
+            return super().select(query)
+
+    with closing(Noted(journal_url)) as journal:
+        for number in range(3):
+            journal.write(numbered(number))
+            journal.write_attempts([attempt(numbered(number), 503, error="x" * 5000)])
+
+        assert numbers(list(journal.each(Query(), room=14_000))) == [0, 1, 2]
+
+    assert asked == [2, 1]
+
+
+def test_attempts_on_another_source_s_event_of_the_same_id_are_not_its(journal: Journal) -> None:
+    """X-2: source and id together name an event."""
+    one, other = (CloudEvent({"id": "1", "source": source, "type": "x"}, None) for source in ("/one", "/other"))
+    journal.write(one)
+    journal.write_attempts([attempt(one), attempt(other)])
+    assert [entry.attempts for entry in journal.select()] == [(attempt(one),)]
+
+    journal.write(other)
+    assert [entry.attempts for entry in journal.select()] == [(attempt(one),), (attempt(other),)]
+
+
 def test_without_its_data_an_entry_is_about_the_same(journal: Journal) -> None:
     """What a tree and a list of dead letters tell of it: whose event it is, and of which node."""
     maintenance = {"metadata": {"name": "nm", "uid": "uid-1"}, "spec": {"nodeName": "node-1", "reason": "x" * 5000}}
@@ -490,12 +520,14 @@ def test_without_its_data_an_entry_is_about_the_same(journal: Journal) -> None:
     journal.write(api_event("MutexRunConfig", {"metadata": {"name": "run", "uid": "uid-3"}}))
     journal.write(CloudEvent({"id": "1", "source": "/x", "type": "x", "kind": "Node"}, {"name": "node-3"}))
     journal.write(numbered(1))
+    journal.write_attempts([attempt(numbered(1), 200, replies=({"id": "r", "type": "x", "data": "x" * 5000},))])
     whole = journal.select()
 
     bared = [bare(entry) for entry in whole]
 
     assert [about(entry) for entry in bared] == [about(entry) for entry in whole]
     assert all(len(str(entry.event.get_data())) < 200 for entry in bared)
+    assert bared[-1].attempts == (attempt(numbered(1), 200),)
 
 
 def about(entry: Entry) -> tuple[object, ...]:

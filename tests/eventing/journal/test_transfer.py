@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 from eventing.events import Reference, event
 from eventing.journal.store import Attempt, Entry, Journal, Query
-from eventing.journal.transfer import BrokenLine, exported, imported
+from eventing.journal.transfer import LINE_LIMIT, BrokenLine, exported, imported
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 THEN = datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc)
@@ -62,6 +63,21 @@ def test_what_is_exported_is_the_same_when_it_is_imported(journals: tuple[Journa
     count = imported(other, io.BytesIO(text(one)))
 
     assert count == 702
+    assert held(other) == held(one)
+
+
+def test_attempts_that_are_more_than_a_line_takes_are_several(journals: tuple[Journal, Journal]) -> None:
+    """X-2: what was exported can be imported, whatever somebody had the functions answer to one event."""
+    one, other = journals
+    event = numbered(1)
+    one.write(event, THEN)
+    made = Attempt(event.get_source(), event.get_id(), "taint", THEN, 0.1, 503, (), "\N{MEMO}" * 300_000)
+    one.write_attempts(replace(made, at=THEN + timedelta(seconds=number)) for number in range(5))
+
+    lines = text(one).splitlines(keepends=True)
+    imported(other, io.BytesIO(b"".join(lines)))
+
+    assert sum(map(len, lines)) > LINE_LIMIT > max(map(len, lines))
     assert held(other) == held(one)
 
 
