@@ -14,6 +14,8 @@ ROOT = HERE.parent
 LOOPBACK = "127.0.0.1"
 # A proxy from the environment is for the world outside, not for this machine.
 DIRECT = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
+# The API server asks none at all: the names and addresses of Services, pods and nodes are of this machine, too.
+UNPROXIED = {"NO_PROXY": "*", "no_proxy": "*"}
 SERVICE_CIDR = "10.0.0.0/24"
 POD_CIDR = "10.64.0.0/12"
 # Nobody waits for a fake node to be lost, so its kubelet needs no lease. A lease would outlive a kwok that is killed,
@@ -51,8 +53,8 @@ class CommandLines:
         self.tokens = directory / "pki" / "tokens.csv"
         self.audit_log = directory / "audit.log"
 
-    def _server(self, program: str, *arguments: str) -> Server:
-        return Server(program, [self.programs / program, *arguments], self.directory / f"{program}.log")
+    def _server(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> Server:
+        return Server(program, [self.programs / program, *arguments], self.directory / f"{program}.log", env)
 
     def etcd(self) -> Server:
         """Say how etcd is started: one member, no waiting for the disk, since nobody needs the data after a crash."""
@@ -96,6 +98,7 @@ class CommandLines:
             "--profiling=false",
             *(self._audit_flags() if self.audit else ()),
             *self.extra,
+            env=UNPROXIED,
         )
 
     def _audit_flags(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from kube.door.lazy_imports import postpone
 from kube.door.lean_aiohttp import aiohttp  # before the library imports it
+from kube.loopback import is_loopback
 
 for package in ("kubernetes", "kubernetes.aio", "kubernetes.aio.config", "kubernetes.aio.utils"):
     postpone(package)
@@ -131,9 +132,10 @@ def _typed_client(**settings: Any) -> Any:
 def proxy_of(host: str) -> str | None:
     """The proxy that the environment names for this URL (`HTTPS_PROXY`, `NO_PROXY`), None for none.
 
+    None for this machine, too, whatever `NO_PROXY` says: so does Go, and with it kubectl.
     Asked for once. The HTTP client would ask at every request, in another thread: a tenth of what a request costs.
     """
     parts = urlsplit(host)
-    if proxy_bypass(parts.netloc.rpartition("@")[2]):
+    if is_loopback(host) or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     return getproxies().get(parts.scheme)

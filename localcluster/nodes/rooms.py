@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from localcluster.processes import Server, await_ready
+from localcluster.servers import UNPROXIED
 from localcluster.trouble import LocalClusterError
 
 PROGRAM = Path(__file__).with_name("namespaces.py")
@@ -35,9 +35,9 @@ class Room:
         """End it, and all that is in it."""
         self.holder.kill()
 
-    def server(self, name: str, *command: str | Path, env: Mapping[str, str] | None = None) -> Server:
-        """Give a server that runs in it, and logs into its folder."""
-        server = Server(f"{self.name}-{name}", self._entering(*command), self.folder / f"{name}.log", env)
+    def server(self, name: str, *command: str | Path) -> Server:
+        """Give a server that runs in it, from where it reaches no proxy, and logs into its folder."""
+        server = Server(f"{self.name}-{name}", self._entering(*command), self.folder / f"{name}.log", UNPROXIED)
         server.may_restart = lambda: self.holder.alive and self.file.exists()
         return server
 

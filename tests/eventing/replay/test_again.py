@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -32,6 +33,21 @@ def test_a_batch_is_an_answer_and_so_is_an_empty_one(receiver: Receiver) -> None
 
     assert ([reply["id"] for reply in cordon.replies], status.replies) == (["2"], ())
     assert all(BATCH in request.headers["accept"] for request in receiver.requests)
+
+
+def test_a_recorded_event_for_this_machine_goes_to_no_proxy(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it where `NO_PROXY` says nothing, as with kubectl."""
+    receiver.answers["/status"] = lambda _: Answer(200, TYPED, b"[]")
+    with closing(Receiver()) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+
+        found = replay(entry(), "status", f"{receiver.url}/status", dry_run=True)
+
+        assert (found.status, proxy.requests) == (200, [])
 
 
 @pytest.mark.parametrize("status", [400, 415, 500, 503])

@@ -35,10 +35,16 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ("https://10.0.0.1:6443", None),
         ("https://api.inside.example.com", None),
         ("http://127.0.0.1:8001", None),
+        ("https://127.0.0.1:6443", None),
+        ("https://localhost:6443", None),
+        ("https://[::1]:6443", None),
     ],
 )
 def test_the_environment_names_the_proxy(host: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As every tool reads it: by scheme, but for the hosts that NO_PROXY names, and what is below them."""
+    """As every tool reads it: by scheme, but for the hosts that NO_PROXY names, and what is below them.
+
+    And but for this machine, as with kubectl.
+    """
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
     monkeypatch.setenv("NO_PROXY", "10.0.0.1,.inside.example.com")
 

@@ -1,0 +1,82 @@
+"""A proxy from the environment is for the world outside: no request of a local cluster reaches it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kube.door.api_errors import ApiError
+from localcluster.cluster import LocalCluster
+from localcluster.nodes.rooms import Room
+from localcluster.processes import await_ready
+
+VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+MAPS = "/api/v1/namespaces/default/configmaps"
+RULE = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}
+SERVICE = {"namespace": "default", "name": "nobody"}
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Give the door of a proxy for all there is; nobody answers there, but who knocked is known."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        for name in VARIABLES:
+            monkeypatch.setenv(name, f"http://127.0.0.1:{door.getsockname()[1]}")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        yield door
+
+
+def knocked(door: socket.socket) -> bool:
+    """Tell whether anybody has come."""
+    door.setblocking(False)
+    try:
+        door.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def refuse_maps(cluster: LocalCluster) -> None:
+    """Have a Service that nobody stands behind be asked about each ConfigMap."""
+    spec = {"ports": [{"port": 443}]}
+    cluster.door().create("/api/v1/namespaces/default/services", {"metadata": {"name": "nobody"}, "spec": spec})
+    webhook = {
+        "name": "nobody.example.com",
+        "clientConfig": {"service": SERVICE},
+        "rules": [RULE],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 1,
+    }
+    cluster.door().create(WEBHOOKS, {"metadata": {"name": "nobody"}, "webhooks": [webhook]})
+
+
+def refusal(cluster: LocalCluster) -> str:
+    """Why a ConfigMap is not created; it is until the configuration has come to those who judge."""
+    try:
+        cluster.door().create(MAPS, {"metadata": {"generateName": "map-"}})
+    except ApiError as error:
+        return error.message
+    return ""
+
+
+def test_a_cluster_asks_no_proxy_for_itself(proxy: socket.socket, tmp_path: Path) -> None:
+    """Neither do we for the API server, nor does that for a webhook that is a Service."""
+    with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
+        refuse_maps(cluster)
+        await_ready("the webhook", lambda: "nobody" in refusal(cluster), cluster.servers)
+
+    assert not knocked(proxy)
+
+
+@pytest.mark.usefixtures("proxy")
+def test_what_runs_on_a_real_node_is_told_of_no_proxy(tmp_path: Path) -> None:
+    """It could not reach one, and the API server is at an address that is not 127.0.0.1."""
+    server = Room("node", tmp_path / "node", "", "").server("kubelet", "kubelet")
+
+    assert (server.env["NO_PROXY"], server.env["no_proxy"]) == ("*", "*")
