@@ -39,6 +39,8 @@ CHECKED := tests/kube tests/functions tests/console/operations tests/console/ter
 	$(filter-out %_requirements.py,$(wildcard tests/eventing/test_*.py tests/test_*.py)) --ignore=tests/kube/door \
 	$(addprefix --ignore=tests/functions/,$(addsuffix .py,$(addprefix maintenance/test_,faults resync_many states lost_lease forged) \
 	  certificates/test_rotation test_forged test_hostile))
+# What was installed for another Python, which a new release of the system has put below it, is none of its own.
+$(shell [ ! -e $(STAMP) ] || $(BIN)/python -c 'import pip' 2> /dev/null || rm $(STAMP))
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 export PYTHONUNBUFFERED := 1
@@ -178,15 +180,15 @@ build: $(STAMP) ## build the servers now, not at the first use
 	@$(BIN)/python -m localcluster build
 
 clean: ## end the cluster and remove what was made in this folder
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m localcluster down; fi
+	@if $(BIN)/python -c 'import localcluster.__main__' 2> /dev/null; then $(BIN)/python -m localcluster down; fi
 	@rm -rf $(VENV) .cluster build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'the built servers stay in ~/.cache/nodemaintenance; remove that folder to have them built again'
 
-# A venv that is there stays: it is on the PATH, so $(PYTHON) is its own by now, and a program at work is not written anew.
+# A venv that works stays: it is on the PATH, so $(PYTHON) is its own by now, and a program at work is not written anew.
 $(STAMP): requirements.txt requirements-dev.txt pyproject.toml | needs
 	@echo 'setting up $(VENV): pip installs what requirements-dev.txt lists'
-	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) -r requirements-dev.txt --editable .
 	@touch $@
 

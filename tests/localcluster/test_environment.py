@@ -1,0 +1,74 @@
+"""The virtual environment of the Makefile: who sets it up, and what becomes of one that is not whole."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.localcluster.commands import ROOT
+
+FILES = ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """Give a work tree in which nothing was made yet."""
+    for name in FILES:
+        shutil.copy(ROOT / name, tmp_path)
+    for room in ("localcluster", "kube"):
+        (tmp_path / room).symlink_to(ROOT / room)
+    return tmp_path
+
+
+def make(clone: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run make there; what pip would install, and what a test leaves out, is nobody's concern here."""
+    line = ["make", "--no-print-directory", "PIP=true", *words]
+    return subprocess.run(line, cwd=clone, capture_output=True, text=True, check=False, timeout=120)
+
+
+def break_off(clone: Path) -> Path:
+    """Leave what is there after Ctrl-C while pip came into a new environment; gives its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", clone / ".venv"], check=True)
+    return clone / ".venv" / "bin" / "python"
+
+
+def working(clone: Path) -> Path:
+    """Have an environment that works, though make did not see to it; gives its Python."""
+    python = clone / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+@pytest.mark.parametrize("stamped", [False, True], ids=["interrupted", "for another Python"])
+def test_an_environment_without_pip_is_made_anew(clone: Path, stamped: bool) -> None:
+    python = break_off(clone)
+    if stamped:
+        (clone / ".venv" / ".stamp").touch()
+
+    done = make(clone, ".venv/.stamp")
+
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run([python, "-m", "pip", "--version"], check=False).returncode == 0
+
+
+def test_an_environment_that_works_is_not_made_anew(clone: Path) -> None:
+    """It may be at work."""
+    python = working(clone)
+
+    assert make(clone, ".venv/.stamp").returncode == 0
+    assert python.read_text().startswith("#!/bin/sh")
+
+
+def test_clean_takes_an_environment_away_that_is_not_whole(clone: Path) -> None:
+    break_off(clone)
+
+    done = make(clone, "clean")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (clone / ".venv").exists()
