@@ -118,16 +118,16 @@ requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove wha
 up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates (beside mutex, virtualization, cpu-labels) ACTORS=on plays OpenShift for mutex, KubeVirt for virtualization; ACTORS=kubevirt runs KubeVirt itself, with its nodes played; REAL=2 (as root) adds so many nodes that run containers
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --wings '$(WINGS)' --actors $(ACTORS) --real $(REAL)
 
-# Nothing is set up first: what this prints is evaluated.
+# For these three nothing is set up first: what is up was started by what is there, and what `env` prints is evaluated.
 env: ## print the export lines of the cluster that is up, quietly with make -s, for eval
 	@[ -x $(BIN)/python ] || { echo 'error: no cluster is up: make up starts one' >&2; exit 1; }
 	@$(BIN)/python -m localcluster env
 
-down: $(STAMP) ## end what `make up` started
-	@$(BIN)/python -m localcluster down
+down: ## end what `make up` started
+	@[ ! -x $(BIN)/python ] || exec $(BIN)/python -m localcluster down; echo 'not up: nothing to do'
 
-status: $(STAMP) ## show the processes of what is up: state, restarts, why each ended last
-	@$(BIN)/python -m localcluster status
+status: ## show the processes of what is up: state, restarts, why each ended last
+	@[ ! -x $(BIN)/python ] || exec $(BIN)/python -m localcluster status; echo 'not up; `make up` starts it'
 
 deploy: $(STAMP) ## install on the cluster of your kubeconfig; OVERLAY=knative, or another of manifests/overlays, or a folder
 	@$(BIN)/python -m localcluster.deploy $(OVERLAY)

@@ -65,6 +65,17 @@ def test_an_environment_that_works_is_not_made_anew(clone: Path) -> None:
     assert python.read_text().startswith("#!/bin/sh")
 
 
+NOTHING_UP = {"down": "not up: nothing to do\n", "status": "not up; `make up` starts it\n"}
+
+
+@pytest.mark.parametrize(("target", "said"), NOTHING_UP.items())
+def test_what_looks_at_a_cluster_installs_nothing(clone: Path, target: str, said: str) -> None:
+    """In a fresh work tree, and where what is installed is older than what shall be."""
+    assert make(clone, "PYTHON=false", target).stdout == said
+    working(clone)
+    assert make(clone, "PIP=false", target).stdout == said
+
+
 def test_clean_takes_an_environment_away_that_is_not_whole(clone: Path) -> None:
     break_off(clone)
 
