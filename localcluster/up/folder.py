@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -160,8 +161,14 @@ def forget(directory: Path) -> None:
 
 
 def clear(directory: Path) -> None:
-    """Take away all that an earlier cluster left, and nothing that is not ours."""
-    for name in (SERVERS, "product"):
-        shutil.rmtree(directory / name, ignore_errors=True)
+    """Take away all that an earlier cluster left, and nothing that is not ours.
+
+    Raises `LocalClusterError` with the remedy where something of it stays, as what root's cluster left does.
+    """
+    for left in (directory / SERVERS, directory / "product"):
+        shutil.rmtree(left, ignore_errors=True)
+        if left.exists():
+            remedy = f"`sudo rm -rf {shlex.quote(str(left))}` takes it away"
+            raise LocalClusterError(f"{left} is left of another user's cluster: {remedy}")
     forget(directory)
     (directory / LOG_FILE).unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,16 +24,16 @@ from tests.proofs import proves
 AS_NOBODY = """
 import os, sys
 from pathlib import Path
-from localcluster.up import down
+from localcluster.up import down, folder
 from localcluster.trouble import LocalClusterError
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:
-    down.down(Path(sys.argv[1]))
+    {deed}(Path(sys.argv[1]))
 except LocalClusterError as error:
-    sys.exit(f"error: {error}")
+    sys.exit(f"error: {{error}}")
 """
-"""`make down` by a user who may not do everything; Python itself may be where only root may read."""
+"""A deed of a user who may not do everything; Python itself may be where only root may read."""
 SERVERS = 9
 """etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery, console, validate."""
 
@@ -180,19 +181,38 @@ def test_down_ends_a_start_that_is_under_way(directory: Path) -> None:
     assert not folder.running(directory)
 
 
+def as_nobody(deed: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Do it with a folder, as a user who may not do everything."""
+    words = [sys.executable, "-c", AS_NOBODY.format(deed=deed), str(directory)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
 def test_down_on_another_users_files_is_one_line(directory: Path) -> None:
     """Files that may not be read or removed: down says whose they are to end, and removes nothing."""
     directory.mkdir()
     (directory / folder.READY_FILE).write_text("left")
     directory.chmod(0o555)
 
-    words = [sys.executable, "-c", AS_NOBODY, str(directory)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = as_nobody("down.down", directory)
     directory.chmod(0o755)
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {directory} is another user's cluster, whose `make down` ends it: ")
     assert (directory / folder.READY_FILE).exists()
+
+
+def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
+    """A start goes no further: it would say of that folder that it is not empty."""
+    with tempfile.TemporaryDirectory(prefix="left-") as shared:  # pytest's own folders are for their owner
+        left = Path(shared) / folder.SERVERS
+        (left / "etcd").mkdir(parents=True)
+        left.chmod(0o555)
+        Path(shared).chmod(0o755)
+
+        done = as_nobody("folder.clear", Path(shared))
+        left.chmod(0o755)
+
+    assert done.stderr == f"error: {left} is left of another user's cluster: `sudo rm -rf {left}` takes it away\n"
 
 
 def test_an_up_that_builds_leaves_a_cluster_alone_that_came_up_meanwhile(
