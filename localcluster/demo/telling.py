@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kube.maintenance.groups import MEDIK8S
@@ -18,6 +20,9 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.servers import ROOT
 from localcluster.trouble import LocalClusterError
+
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+"""What ends a demo beside Ctrl-C: somebody's kill, and a terminal that is closed."""
 
 
 class DemoError(LocalClusterError):
@@ -100,9 +105,31 @@ def drain_line(status: Object) -> str:
 def tell(story: Callable[[], int]) -> None:
     """Tell a story; its exit status is the program's, and what went wrong is one line."""
     try:
-        sys.exit(story())
+        with _interruptible():
+            sys.exit(story())
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None
-    except KeyboardInterrupt:
-        say("interrupted; everything that was started is stopped")
-        raise SystemExit(130) from None
+    except KeyboardInterrupt as interrupt:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            say("interrupted; everything that was started is stopped")
+        raise SystemExit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have `ENDINGS` interrupt as Ctrl-C does, so that nothing is left; one that is ignored, as by nohup, stays so."""
+    before = {number: signal.getsignal(number) for number in ENDINGS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    for each in ENDINGS:  # a second one would break off what the first began
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt(number)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +17,20 @@ from tests.localcluster.commands import ROOT
 
 WORKERS = 4
 SECONDS = 180
+WAITING = """
+import signal, tempfile
+from localcluster.demo.telling import tell
+
+def story():
+    with tempfile.TemporaryDirectory() as folder:
+        print(folder, flush=True)
+        while True:
+            signal.pause()
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may have started these tests
+tell(story)
+"""
+"""A story that goes on until somebody ends it."""
 
 
 @pytest.mark.parametrize(
@@ -45,6 +63,21 @@ def test_what_is_not_shown_is_the_exit_status() -> None:
     with pytest.raises(SystemExit) as ended:
         tell(story)
     assert ended.value.code == "error: a node was left behind"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """By somebody's kill, or with its terminal, as by Ctrl-C."""
+    words, where = [sys.executable, "-c", WAITING], {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, cwd=ROOT, env=where, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert Path(demo.stdout.readline().strip()).parent == tmp_path
+        demo.send_signal(number)
+        last = demo.stdout.read()
+
+    assert last == "• interrupted; everything that was started is stopped\n"
+    assert demo.returncode == 128 + number
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_demo_shows_an_upgrade_to_its_end() -> None:
