@@ -44,6 +44,8 @@ $(shell [ ! -e $(STAMP) ] || $(BIN)/python -c 'import pip' 2> /dev/null || rm $(
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 export PYTHONUNBUFFERED := 1
+# What is shown has bars and arrows, and is UTF-8 on a terminal of Latin-1, too.
+export PYTHONUTF8 := 1
 # Hundreds of processes import the same modules; without compiled ones kept, each compiles them anew, the tests most of all.
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from kube.door.api_errors import ApiError
 from localcluster.trouble import LocalClusterError
 from localcluster.up import folder, wish
 from localcluster.wings import choice
@@ -125,5 +126,5 @@ def supervise(directory: Path, wanted: str) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except LocalClusterError as error:
+    except (LocalClusterError, ApiError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kube.door.api_errors import ApiError
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from kube.words import counted
@@ -107,7 +108,7 @@ def tell(story: Callable[[], int]) -> None:
     try:
         with _interruptible():
             sys.exit(story())
-    except LocalClusterError as error:
+    except (LocalClusterError, ApiError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
     except KeyboardInterrupt as interrupt:
         with contextlib.suppress(OSError):  # the terminal may be gone

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from localcluster.programs import assets, toolchain
 from localcluster.trouble import LocalClusterError
@@ -129,7 +130,6 @@ def servers(tools: Toolset = KUBERNETES) -> Path:
     """
     folder = target(tools)
     if not folder.is_dir():
-        cache().mkdir(parents=True, exist_ok=True)
         with alone("the servers"):
             _provide(folder, tools)
     return folder
@@ -162,14 +162,27 @@ def _environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def alone(what: str, lock: str = "build.lock") -> Iterator[None]:
-    """Let one builder of this in at a time; the lock, a file of the cache, ends with its process."""
-    with (cache() / lock).open("w") as file:
+    """Let one builder of this in at a time; the lock, a file of the cache, ends with its process.
+
+    Raises `LocalClusterError` where nothing can be written into the cache.
+    """
+    with _opened(cache() / lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print(f"another process is building {what}; waiting for it", flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _opened(lock: Path) -> IO[str]:
+    """Open a file of the cache, which is made where it is not there yet."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        return lock.open("w")
+    except OSError as error:
+        remedy = "XDG_CACHE_HOME names another place for what is built"
+        raise LocalClusterError(f"{lock.parent} cannot be written to: {error.strerror}; {remedy}") from None
 
 
 def _build(folder: Path, tools: Toolset) -> None:

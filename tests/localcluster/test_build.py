@@ -90,6 +90,19 @@ def test_a_failed_build_shows_what_go_said(go: FakeGo) -> None:
     assert build.servers().is_dir()
 
 
+def test_a_cache_that_cannot_be_written_to_is_named_with_its_remedy(
+    go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    with pytest.raises(LocalClusterError) as raised:
+        build.servers()
+
+    why = "Not a directory; XDG_CACHE_HOME names another place for what is built"
+    assert str(raised.value) == f"{tmp_path}/file/nodemaintenance cannot be written to: {why}"
+
+
 def test_progress_counts_downloads_and_packages() -> None:
     """Downloads and compiled packages are counted, and other lines are kept as the reason of a failure."""
     progress = build._Progress("etcd")

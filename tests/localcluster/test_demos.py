@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kube.door.api_errors import Denied
 from localcluster.demo.telling import DemoError, tell
 from localcluster.demo.upgrade import JOBS, NEW, progress_line
 from tests.localcluster.commands import ROOT
@@ -54,15 +56,23 @@ def test_the_status_is_one_line(status: dict[str, object], line: str) -> None:
     assert progress_line(status) == line
 
 
-def test_what_is_not_shown_is_the_exit_status() -> None:
+@pytest.mark.parametrize(
+    ("trouble", "line"),
+    [
+        (DemoError("a node was left behind"), "error: a node was left behind"),
+        (Denied(403, "pods is forbidden"), "error: pods is forbidden"),
+        (OSError(errno.ENOSPC, "no space", "/x/etcd"), "error: [Errno 28] no space: '/x/etcd'"),
+    ],
+)
+def test_what_is_not_shown_is_the_exit_status(trouble: Exception, line: str) -> None:
     """One line says what it was, and the status is not 0."""
 
     def story() -> int:
-        raise DemoError("a node was left behind")
+        raise trouble
 
     with pytest.raises(SystemExit) as ended:
         tell(story)
-    assert ended.value.code == "error: a node was left behind"
+    assert ended.value.code == line
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,8 @@ def clone(tmp_path: Path) -> Path:
 def make(clone: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run make there; what pip would install, and what a test leaves out, is nobody's concern here."""
     line = ["make", "--no-print-directory", "PIP=true", *words]
-    return subprocess.run(line, cwd=clone, capture_output=True, text=True, check=False, timeout=120)
+    where = {**os.environ, "LC_ALL": "C.UTF-8"}  # in the locale C Python has it as here by itself
+    return subprocess.run(line, cwd=clone, env=where, capture_output=True, text=True, check=False, timeout=120)
 
 
 def break_off(clone: Path) -> Path:
@@ -36,11 +38,11 @@ def break_off(clone: Path) -> Path:
     return clone / ".venv" / "bin" / "python"
 
 
-def working(clone: Path) -> Path:
-    """Have an environment that works, though make did not see to it; gives its Python."""
+def working(clone: Path, words: str = '"$@"') -> Path:
+    """Have an environment that works, though make did not see to it; gives its Python, which is told these words."""
     python = clone / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {words}\n")
     python.chmod(0o755)
     return python
 
@@ -74,6 +76,13 @@ def test_what_looks_at_a_cluster_installs_nothing(clone: Path, target: str, said
     assert make(clone, "PYTHON=false", target).stdout == said
     working(clone)
     assert make(clone, "PIP=false", target).stdout == said
+
+
+def test_what_make_starts_writes_utf_8_wherever_it_is(clone: Path) -> None:
+    """A demo has bars, which a terminal of Latin-1 would not take."""
+    working(clone, "-c 'import sys; print(sys.flags.utf8_mode)'")
+
+    assert make(clone, "status").stdout == "1\n"
 
 
 def test_clean_takes_an_environment_away_that_is_not_whole(clone: Path) -> None:

@@ -158,6 +158,16 @@ def test_down_and_status_without_a_cluster_are_no_errors(directory: Path) -> Non
     )
 
 
+def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    """What the system says of any file, with its path."""
+    (tmp_path / "file").touch()
+
+    done = run(tmp_path / "file" / "up", "status")
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr == f"error: [Errno 20] Not a directory: '{tmp_path}/file/up/{folder.PID_FILE}'\n"
+
+
 def test_control_plane_nodes_leave_room_for_pods(directory: Path) -> None:
     """As many of them as there are nodes is refused at once, with what to change; nothing is started."""
     up = run(directory, "up", "--nodes", "3", "--control-planes", "3")
