@@ -33,7 +33,8 @@ COPY functions functions
 COPY eventing eventing
 COPY kube kube
 COPY console console
-RUN PYTHONHASHSEED=0 /venv/bin/python -m compileall -q --invalidation-mode unchecked-hash functions eventing kube console
+# Sources that were cloned under a strict umask may be their owner's alone; the compiled ones have their modes.
+RUN PYTHONHASHSEED=0 /venv/bin/python -m compileall -q --invalidation-mode unchecked-hash functions eventing kube console && find . ! -perm -a=r -exec chmod a+rX {} +
 # Few of a function's threads allocate at once; in an arena each would have a peak of its own.
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 MALLOC_ARENA_MAX=2
 # A number, so that Kubernetes can tell that it is not root.
