@@ -108,7 +108,7 @@ fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIE
 mutants: $(STAMP) ## change each line of the rules and of the steps, and list the changes that nothing notices; MODULES=kube AGAIN=1; more than an hour
 	@$(PIP) --quiet --upgrade --target $(VENV)/mutmut 'mutmut>=3.8,<4'
 	@$(BIN)/python -m localcluster build
-	@PYTHONPATH=$(CURDIR)/$(VENV)/mutmut nice -n 10 $(BIN)/python -m tests.mutation $(if $(AGAIN),--again) $(MODULES)
+	@PYTHONPATH='$(CURDIR)/$(VENV)/mutmut' nice -n 10 $(BIN)/python -m tests.mutation $(if $(AGAIN),--again) $(MODULES)
 
 screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
 	@$(BIN)/python -m localcluster build

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -58,11 +59,12 @@ class RealNode:
         self.settings, self.name, self.folder = settings, settings.name, settings.folder
         told = {
             "name": self.name,
-            "folder": self.folder,
+            "folder": shlex.quote(str(self.folder)),
             "address": addresses.node(settings.number),
             "pods": addresses.pods(settings.number),
         }
-        outside, inside = OUTSIDE.format(switch=switch.file, **told), INSIDE.format(switch=addresses.switch, **told)
+        outside = OUTSIDE.format(switch=shlex.quote(str(switch.file)), **told)
+        inside = INSIDE.format(switch=addresses.switch, **told)
         self.room = Room(self.name, self.folder, outside, inside)
         settings.write()
         self.containerd = self.room.server("containerd", "containerd", "--config", self.folder / "containerd.toml")

@@ -29,6 +29,8 @@ TOOLS = (
 SECONDS = 60
 ITS_OWN = (Path("/run"), Path("/var"))
 """What a node sees in the place of this machine's."""
+MEANINGFUL = frozenset(',:\\"')
+"""What says something else in the options of an overlay mount, or in containerd's settings."""
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 ASKS = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -58,10 +60,7 @@ class RealNodes(Startable):
 
     def _bring_up(self) -> None:
         """Start the switch, and the nodes side by side."""
-        if any(place in self.folder.parents for place in ITS_OWN):
-            raise LocalClusterError(
-                f"{self.folder} is below /run or /var, of which a real node has its own: give another"
-            )
+        check_place(self.folder)
         network = self._network = addresses.choose()
         self._switch = switch(self.folder / "switch", network, self._cluster.port)
         self._switch.open()
@@ -165,3 +164,11 @@ def _kubernetes(address: str, port: int) -> dict[str, Any]:
         "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     }
+
+
+def check_place(folder: Path) -> None:
+    """Raise `LocalClusterError` for a folder in which no node can be."""
+    if any(place in folder.parents for place in ITS_OWN):
+        raise LocalClusterError(f"{folder} is below /run or /var, of which a real node has its own: give another")
+    if not MEANINGFUL.isdisjoint(str(folder)):
+        raise LocalClusterError(f"{folder} has one of {' '.join(sorted(MEANINGFUL))} in its path: give another")

@@ -37,7 +37,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     machine.check()
     build.servers(build.NODES)
     folder = tmp_path_factory.mktemp("real")
-    with LocalCluster(folder / "servers", nodes=1, real=2) as cluster, RealNodes(cluster, 2) as nodes:
+    with LocalCluster(folder / "the servers", nodes=1, real=2) as cluster, RealNodes(cluster, 2) as nodes:
         localproduct.install(cluster)
         with Product(cluster, folder / "product") as product:
             nodes.await_ready()

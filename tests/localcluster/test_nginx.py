@@ -1,0 +1,23 @@
+"""nginx, which stands in for cluster DNS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from localcluster.knative.proxy import Proxy
+from localcluster.processes import await_ready, listens
+
+
+@pytest.mark.e2e
+def test_nginx_starts_in_a_folder_with_a_blank(tmp_path: Path) -> None:
+    """A work tree may be in one."""
+    proxy = Proxy(tmp_path / "my clone", {"ingress": 1, "filter": 2, "dispatcher": 3})
+    port = urlsplit(proxy.url).port or 0
+    proxy.server.start()
+    try:
+        await_ready("nginx", lambda: listens(port), [proxy.server])
+    finally:
+        proxy.server.kill()

@@ -1,0 +1,21 @@
+"""Where the files of real nodes can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localcluster.nodes.nodes import check_place
+from localcluster.trouble import LocalClusterError
+
+
+@pytest.mark.parametrize("folder", ["/run/user/0/nodes", "/var/my/nodes", "/home/me/a,b/nodes", "/home/me/a:b/nodes"])
+def test_a_folder_in_which_no_node_can_be_is_one_line(folder: str) -> None:
+    """Before anything is mounted."""
+    with pytest.raises(LocalClusterError, match=rf"^{folder} .*: give another$"):
+        check_place(Path(folder))
+
+
+def test_a_blank_in_a_path_is_no_hindrance() -> None:
+    check_place(Path("/home/me/my clone/nodes"))
