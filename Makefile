@@ -132,7 +132,7 @@ status: ## show the processes of what is up: state, restarts, why each ended las
 	@[ ! -x $(BIN)/python ] || exec $(BIN)/python -m localcluster status; echo 'not up; `make up` starts it'
 
 deploy: $(STAMP) ## install on the cluster of your kubeconfig; OVERLAY=knative, or another of manifests/overlays, or a folder
-	@$(BIN)/python -m localcluster.deploy $(OVERLAY)
+	@$(BIN)/python -m localcluster.deploy '$(OVERLAY)'
 
 cluster-functest: $(STAMP) ## try what is installed on the cluster of your kubeconfig; NODE=name is drained and given back
 	@$(BIN)/python -m tests.functest $(NODE)

@@ -24,6 +24,8 @@ from localcluster.trouble import LocalClusterError
 OVERLAYS = ROOT / "manifests" / "overlays"
 KNATIVE = ".knative.dev"
 BROKER_CLASS = "eventing.knative.dev/broker.class"
+LOOKED_AT = ("Broker", "Service", "ContainerSource")
+"""Kinds whose namespace is asked for before anything is applied."""
 Kind = tuple[str, str]
 """An `apiVersion` and a `kind`."""
 
@@ -45,6 +47,14 @@ def needed(items: Sequence[Mapping[str, Any]]) -> set[Kind]:
         for version in spec["versions"]
     }
     return {(item["apiVersion"], item["kind"]) for item in items} - defined
+
+
+def placed(items: Sequence[Mapping[str, Any]], home: str) -> list[Mapping[str, Any]]:
+    """Give these objects, those that are looked at with a namespace: kubectl puts what names none into `home`."""
+    return [
+        {**item, "metadata": {"namespace": home, **item["metadata"]}} if item["kind"] in LOOKED_AT else item
+        for item in items
+    ]
 
 
 def spaces(items: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -89,7 +99,7 @@ def deploy(overlay: str) -> None:
     answer = _run(kubectl, "get", "--raw", "/readyz", "--request-timeout=10s", check=False)
     if answer.returncode:
         raise LocalClusterError(f"no cluster answers, nothing was applied: {answer.stderr.strip()}; see KUBECONFIG")
-    items = list(yaml.load_all(rendered, Loader=LOADER))
+    items = placed(list(yaml.load_all(rendered, Loader=LOADER)), _home(kubectl))
     missing = sorted(needed(items) - _served(kubectl, items))
     if missing:
         names = ", ".join(f"{kind} ({version})" for version, kind in missing)
@@ -131,6 +141,12 @@ def _program() -> str:
     if not built.is_file():
         raise LocalClusterError("kubectl is not there: install it, or let `make build` build one")
     return str(built)
+
+
+def _home(kubectl: str) -> str:
+    """Give the namespace of the current context, `default` where that names none, as with kubectl."""
+    answer = _run(kubectl, "config", "view", "--minify", "-o", "jsonpath={.contexts[0].context.namespace}", check=False)
+    return answer.stdout or "default"
 
 
 def _served(kubectl: str, items: Sequence[Mapping[str, Any]]) -> set[Kind]:

@@ -59,16 +59,21 @@ def test_deploy_applies_nothing_where_knative_is_missing(up: Path) -> None:
 
 @proves("NMO-26a")
 def test_deploy_applies_an_overlay_whose_kinds_are_served(up: Path, tmp_path: Path) -> None:
-    """A folder of one's own is an overlay, too; a second time nothing changes."""
-    (tmp_path / "kustomization.yaml").write_text(
-        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [map.yaml]\n"
+    """A folder of one's own is an overlay, too, where its objects name no namespace; a second time nothing changes."""
+    overlay = tmp_path / "my overlay"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [map.yaml, service.yaml]\n"
     )
-    (tmp_path / "map.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine, namespace: default}\n")
+    (overlay / "map.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine, namespace: default}\n")
+    (overlay / "service.yaml").write_text(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: mine}\nspec: {ports: [{port: 80}]}\n"
+    )
 
-    first, second = (make("deploy", f"OVERLAY={tmp_path}", **on(up)) for _ in range(2))
+    first, second = (make("deploy", f"OVERLAY={overlay}", **on(up)) for _ in range(2))
 
-    assert (first.returncode, first.stdout) == (0, "configmap/mine created\n")
-    assert (second.returncode, second.stdout) == (0, "configmap/mine unchanged\n")
+    assert (first.returncode, first.stdout) == (0, "configmap/mine created\nservice/mine created\n"), first.stderr
+    assert (second.returncode, second.stdout) == (0, "configmap/mine unchanged\nservice/mine unchanged\n")
 
 
 @proves("NMO-26a")
@@ -92,6 +97,20 @@ def test_an_unknown_overlay_is_refused() -> None:
     """The message lists ours."""
     with pytest.raises(LocalClusterError, match=r"OVERLAY=pigeon is no folder .* one of compact, func, .*plain"):
         deploy.folder_of("pigeon")
+
+
+def test_what_names_no_namespace_is_looked_for_where_kubectl_puts_it() -> None:
+    """And no object of the whole cluster anywhere."""
+    broker, service = (
+        {"kind": "Broker", "metadata": {"name": "b"}},
+        {"kind": "Service", "metadata": {"namespace": "own"}},
+    )
+    role = {"kind": "ClusterRole", "metadata": {"name": "r"}}
+
+    found = deploy.placed([broker, service, role], "home")
+
+    assert deploy.spaces(found) == ["home", "own"]
+    assert found[2] == role
 
 
 def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
