@@ -145,9 +145,10 @@ class LocalCluster(Startable):
     def kubectl(
         self, *arguments: str | Path, input: str | None = None, check: bool = True, user: str = access.ADMIN
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as a user; with `check` a failure is an error that quotes kubectl."""
+        """Run kubectl as a user, without the settings of a ~/.kube/kuberc; with `check` a failure is an error that
+        quotes kubectl."""
         command = [self._programs / "kubectl", f"--kubeconfig={self.kubeconfig_for(user)}", *arguments]
-        environment = {**os.environ, **THRIFT}
+        environment = {**os.environ, **THRIFT, "KUBERC": "off"}
         done = subprocess.run(command, input=input, env=environment, capture_output=True, text=True, check=False)
         if check and done.returncode:
             said = done.stderr.strip() or done.stdout.strip()

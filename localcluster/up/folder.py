@@ -20,6 +20,7 @@ from pathlib import Path
 from localcluster.processes import POLL_SECONDS
 from localcluster.trouble import LocalClusterError
 from localcluster.up.keeper import Record
+from localcluster.up.wish import Wish
 
 PID_FILE = "supervisor.pid"
 READY_FILE = "ready"
@@ -135,9 +136,9 @@ def groups(directory: Path) -> list[int]:
     return [record.pid for record in records(directory)]
 
 
-def title(wish: str) -> str:
+def title(wish: Wish) -> str:
     """The first line of what is printed when all is ready."""
-    return f"{wish}: the product is at work\n"
+    return f"{wish.size()} {wish.title()}: the product is at work\n"
 
 
 def hints(directory: Path) -> str:

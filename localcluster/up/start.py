@@ -48,8 +48,8 @@ def _is_up(directory: Path, wish: Wish) -> bool:
     hints = folder.hints(directory)
     if not hints:
         raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
-    if not hints.startswith(folder.title(wish.title())):
-        there = hints.splitlines()[0].partition(":")[0]
+    there = hints.splitlines()[0].partition(":")[0]
+    if not there.endswith(f" {wish.title()}"):
         raise LocalClusterError(f"another cluster is up, with {there}; `make down` ends it")
-    print(f"already up; `make down` ends it\n{hints}", end="")
+    print(f"already up, with {there}; `make down` ends it\n{hints}", end="")
     return True

@@ -20,13 +20,19 @@ def status(directory: Path) -> None:
         return
     hints, records = folder.hints(directory), folder.records(directory)
     state = condition(records) if hints else "starting or ending"
-    supervisor = folder.supervisor_pid(directory)
+    supervisor = _supervisor(directory)
     if not folder.is_alive(supervisor):
         state = "the supervisor is gone and restarts nothing: `make down`, then `make up`; before that"
     print(f"{state}, supervisor {supervisor}, logs in {directory}/")
     for line in table(records, time.time()):
         print(line)
     print(hints, end="")
+
+
+def _supervisor(directory: Path) -> int:
+    """Give its process id: the one that it wrote down, or found by its command line, since it has no lock at first."""
+    noted = folder.supervisor_pid(directory)
+    return noted if folder.is_alive(noted) else next(iter(folder.supervisors(directory)), noted)
 
 
 def condition(records: Sequence[Record]) -> str:

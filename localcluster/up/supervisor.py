@@ -155,7 +155,7 @@ def _announce(directory: Path, wish: Wish, product: deliveries.Running, console:
     programs = shlex.quote(f"{Path(sys.executable).parent}:{build.target()}")
     journal = shlex.quote(str(product.journal.absolute()))
     triggers = os.pathsep.join(map(str, flow(wish.wings))) if product.functions_url else ""
-    hints = folder.title(wish.title()) + (
+    hints = folder.title(wish) + (
         f"export KUBECONFIG={shlex.quote(str(directory / folder.KUBECONFIG))}\n"
         f'export PATH={programs}:"$PATH"\n'
         f"export JOURNAL={journal} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"

@@ -37,6 +37,11 @@ class Wish:
             machine.check()
         choice.check_actors(self.wings, self.actors)
 
+    def size(self) -> str:
+        """How many nodes it has in the words of `make`; one that is up is not made larger."""
+        control_planes = f" CONTROL_PLANES={self.control_planes}" if self.control_planes else ""
+        return f"NODES={self.nodes}{control_planes}"
+
     def title(self) -> str:
         """What it is in the words of `make`, as far as another wish can be told from it."""
         wings = "" if tuple(self.wings) == choice.DEFAULT else f" WINGS={','.join(self.wings)}"

@@ -24,6 +24,11 @@ from tests.machine import is_below
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 10.0
+KUBERC = """
+apiVersion: kubectl.config.k8s.io/v1beta1
+kind: Preference
+defaults: [{command: get, options: [{name: output, default: name}]}]
+"""
 OWNER = """
 import signal, sys
 from pathlib import Path
@@ -132,6 +137,17 @@ def test_an_unprivileged_user_may_not_read_nodes(cluster: LocalCluster) -> None:
 
     assert done.returncode == 1
     assert "Forbidden" in done.stderr
+
+
+def test_a_user_s_own_settings_of_kubectl_change_nothing(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked here is read by programs, and shown as it is described."""
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "kuberc").write_text(KUBERC)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert cluster.kubectl("get", "node", "node-1").stdout.startswith("NAME ")
 
 
 def test_only_its_owner_may_read_a_kubeconfig(cluster: LocalCluster) -> None:

@@ -16,7 +16,7 @@ import pytest
 from localcluster import deliveries
 from localcluster.processes import await_ready
 from localcluster.programs import build
-from localcluster.up import folder, start
+from localcluster.up import folder, start, status
 from localcluster.up.wish import Wish
 from tests.localcluster.commands import ROOT, command, kubectl, living, record_of, run, soon
 from tests.proofs import proves
@@ -34,6 +34,7 @@ except LocalClusterError as error:
     sys.exit(f"error: {{error}}")
 """
 """A deed of a user who may not do everything; Python itself may be where only root may read."""
+UP = "NODES=2 CONTROL_PLANES=1 DELIVERY=local"
 SERVERS = 9
 """etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery, console, validate."""
 
@@ -41,8 +42,8 @@ SERVERS = 9
 def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     """After up the printed kubeconfig works and all is running; a second up says so; after down nothing is left.
 
-    As many nodes as were asked for belong to the control plane. Down ends everything although some files of the folder
-    were deleted.
+    As many nodes as were asked for belong to the control plane, and a second up says how many there are. Down ends
+    everything although some files of the folder were deleted.
     """
     up = run(directory, "up", "--nodes", "2", "--control-planes", "1")
     groups = folder.groups(directory)
@@ -69,9 +70,9 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     assert len(groups) == SERVERS
     assert nodes == ["node/node-1", "node/node-2"]
     assert control_plane == ["node/node-1"]
-    assert (again.returncode, again.stdout.splitlines()[0]) == (0, "already up; `make down` ends it")
+    assert (again.returncode, again.stdout.splitlines()[0]) == (0, f"already up, with {UP}; `make down` ends it")
     assert other.returncode != 0
-    assert "error: another cluster is up, with DELIVERY=local; `make down` ends it" in other.stdout + other.stderr
+    assert f"error: another cluster is up, with {UP}; `make down` ends it" in other.stdout + other.stderr
     assert (down.returncode, down.stdout) == (0, "down\n")
     assert not folder.running(directory)
     assert soon(lambda: living(groups) == [])
@@ -211,6 +212,21 @@ def test_down_on_another_users_files_is_one_line(directory: Path) -> None:
     assert (directory / folder.READY_FILE).exists()
 
 
+def test_a_supervisor_that_has_no_lock_yet_is_not_gone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told by its command line; the folder may know another one that is dead."""
+    directory.mkdir()
+    (directory / folder.PID_FILE).write_text("0")
+    (directory / "starting.py").write_text("print(flush=True); input()")
+    words = [sys.executable, str(directory / "starting.py"), "localcluster", "supervise", str(directory)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starting:
+        assert starting.stdout is not None
+        starting.stdout.readline()
+        status.status(directory)
+        starting.communicate("\n")
+
+    assert capsys.readouterr().out == f"starting or ending, supervisor {starting.pid}, logs in {directory}/\n"
+
+
 def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
     """A start goes no further: it would say of that folder that it is not empty."""
     with tempfile.TemporaryDirectory(prefix="left-") as shared:  # pytest's own folders are for their owner
@@ -231,7 +247,7 @@ def test_an_up_that_builds_leaves_a_cluster_alone_that_came_up_meanwhile(
     """It says so, as where the cluster was up before; the exports of that one are still to be had."""
     directory.mkdir()
     wish, other = Wish(), ExitStack()
-    printed = f"{folder.title(wish.title())}export KUBECONFIG=there\n"
+    printed = f"{folder.title(wish)}export KUBECONFIG=there\n"
 
     def other_comes_up(*_: object) -> None:
         other.enter_context(folder.locked(directory))
@@ -241,5 +257,5 @@ def test_an_up_that_builds_leaves_a_cluster_alone_that_came_up_meanwhile(
     with other:
         start.up(directory, wish)
 
-        assert capsys.readouterr().out.startswith("already up")
+        assert capsys.readouterr().out.startswith("already up, with NODES=3 DELIVERY=local; ")
         assert folder.exports(directory) == "export KUBECONFIG=there\n"

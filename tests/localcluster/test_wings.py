@@ -212,7 +212,10 @@ def test_an_upgrade_can_be_tried_with_kubectl(directory: Path) -> None:
     assert versions(directory) == {"node-2": NEW, "node-3": NEW}
     again = run(directory, "up")
     assert again.returncode == 1
-    assert "error: another cluster is up, with DELIVERY=local WINGS=maintenance,mutex ACTORS=on;" in again.stderr
+    assert (
+        "error: another cluster is up, with NODES=3 CONTROL_PLANES=1 DELIVERY=local WINGS=maintenance,mutex ACTORS=on;"
+        in again.stderr
+    )
     assert run(directory, "down").stdout == "down\n"
     assert soon(lambda: living(groups) == [])
 
