@@ -145,8 +145,7 @@ class LocalCluster(Startable):
     def kubectl(
         self, *arguments: str | Path, input: str | None = None, check: bool = True, user: str = access.ADMIN
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as a user, without the settings of a ~/.kube/kuberc; with `check` a failure is an error that
-        quotes kubectl."""
+        """Run kubectl as a user, whatever a kuberc says; with `check` a failure is an error that quotes kubectl."""
         command = [self._programs / "kubectl", f"--kubeconfig={self.kubeconfig_for(user)}", *arguments]
         environment = {**os.environ, **THRIFT, "KUBERC": "off"}
         done = subprocess.run(command, input=input, env=environment, capture_output=True, text=True, check=False)
@@ -203,6 +202,7 @@ class LocalCluster(Startable):
         certificates.write_serving(self._lines.certificate, self._lines.certificate_key)
         if self._real:
             identities.Caller(self.pki).write()
+            identities.Etcd(self.pki).write(LOOPBACK)
         self._start(self._lines.etcd(), self._lines.apiserver())
         await_ready("the API server", partial(answers, f"{self.url}/readyz", self._lines.certificate), self.servers)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from localcluster import access
-from localcluster.nodes.identities import Caller
+from localcluster.nodes.identities import Caller, Etcd
 from localcluster.processes import Server
 
 HERE = Path(__file__).parent
@@ -58,7 +58,7 @@ class CommandLines:
 
     def etcd(self) -> Server:
         """Say how etcd is started: one member, no waiting for the disk, since nobody needs the data after a crash."""
-        client, peer = (f"http://{LOOPBACK}:{self.ports[name]}" for name in ("etcd", "etcd-peer"))
+        client, peer = (self._etcd_url(name) for name in ("etcd", "etcd-peer"))
         return self._server(
             "etcd",
             "--name=local",
@@ -73,13 +73,18 @@ class CommandLines:
             "--heartbeat-interval=100",
             "--election-timeout=500",
             "--log-level=warn",
+            *(Etcd(self.certificate.parent).server_flags() if self.real else ()),
         )
+
+    def _etcd_url(self, port: str) -> str:
+        return f"{'https' if self.real else 'http'}://{LOOPBACK}:{self.ports[port]}"
 
     def apiserver(self) -> Server:
         """Say how kube-apiserver is started: RBAC on, static tokens."""
         return self._server(
             "kube-apiserver",
-            f"--etcd-servers=http://{LOOPBACK}:{self.ports['etcd']}",
+            f"--etcd-servers={self._etcd_url('etcd')}",
+            *(Etcd(self.certificate.parent).client_flags() if self.real else ()),
             f"--bind-address={LOOPBACK}",
             f"--advertise-address={LOOPBACK}",
             "--endpoint-reconciler-type=none",  # a loopback address is refused as an endpoint

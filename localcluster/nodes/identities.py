@@ -1,7 +1,8 @@
-"""Who kubelets and kube-proxy are to the API server, and who the API server is to kubelets."""
+"""Who kubelets and kube-proxy are to the API server, and who the API server is to kubelets and to etcd."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from localcluster import access, certificates
@@ -48,4 +49,36 @@ class Caller:
             f"--kubelet-client-key={self.key}",
             "--kubelet-preferred-address-types=InternalIP",
             "--enable-aggregator-routing=true",  # webhooks are asked in their pods: this machine has no kube-proxy
+        )
+
+
+class Etcd:
+    """The certificate by which etcd and the API server know each other, in a folder.
+
+    Kubelets of root do what is written there, so that nobody else on this machine may write it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.authority, self.certificate, self.key = (
+            folder / f"etcd{ending}" for ending in ("-ca.crt", ".crt", ".key")
+        )
+
+    def write(self, address: str) -> None:
+        """Issue it for the address where etcd listens."""
+        self.authority.write_text(certificates.write("etcd", [address], self.certificate, self.key))
+
+    def server_flags(self) -> Iterator[str]:
+        """Give the flags of an etcd that answers nobody else, neither clients nor members."""
+        for whom in ("", "peer-"):
+            yield f"--{whom}cert-file={self.certificate}"
+            yield f"--{whom}key-file={self.key}"
+            yield f"--{whom}trusted-ca-file={self.authority}"
+            yield f"--{whom}client-cert-auth=true"
+
+    def client_flags(self) -> tuple[str, ...]:
+        """Give the flags of its API server."""
+        return (
+            f"--etcd-cafile={self.authority}",
+            f"--etcd-certfile={self.certificate}",
+            f"--etcd-keyfile={self.key}",
         )

@@ -12,9 +12,11 @@ from contextlib import closing
 from http import HTTPStatus
 from http.client import HTTPSConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
@@ -148,6 +150,27 @@ def test_a_user_s_own_settings_of_kubectl_change_nothing(
     monkeypatch.setenv("HOME", str(tmp_path))
 
     assert cluster.kubectl("get", "node", "node-1").stdout.startswith("NAME ")
+
+
+def etcd_answers(scheme: str, port: int, **tls: Any) -> bool:
+    """Tell whether it says what is in it."""
+    try:
+        return requests.post(f"{scheme}://127.0.0.1:{port}/v3/kv/range", data='{"key": "AA=="}', timeout=5, **tls).ok
+    except requests.RequestException:
+        return False
+
+
+def test_beside_real_nodes_etcd_answers_its_api_server_alone(tmp_path: Path) -> None:
+    """Whoever may write there has root's kubelets do what he likes, and any user of this machine reaches the port."""
+    with LocalCluster(tmp_path / "cluster", nodes=1, real=1) as cluster:
+        listens = next(word for word in cluster.servers[0].command if word.startswith("--listen-client-urls="))
+        port, trusted = int(listens.rpartition(":")[2]), str(cluster.pki / "etcd-ca.crt")
+        known = (str(cluster.pki / "etcd.crt"), str(cluster.pki / "etcd.key"))
+
+        assert etcd_answers("https", port, verify=trusted, cert=known)
+        assert not etcd_answers("https", port, verify=trusted)
+        assert not etcd_answers("http", port)
+        assert (cluster.pki / "etcd.key").stat().st_mode & 0o077 == 0
 
 
 def test_only_its_owner_may_read_a_kubeconfig(cluster: LocalCluster) -> None:
