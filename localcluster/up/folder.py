@@ -152,13 +152,18 @@ def unready(directory: Path) -> None:
     try:
         (directory / READY_FILE).unlink(missing_ok=True)
     except PermissionError as error:
-        raise LocalClusterError(f"{directory} is another user's: {error}") from None
+        raise LocalClusterError(f"{directory} is another user's: {error}; {remedy(directory)}") from None
 
 
 def forget(directory: Path) -> None:
     """Take away what tells of a cluster that is gone; logs and data stay until the next one."""
     for name in (READY_FILE, PROCESSES_FILE, KUBECONFIG):
         (directory / name).unlink(missing_ok=True)
+
+
+def remedy(left: Path) -> str:
+    """How a user is rid of what another user's cluster, which is down, has left."""
+    return f"`sudo rm -rf {shlex.quote(str(left))}` takes it away"
 
 
 def clear(directory: Path) -> None:
@@ -169,7 +174,6 @@ def clear(directory: Path) -> None:
     for left in (directory / SERVERS, directory / "product"):
         shutil.rmtree(left, ignore_errors=True)
         if left.exists():
-            remedy = f"`sudo rm -rf {shlex.quote(str(left))}` takes it away"
-            raise LocalClusterError(f"{left} is left of another user's cluster: {remedy}")
+            raise LocalClusterError(f"{left} is left of another user's cluster: {remedy(left)}")
     forget(directory)
     (directory / LOG_FILE).unlink(missing_ok=True)

@@ -46,7 +46,7 @@ def supervise(directory: Path, wish: Wish) -> None:
             with contextlib.suppress(_Ended):
                 _run(directory.resolve(), wish)
     except PermissionError as error:
-        raise LocalClusterError(f"{directory} is another user's: {error}") from None
+        raise LocalClusterError(f"{directory} is another user's: {error}; {folder.remedy(directory)}") from None
 
 
 def _run(directory: Path, wish: Wish) -> None:

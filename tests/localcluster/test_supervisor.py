@@ -24,7 +24,7 @@ from tests.proofs import proves
 AS_NOBODY = """
 import os, sys
 from pathlib import Path
-from localcluster.up import down, folder
+from localcluster.up import down, folder, supervisor, wish
 from localcluster.trouble import LocalClusterError
 if os.geteuid() == 0:
     os.seteuid(65534)
@@ -34,6 +34,7 @@ except LocalClusterError as error:
     sys.exit(f"error: {{error}}")
 """
 """A deed of a user who may not do everything; Python itself may be where only root may read."""
+SUPERVISE = "(lambda directory: supervisor.supervise(directory, wish.Wish()))"
 UP = "NODES=2 CONTROL_PLANES=1 DELIVERY=local"
 SERVERS = 9
 """etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery, console, validate."""
@@ -236,8 +237,13 @@ def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
         Path(shared).chmod(0o755)
 
         done = as_nobody("folder.clear", Path(shared))
+        Path(shared).chmod(0o555)  # all of it is root's, as of a first cluster
+        all_of_it = as_nobody(SUPERVISE, Path(shared))
+        Path(shared).chmod(0o755)
         left.chmod(0o755)
 
+    assert all_of_it.stderr.startswith(f"error: {shared} is another user's: [Errno 13] ")
+    assert all_of_it.stderr.endswith(f"; `sudo rm -rf {shared}` takes it away\n")
     assert done.stderr == f"error: {left} is left of another user's cluster: `sudo rm -rf {left}` takes it away\n"
 
 
