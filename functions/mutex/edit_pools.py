@@ -35,7 +35,7 @@ def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return []  # of a run that is done it comes late: the pools are being given back
     wanted = selectors(found.record)
     changed = change_pools(found, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), event, cluster)
-    change = run_changes.pools_changed(found.record, "edited", changed.written, now())
+    change = run_changes.pools_changed(found.record, "edited", changed.written, changed.claimed, now())
     said = f"deleted since: {named(changed.gone)}" if changed.gone else ""
     found = found.written(cluster, change, Verdict(UPDATED, True, "UpdateSucceeded", said))
     return found.answer_going_on(events.POOLS_EDITED, "edit-pools", event)

@@ -43,7 +43,7 @@ def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return []
     names = [*found.record["pools"], found.record["canary"]["name"]]  # which is to be claimed, and not to be paused
     changed = change_pools(found, names, partial(_paused, found.record), event, cluster)
-    change = run_changes.pools_changed(found.record, "paused", changed.written, now())
+    change = run_changes.pools_changed(found.record, "paused", changed.written, changed.claimed, now())
     found = found.written(cluster, change, Verdict(PAUSED, True, "Paused", _said(found.record, changed.gone)))
     return found.answer_going_on(events.POOLS_PAUSED, "pause-pools", event)
 

@@ -24,9 +24,10 @@ Patch = Callable[[Object], list[Object]]
 
 
 class Changed(NamedTuple):
-    """The names of the pools that were written, and of those that are gone."""
+    """The names of the pools that got their patch, of those that were claimed again, and of those that are gone."""
 
     written: list[str]
+    claimed: list[str]
     gone: list[str]
 
 
@@ -38,7 +39,7 @@ def change_pools(
     Raises `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
     """
     uid = uid_of(found.record)
-    changed = Changed([], [])
+    changed = Changed([], [], [])
     for name in names:
         pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
         if pool is None:
@@ -46,9 +47,11 @@ def change_pools(
             continue
         if claimed_by(pool) != uid and not _may_claim(pool, event, cluster):
             raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
-        if change := [*claim_patch(pool, uid), *patch(pool)]:
-            cluster.patch(pool_path(name), change, JSON_PATCH)
-            changed.written.append(name)
+        claim, change = claim_patch(pool, uid), patch(pool)
+        if claim or change:
+            cluster.patch(pool_path(name), [*claim, *change], JSON_PATCH)
+        changed.claimed.extend([name] if claim else [])
+        changed.written.extend([name] if change else [])
     return changed
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from kube.mutex import pools
 from kube.mutex.objects import Item, canary_name, full_name, rule_label
-from kube.mutex.run_record import Record, is_active, record_of, rules_of, seconds_since
+from kube.mutex.run_record import Record, is_active, record_of, rules_of, seconds_since, uid_of
 from kube.paths import Object
 
 QUARREL_SECONDS = 10
@@ -135,14 +135,13 @@ def are_edited(record: Record, known: Mapping[str, Object]) -> bool:
 
 
 def at_rest(record: Record, word: str, known: Mapping[str, Object], now: datetime) -> dict[str, Object]:
-    """The pools without those that were `paused` or `edited` again seconds ago, which wait for the tick."""
+    """The pools without those that were `paused`, `edited` or `claimed` again seconds ago, which wait for the tick."""
     again = record.get(f"{word}Again") or {}
     busy = {name for name, moment in again.items() if seconds_since(moment, now) < QUARREL_SECONDS}
     return {name: pool for name, pool in known.items() if name not in busy}
 
 
-def is_held(run: Item, known: Mapping[str, Object]) -> bool:
-    """Whether the pools of its record are still its own."""
-    record, uid = record_of(run), run["metadata"]["uid"]
-    names = [*record["pools"], record["canary"]["name"]] if is_active(run) else []
-    return all(pools.claimed_by(known[name]) == uid for name in names if name in known)
+def are_claimed(record: Record, known: Mapping[str, Object]) -> bool:
+    """Whether the pools of the record are still the run's own, the canary too."""
+    names = [*record["pools"], record["canary"]["name"]]
+    return all(pools.claimed_by(known[name]) == uid_of(record) for name in names if name in known)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 
@@ -59,8 +58,11 @@ LOOKING = (Stage.JOBS, Stage.RELEASED, Stage.CLEANUP)
 refused to be done again for ever. Every other step waits until nothing is."""
 
 
-AGAIN = {Due.PAUSE: "paused", Due.EDIT: "edited"}
-"""What is to be done again of pools → the word by which the record has it."""
+AGAIN = {
+    Due.PAUSE: (("paused", claims.are_paused), ("claimed", claims.are_claimed)),
+    Due.EDIT: (("edited", claims.are_edited),),
+}
+"""What is to be done again of pools → the words by which the record has it, and whether they are so."""
 
 
 def is_turn(uid: str, moment: datetime) -> bool:
@@ -165,11 +167,11 @@ def drift(run: Item, world: World) -> list[Due]:
 
 
 def is_quarrel(run: Item, world: World, due: Due, now: datetime) -> bool:
-    """Whether only pools are to be done again that were so seconds ago: the tick alone says that."""
-    if due not in AGAIN:
-        return False
-    known = claims.at_rest(record_of(run), AGAIN[due], world.pools, now)
-    return due not in drift(run, replace(world, pools=known))
+    """Whether only that is to be done again of pools which was so seconds ago: the tick alone says that."""
+    record = record_of(run)
+    return due in AGAIN and all(
+        are_so(record, claims.at_rest(record, word, world.pools, now)) for word, are_so in AGAIN[due]
+    )
 
 
 def _undone(run: Item, world: World) -> Iterator[Due]:
@@ -183,7 +185,7 @@ def _undone(run: Item, world: World) -> Iterator[Due]:
         return  # it is being given back
     if not has_finalizer(run):
         yield Due.CLAIM
-    is_whole = claims.are_paused(record, world.pools) and claims.is_held(run, world.pools)
+    is_whole = claims.are_paused(record, world.pools) and claims.are_claimed(record, world.pools)
     if record.get("pausedAt") and not is_whole:
         yield Due.PAUSE
     if record.get("labelledAt") and not _are_gated(record, world):

@@ -92,12 +92,13 @@ def shown(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
     return {"step": stage(now, has_cleanup).value, "progress": progress, "job": job or None}
 
 
-def pools_changed(record: Record, word: str, names: list[str], now: datetime) -> Object:
-    """The change by which the pools are `paused` or `edited`; once they were, by which some are so again."""
+def pools_changed(record: Record, word: str, written: list[str], claimed: list[str], now: datetime) -> Object:
+    """The change by which the pools are `paused` or `edited`; once they were, by which some are so or claimed again."""
     moment = timestamp(now)
     if not record.get(f"{word}At"):
         return {f"{word}At": moment}
-    return {f"{word}Again": dict.fromkeys(names, moment)} if names else {}
+    again = {f"{word}Again": written, "claimedAgain": claimed}
+    return {field: dict.fromkeys(names, moment) for field, names in again.items() if names}
 
 
 def over(record: Record, name: str, field: str, now: datetime) -> Object:

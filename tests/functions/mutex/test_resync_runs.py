@@ -15,6 +15,7 @@ from kube.mutex.objects import LONGEST_MESSAGE, NAMESPACE, RULE, RULE_LABEL, RUN
 from kube.mutex.pools import POOLS, claimed_by, pool_path
 from kube.mutex.versions import WORKER
 from kube.nodes import LABEL
+from kube.paths import Object
 from tests.functions.hints import resource, tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade, rule_spec
 from tests.functions.serving.test_looks import PATIENCE, Gated
@@ -258,6 +259,35 @@ def test_a_pool_that_is_undone_once_more_within_seconds_waits_for_the_tick(upgra
     upgrade.write_record({"pausedAgain": {"blue": "2026-01-01T00:00:00Z"}})
     told = [events.POOLS_CLAIMED, events.NODES_LABELLED]
     assert [reply.get_type() for reply in upgrade.told_by(hint)] == told
+
+
+@proves("MUT-33", "MUT-36", "X-3")
+@pytest.mark.parametrize(
+    ("step", "owner", "own"),
+    [
+        ("pause-pools", "gone", {"paused": False}),
+        ("edit-pools", None, {"nodeSelector": {"matchExpressions": None}}),
+    ],
+)
+def test_a_claim_that_was_lost_a_moment_ago_keeps_no_pause_and_no_selector_waiting(
+    upgrade: Upgrade, step: str, owner: str | None, own: Object
+) -> None:
+    """By a file of a backup, say; the claim, lost once more within seconds, waits for the tick."""
+    upgrade.start()
+    where, lost, kind = pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: owner}}}, REDONE[step]
+    hint = resource(events.REFERENCE_UPDATED, upgrade.admin.patch(where, lost), "MachineConfigPool")
+    assert [reply.get_type() for reply in upgrade.told_by(hint)] == [events.POOLS_CLAIMED]
+    upgrade.answer(step, kind)
+    assert claimed_by(upgrade.pool("blue")) == upgrade.run["metadata"]["uid"]
+    upgrade.admin.patch(where, lost)
+    assert upgrade.told_by(hint) == []
+    assert events.POOLS_CLAIMED in said(upgrade)
+
+    upgrade.admin.patch(where, {"spec": own})
+    assert [reply.get_type() for reply in upgrade.told_by(hint)] == [kind]
+    upgrade.answer(step, kind)
+    upgrade.admin.patch(where, {**lost, "spec": own})
+    assert upgrade.told_by(hint) == []
 
 
 @proves("MUT-33", "MUT-36", "X-3")
