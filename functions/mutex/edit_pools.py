@@ -1,6 +1,7 @@
 """Edit the pools' selectors: a node with the labels is the target's, one without is the canary's (step 5, MUT-36, 37).
 
-The targets come first and the canary last, when all labels are there: until then nobody can be released.
+The targets come first and the canary last, when all labels are there: until then nobody can be released. A target that
+is refused keeps no other one waiting, but the canary.
 
 In: `nodes.labelled`. Out: `pools.edited`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
@@ -12,10 +13,9 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.ongoing import read_redoing
-from functions.mutex.pool_writing import change_pools
-from functions.mutex.subject import Replies, now, telling
+from functions.mutex.pool_writing import change_pools, recorded
+from functions.mutex.subject import Replies, telling
 from kube.door.sync_client import Cluster
-from kube.mutex import run_changes
 from kube.mutex.claims import selectors
 from kube.mutex.objects import Verdict
 from kube.mutex.pools import name_of, selector_patch
@@ -33,9 +33,10 @@ def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     found = read_redoing(event, cluster, "editedAt")
     if found is None or not found.record.get("labelledAt") or found.stage is Stage.DONE:
         return []  # of a run that is done it comes late: the pools are being given back
-    wanted = selectors(found.record)
-    changed = change_pools(found, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), event, cluster)
-    change = run_changes.pools_changed(found.record, "edited", changed.written, changed.claimed, now())
+    wanted, canary = selectors(found.record), found.record["canary"]["name"]
+    changed = change_pools(
+        found, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), event, cluster, last=canary
+    )
     said = f"deleted since: {named(changed.gone)}" if changed.gone else ""
-    found = found.written(cluster, change, Verdict(UPDATED, True, "UpdateSucceeded", said))
+    found = recorded(found, "edited", changed, Verdict(UPDATED, True, "UpdateSucceeded", said), cluster)
     return found.answer_going_on(events.POOLS_EDITED, "edit-pools", event)

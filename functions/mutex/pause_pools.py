@@ -1,7 +1,8 @@
 """Pause the pools of the targets, so that no node of theirs is upgraded before its Jobs (step 3, MUT-33, MUT-34).
 
 One run at a time, whatever its pools (MUT-44): a run takes the turn by writing so, and looks again at all others. Of
-two that take it at once neither goes on; at the next tick the one that began first does.
+two that take it at once neither goes on; at the next tick the one that began first does. A pool that is refused keeps
+no other one from being paused.
 
 In: `pools.claimed`. Out: `pools.paused`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
@@ -15,10 +16,10 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.ongoing import Ongoing, read_redoing
-from functions.mutex.pool_writing import change_pools
+from functions.mutex.pool_writing import change_pools, recorded
 from functions.mutex.subject import Replies, now, telling
 from kube.door.sync_client import Cluster
-from kube.mutex import claims, lookup, run_changes
+from kube.mutex import claims, lookup
 from kube.mutex.objects import Verdict
 from kube.mutex.pools import name_of, pause_patch
 from kube.mutex.run_record import Record, Stage
@@ -43,8 +44,8 @@ def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
         return []
     names = [*found.record["pools"], found.record["canary"]["name"]]  # which is to be claimed, and not to be paused
     changed = change_pools(found, names, partial(_paused, found.record), event, cluster)
-    change = run_changes.pools_changed(found.record, "paused", changed.written, changed.claimed, now())
-    found = found.written(cluster, change, Verdict(PAUSED, True, "Paused", _said(found.record, changed.gone)))
+    verdict = Verdict(PAUSED, True, "Paused", _said(found.record, changed.gone))
+    found = recorded(found, "paused", changed, verdict, cluster)
     return found.answer_going_on(events.POOLS_PAUSED, "pause-pools", event)
 
 

@@ -1,4 +1,4 @@
-"""Writes MachineConfigPools that a run has claimed, one after another: what is read is what is written.
+"""Writes MachineConfigPools that a run has claimed, one after another, and records it: what is read is what is written.
 
 A pool whose claim was lost, since somebody replaced it by its own file or by a backup with the claim of a run config
 that is gone or has no run under way, is claimed again in the same write.
@@ -12,10 +12,12 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from functions.mutex.ongoing import Ongoing, read_under_way
+from functions.mutex.subject import now
 from kube.door.api import JSON_PATCH, absent_ok
-from kube.door.api_errors import Denied
+from kube.door.api_errors import ApiError, Conflict, Denied, Unavailable
 from kube.door.sync_client import Cluster
-from kube.mutex import claims, lookup
+from kube.mutex import claims, lookup, run_changes
+from kube.mutex.objects import Verdict
 from kube.mutex.pools import claim_patch, claimed_by, pool_path
 from kube.mutex.run_record import Stage, uid_of
 from kube.paths import Object
@@ -24,35 +26,60 @@ Patch = Callable[[Object], list[Object]]
 
 
 class Changed(NamedTuple):
-    """The names of the pools that got their patch, of those that were claimed again, and of those that are gone."""
+    """The names of the pools that got their patch, that were claimed again, and that are gone; and what failed."""
 
     written: list[str]
     claimed: list[str]
     gone: list[str]
+    errors: list[ApiError]
 
 
 def change_pools(
-    found: Ongoing, names: Iterable[str], patch: Patch, event: BaseCloudEvent, cluster: Cluster
+    found: Ongoing, names: Iterable[str], patch: Patch, event: BaseCloudEvent, cluster: Cluster, *, last: str = ""
 ) -> Changed:
-    """Send each pool its patch, if any.
+    """Send each pool its patch, if any, whatever becomes of the others; `last` gets it only once all the others have.
 
-    Raises `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
+    An error is `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
     """
-    uid = uid_of(found.record)
-    changed = Changed([], [], [])
+    changed = Changed([], [], [], [])
     for name in names:
-        pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
-        if pool is None:
-            changed.gone.append(name)
+        if name == last and changed.errors:
             continue
-        if claimed_by(pool) != uid and not _may_claim(pool, event, cluster):
-            raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
-        claim, change = claim_patch(pool, uid), patch(pool)
-        if claim or change:
-            cluster.patch(pool_path(name), [*claim, *change], JSON_PATCH)
-        changed.claimed.extend([name] if claim else [])
-        changed.written.extend([name] if change else [])
+        try:
+            _change_pool(found, name, patch, event, cluster, changed)
+        except ApiError as error:
+            changed.errors.append(error)
     return changed
+
+
+def _change_pool(
+    found: Ongoing, name: str, patch: Patch, event: BaseCloudEvent, cluster: Cluster, changed: Changed
+) -> None:
+    uid = uid_of(found.record)
+    pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
+    if pool is None:
+        changed.gone.append(name)
+        return
+    if claimed_by(pool) != uid and not _may_claim(pool, event, cluster):
+        raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
+    claim, change = claim_patch(pool, uid), patch(pool)
+    if claim or change:
+        cluster.patch(pool_path(name), [*claim, *change], JSON_PATCH)
+    changed.claimed.extend([name] if claim else [])
+    changed.written.extend([name] if change else [])
+
+
+def recorded(found: Ongoing, word: str, changed: Changed, verdict: Verdict, cluster: Cluster) -> Ongoing:
+    """Record which pools are `paused` or `edited`, and where all are so the condition; the run as it is then.
+
+    Raises the first error of a pool: one that may pass before others, since the broker delivers the event again then.
+    """
+    is_all = not changed.errors
+    change = run_changes.pools_changed(found.record, word, changed.written, changed.claimed, now(), is_all=is_all)
+    found = found.written(cluster, change, *([verdict] if is_all else []))
+    if changed.errors:
+        raise min(changed.errors, key=lambda error: not isinstance(error, (Conflict, Unavailable)))
+    return found
 
 
 def _may_claim(pool: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:

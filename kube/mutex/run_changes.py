@@ -92,11 +92,13 @@ def shown(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
     return {"step": stage(now, has_cleanup).value, "progress": progress, "job": job or None}
 
 
-def pools_changed(record: Record, word: str, written: list[str], claimed: list[str], now: datetime) -> Object:
-    """The change by which the pools are `paused` or `edited`; once they were, by which some are so or claimed again."""
+def pools_changed(
+    record: Record, word: str, written: list[str], claimed: list[str], now: datetime, *, is_all: bool
+) -> Object:
+    """The change by which all pools are `paused` or `edited`; once they were, by which some are so or claimed again."""
     moment = timestamp(now)
     if not record.get(f"{word}At"):
-        return {f"{word}At": moment}
+        return {f"{word}At": moment} if is_all else {}
     again = {f"{word}Again": written, "claimedAgain": claimed}
     return {field: dict.fromkeys(names, moment) for field, names in again.items() if names}
 

@@ -75,6 +75,12 @@ class Upgrade:
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
         return self.admin.create(collection(kind, NAMESPACE), body)
 
+    def add_pool(self, name: str) -> None:
+        """Another pool of the target, without a node."""
+        self.admin.create(pools.POOLS, pool(name, {WORKER: "", "role": name}))
+        named = {"machineConfigPools": ["blue", name]}
+        self.target = self.admin.patch(path(self.target), {"spec": named})
+
     def other_under_way(self, **more: Object | str) -> Object:
         """Another run config with a run under way, over pools that are none of the upgrade's."""
         named = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}

@@ -6,8 +6,10 @@ import pytest
 
 from eventing import events
 from kube.mutex import pools
-from kube.mutex.objects import RUN_LABEL
+from kube.mutex.objects import RUN_LABEL, condition
 from kube.selectors import matches
+from tests.faults import Fault, Faults
+from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
 
@@ -52,6 +54,31 @@ def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_edited_
 
     blue = upgrade.pool("blue")
     assert (pools.claimed_by(blue), blue["spec"]) == (upgrade.run["metadata"]["uid"], edited["spec"])
+
+
+@proves("MUT-37", "MUT-36", "MUT-1")
+@pytest.mark.parametrize(("refused", "other"), [("blue", "green"), ("green", "blue")])
+def test_a_target_that_is_refused_keeps_the_canary_waiting_and_no_other_target(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults, refused: str, other: str
+) -> None:
+    """Which is recorded, by which one that is changed back each time waits for the tick; the condition says why."""
+    upgrade.add_pool("green")
+    upgrade.start()
+    names = (refused, other, "canary")
+    edited = {name: upgrade.pool(name)["spec"] for name in names}
+    own = {"spec": {"nodeSelector": {"matchExpressions": None}}}
+    undone = {name: upgrade.admin.patch(pools.pool_path(name), own)["spec"] for name in names}
+    spoil = f"patch machineconfigpools {sorted((refused, other)).index(refused) + 1}"
+    faults.spoil(lambda request: Fault(403, "a webhook") if request == spoil else None)
+    assert spoiled.answer("edit-pools", upgrade.said(events.NODES_LABELLED)) is None
+    faults.speak_again()
+
+    assert {name: upgrade.pool(name)["spec"] for name in names} == {**undone, other: edited[other]}
+    assert list(upgrade.status()["record"]["editedAgain"]) == [other]
+    found = condition(upgrade.again(upgrade.run), "MCPUpdated")
+    assert (found["status"], found["message"]) == ("False", "a webhook")
+    assert upgrade.answer("edit-pools", events.NODES_LABELLED) == events.POOLS_EDITED
+    assert {name: upgrade.pool(name)["spec"] for name in names} == edited
 
 
 @proves("MUT-36", "MUT-44")

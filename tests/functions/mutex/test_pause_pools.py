@@ -7,7 +7,9 @@ import pytest
 from eventing import events
 from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL, condition, path
-from tests.functions.mutex.conftest import Upgrade
+from tests.faults import Fault, Faults
+from tests.functions.conftest import Functions
+from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
 from tests.workload import Audit
 
@@ -85,6 +87,48 @@ def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_paused_
 
     blue = upgrade.pool("blue")
     assert (pools.claimed_by(blue), pools.is_paused(blue)) == (upgrade.run["metadata"]["uid"], True)
+
+
+@proves("MUT-33", "MUT-1")
+@pytest.mark.parametrize(("refused", "other"), [("blue", "green"), ("green", "blue")])
+@pytest.mark.parametrize("before", [BEGIN, BEFORE_JOBS], ids=["at the beginning", "amid the run"])
+def test_a_pool_that_is_refused_keeps_no_other_one_from_being_paused(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults, before: tuple[str, ...], refused: str, other: str
+) -> None:
+    """Nor from being recorded, by which one that is changed back each time waits for the tick; the condition says why.
+
+    At the beginning no node is labelled before all are paused.
+    """
+    upgrade.add_pool("green")
+    upgrade.judge()
+    upgrade.through(*before)
+    for name in (refused, other):
+        upgrade.admin.patch(pools.pool_path(name), {"spec": {"paused": False}})
+    spoil = f"patch machineconfigpools {sorted((refused, other)).index(refused) + 1}"
+    faults.spoil(lambda request: Fault(403, "a webhook") if request == spoil else None)
+    assert spoiled.answer("pause-pools", upgrade.said(events.POOLS_CLAIMED)) is None
+    faults.speak_again()
+
+    assert [pools.is_paused(upgrade.pool(name)) for name in (refused, other)] == [False, True]
+    record, found = upgrade.status()["record"], condition(upgrade.again(upgrade.run), "TargetPoolsPaused")
+    assert list(record.get("pausedAgain") or []) == ([other] if before is BEFORE_JOBS else [])
+    assert (found["status"], found["message"], "pausedAt" in record) == ("False", "a webhook", before is BEFORE_JOBS)
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+
+
+@proves("MUT-33", "X-6")
+def test_a_pool_that_somebody_writes_just_then_is_tried_again_at_once(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """By the broker, also where another one is refused before it: it does not go on until the next tick."""
+    upgrade.add_pool("green")
+    upgrade.start()
+    for name in ("blue", "green"):
+        upgrade.admin.patch(pools.pool_path(name), {"spec": {"paused": False}})
+    spoil = {"patch machineconfigpools 1": Fault(403, "a webhook"), "patch machineconfigpools 2": Fault(409, "again")}
+    faults.spoil(spoil.get)
+    assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 503
+    faults.speak_again()
 
 
 @proves("MUT-44")
