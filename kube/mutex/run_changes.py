@@ -106,9 +106,12 @@ def pools_changed(
 def over(record: Record, name: str, field: str, now: datetime) -> Object:
     """The change by which nothing more is to be done for a node: `cleanedAt` or `droppedAt`.
 
-    The Jobs of those that were done long before are forgotten: a run of hundreds of nodes has thousands.
+    The Jobs of those that were done long before are forgotten: a run of hundreds of nodes has thousands. Which those
+    are the order tells, since a map comes back from the API server by its keys; whom that lacks, if spoiled, is first.
     """
+    place = {each: number for number, each in enumerate(record["order"])}
     done = [each for each, known in record["nodes"].items() if known.get("jobs") and is_over(known)]
+    done.sort(key=lambda each: place.get(each, -1))
     forgotten: Object = {each: {"jobs": None} for each in done[: 1 - KEPT]}
     return {"released": None, "nodes": {**forgotten, name: {field: timestamp(now)}}}
 

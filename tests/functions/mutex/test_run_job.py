@@ -9,13 +9,15 @@ import pytest
 from eventing import events
 from kube.mutex import jobs, pools
 from kube.mutex.jobs import jobs_path
-from kube.mutex.objects import NAMESPACE, RULE, RUN, condition, path, path_of
+from kube.mutex.objects import NAMESPACE, RULE, RUN, Reference, condition, path, path_of
 from kube.mutex.versions import VERSION_LABEL
 from kube.paths import Object
 from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import CONTAINER, NEW, Upgrade, job_spec, rule_spec
 from tests.proofs import proves
+
+ONLY = Reference(NAMESPACE, "only")
 
 
 def pod_of(job: Object) -> Object:
@@ -185,6 +187,20 @@ def test_a_node_that_goes_before_its_job_is_recorded_is_dropped_when_that_ends(
     upgrade.end(job)
     assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEANED
     assert len(upgrade.jobs()) == 1
+
+
+@proves("MUT-40")
+def test_the_nodes_that_were_done_last_keep_their_jobs_whatever_their_names(upgrade: Upgrade) -> None:
+    """Those of one pool come behind those of another one that sorts after it."""
+    upgrade.start()
+    names = [f"{pool}-{number:02}" for pool in ("worker", "infra") for number in range(30)]
+    known = {"cleanedAt": "2026-01-01T00:00:00Z", "jobs": {jobs.job_key(jobs.MAIN, ONLY): {"name": "only-1"}}}
+    done = {name: {"uid": name, **known} for name in names}
+    upgrade.write_record({"order": [*names, *upgrade.nodes], "nodes": done})
+    upgrade.remove(upgrade.nodes[0])
+    assert upgrade.answer("run-job", events.POOLS_EDITED) == events.NODE_CLEANED
+    record = upgrade.status()["record"]
+    assert [name for name in names if "jobs" in record["nodes"][name]] == names[11:]
 
 
 def with_a_paused_canary(upgrade: Upgrade) -> Callable[[], object]:

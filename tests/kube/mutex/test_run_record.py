@@ -131,16 +131,20 @@ def test_a_job_that_did_not_fail_gets_no_attempt_beside_it(first: Object, job: s
 
 @proves("MUT-40")
 def test_the_record_of_a_large_run_stays_short() -> None:
-    """A thousand nodes with ten Jobs each are more than etcd takes: Jobs of those done long before are forgotten."""
+    """A thousand nodes with ten Jobs each are more than etcd takes: Jobs of those done long before are forgotten.
+
+    Whatever their names: a map comes back from the API server by its keys.
+    """
     rules = [Reference("openshift-upgrade-checks", f"rule-{number}-for-all-workers") for number in range(5)]
     keys = [job_key(kind, rule) for kind in (MAIN, CLEANUP) for rule in rules]
     entry = dict.fromkeys(run_changes.JOB_FIELDS, "openshift-upgrade-checks-and-what-else-is-known")
-    names = [f"worker-{number:04}.region.example.com" for number in range(1000)]
+    names = [f"{pool}-{number:04}.region.example.com" for pool in ("worker", "infra") for number in range(500)]
     record = run(order=names, nodes={name: {"uid": "ae6a4a3b-5a0d-4f8e-a8a1-3a6b1c2d3e4f"} for name in names})
     known = record["status"]["record"]
     for name in names:
         known["nodes"][name] |= {"jobs": dict.fromkeys(keys, entry), "releasedAt": AT, "upgradedAt": AT}
         known = run_changes.with_change(known, run_changes.over(known, name, "cleanedAt", NOW))
+        known["nodes"] = dict(sorted(known["nodes"].items()))
     assert len(json.dumps(known)) < 2**19
     assert [name for name in names if known["nodes"][name].get("jobs")] == names[-50:]
     assert run_record.current(known) == ""
