@@ -6,14 +6,15 @@ by now (MUT-32). A node under maintenance waits until it is given back, unless i
 the maintenance.
 
 In: `node.cleared`. Out: `node.released`; `pools.claimed` or `pools.paused` when somebody changed a pool, but nothing
-when he did so again within ten seconds: the tick goes on.
+when he did so again within ten seconds: the condition says so, and the tick goes on.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -26,8 +27,8 @@ from kube.mutex import claims, lookup, maintainers, versions
 from kube.mutex.node_labels import is_released, release_patch, run_of
 from kube.mutex.objects import RUN_LABEL, Verdict
 from kube.mutex.pools import is_paused
-from kube.mutex.run_record import Stage, is_there
-from kube.mutex.validation import UPGRADE, control_plane_verdict
+from kube.mutex.run_record import Record, Stage, is_there
+from kube.mutex.validation import UPGRADE, control_plane_verdict, named
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
@@ -35,9 +36,21 @@ from kube.times import timestamp
 CONSUMES = (events.NODE_CLEARED,)
 EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
 WAITING = "NodeUpgradeWaiting"
-CHANGES = (("paused", claims.are_paused, events.POOLS_CLAIMED), ("edited", claims.are_edited, events.POOLS_PAUSED))
-"""What pools are to be, whether they are, and the event that has it done: for selectors that of the labels, which come
-first, since one may be off as well."""
+
+
+class Change(NamedTuple):
+    """What pools are to be, whether they are, and the event that has it done."""
+
+    word: str
+    are_so: Callable[[Record, Mapping[str, Object]], bool]
+    kind: str
+
+
+CHANGES = (
+    Change("paused", claims.are_paused, events.POOLS_CLAIMED),
+    Change("edited", claims.are_edited, events.POOLS_PAUSED),
+)
+"""Selectors are done by the event of the labels, which come first, since one may be off as well."""
 
 
 @telling(UPGRADE, "NodeUpgradeFailed")
@@ -54,16 +67,31 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     )
     if not is_there(node, found.record, name):
         return found.answer(events.NODE_RELEASED, "release-node", event, node=name)  # who awaits it sees it gone
-    for word, are_so, kind in CHANGES:
-        if not are_so(found.record, pools):
-            is_quarrel = are_so(found.record, claims.at_rest(found.record, word, pools, now()))
-            return [] if is_quarrel else found.answer(kind, "release-node", event)
+    for change in CHANGES:
+        if not change.are_so(found.record, pools):
+            return _done_again(found, change, pools, event, cluster)
     wanted = versions.wanted(version)
     ready = control_plane_verdict(wanted)
     if said := _no_canary(found, pools) or _hindrance(found, node, wanted, cluster):
-        found.written(cluster, {}, Verdict(UPGRADE, False, WAITING, f"{found.at(name)}, {name}: {said}"), ready)
+        found.written(cluster, {}, _waiting(found, said), ready)
         return []
     return _release(found, node, ready, event, cluster)
+
+
+def _done_again(
+    found: Ongoing, change: Change, pools: Mapping[str, Object], event: BaseCloudEvent, cluster: Cluster
+) -> Replies:
+    """Have a change of pools done again; what was so seconds ago somebody changes back each time, which is told."""
+    if not change.are_so(found.record, claims.at_rest(found.record, change.word, pools, now())):
+        return found.answer(change.kind, "release-node", event)
+    names = [name for name, pool in pools.items() if not change.are_so(found.record, {name: pool})]
+    said = f"somebody changes the MachineConfigPool {named(names)} back whenever it is {change.word}: keep him off it"
+    found.written(cluster, {}, _waiting(found, said))
+    return []
+
+
+def _waiting(found: Ongoing, said: str) -> Verdict:
+    return Verdict(UPGRADE, False, WAITING, f"{found.at(found.node)}, {found.node}: {said}")
 
 
 def _no_canary(found: Ongoing, pools: Mapping[str, Object]) -> str:

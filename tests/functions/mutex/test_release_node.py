@@ -9,11 +9,16 @@ from kube.door.api_errors import Rejected
 from kube.maintenance.objects import REQUESTER
 from kube.mutex import pools
 from kube.mutex.node_labels import is_released, run_of
-from kube.mutex.objects import NAMESPACE, RUN_LABEL, Reference, condition, path, rule_label
+from kube.mutex.objects import NAMESPACE, RUN, RUN_LABEL, Reference, condition, path, rule_label
 from kube.nodes import LABEL
+from kube.paths import Object
+from tests.functions.hints import resource
 from tests.functions.mutex.conftest import Upgrade
 from tests.proofs import proves
 from tests.workload import Audit, Workload
+
+REDO = {"paused": ("pause-pools", events.POOLS_CLAIMED), "edited": ("edit-pools", events.NODES_LABELLED)}
+"""What somebody undid of a pool → the step that does it again, and the event that calls it."""
 
 
 @proves("MUT-43", "MUT-44")
@@ -70,16 +75,38 @@ def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -
 
 
 @proves("MUT-43", "X-3")
-def test_a_pool_that_goes_on_once_more_within_seconds_is_left_to_the_tick(upgrade: Upgrade) -> None:
-    """The node is not released beside it; release and pause do not send each other events for as long as that lasts."""
+@pytest.mark.parametrize(
+    ("word", "own", "kind"),
+    [
+        ("paused", {"paused": False}, events.POOLS_CLAIMED),
+        ("edited", {"nodeSelector": {"matchExpressions": None}}, events.POOLS_PAUSED),
+    ],
+)
+def test_a_pool_that_is_changed_back_within_seconds_is_left_to_the_tick(
+    upgrade: Upgrade, word: str, own: Object, kind: str
+) -> None:
+    """The node is not released beside it; release and pause do not send each other events for as long as that lasts.
+
+    The condition says once whom to keep off which pool, until the node is released.
+    """
     ready(upgrade)
-    own, where = {"spec": {"paused": False}}, pools.pool_path("blue")
-    upgrade.admin.patch(where, own)
-    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.POOLS_CLAIMED
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
-    upgrade.admin.patch(where, own)
+    where, redo = pools.pool_path("blue"), REDO[word]
+    upgrade.admin.patch(where, {"spec": own})
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == kind
+    assert upgrade.answer(*redo) != ""
+    upgrade.admin.patch(where, {"spec": own})
     assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
     assert not is_released(upgrade.node(upgrade.nodes[0]))
+
+    told = upgrade.again(upgrade.run)
+    found = condition(told, "NodeUpgrade")
+    assert (found["status"], found["reason"]) == ("False", "NodeUpgradeWaiting")
+    assert f"somebody changes the MachineConfigPool blue back whenever it is {word}: keep him" in found["message"]
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
+    assert upgrade.again(upgrade.run)["metadata"]["resourceVersion"] == told["metadata"]["resourceVersion"]
+    assert upgrade.functions.answer("check-run", resource(events.RESOURCE_UPDATED, told, RUN)) is None
+    upgrade.answer(*redo)
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
 
 
 @proves("MUT-36")
