@@ -5,7 +5,8 @@ Nothing waits here: the node's own change calls it, by reference, and the tick w
 on its way to another one, it is held, which the record keeps, and has all of that time afterwards.
 
 In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.cleared` when somebody labelled the node
-again; `node.cleaned` when it is gone; `run.stopped` when it takes too long.
+again, but nothing when that was within ten seconds of its release: the condition says so, and the tick goes on;
+`node.cleaned` when it is gone; `run.stopped` when it takes too long.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get; clusterversions get;
 events create in node-upgrade-mutex-operator.
 """
@@ -25,7 +26,7 @@ from kube.mutex import lookup, run_changes, run_record, versions
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import Verdict
 from kube.mutex.run_record import Stage, is_there
-from kube.mutex.validation import HELD, UPGRADE
+from kube.mutex.validation import HELD, UPGRADE, WAITING
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
@@ -50,9 +51,19 @@ def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     if found.stage is not Stage.RELEASED:
         return []
     if not is_released(node):
-        found = found.written(cluster, {"nodes": {name: {"releasedAt": None, "heldAt": None}}})
-        return found.answer(events.NODE_CLEARED, "await-version", event, node=name)
+        return _labelled_again(found, event, cluster)
     return _judged(found, node, versions.wanted(version), event, cluster)
+
+
+def _labelled_again(found: Ongoing, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+    """Have the node released again; one that was so seconds ago somebody labels each time: the tick has that done."""
+    name = found.node
+    change: Object = {"nodes": {name: {"releasedAt": None, "heldAt": None}}}
+    if not run_record.is_fresh(found.record["nodes"][name].get("releasedAt"), now()):
+        return found.written(cluster, change).answer(events.NODE_CLEARED, "await-version", event, node=name)
+    said = f"{found.at(name)}, {name}: somebody labels the node again whenever it is released: keep him off it"
+    found.written(cluster, change, Verdict(UPGRADE, False, WAITING, said))
+    return []
 
 
 def _judged(found: Ongoing, node: Object, wanted: versions.Wanted, event: BaseCloudEvent, cluster: Cluster) -> Replies:
@@ -69,7 +80,7 @@ def _judged(found: Ongoing, node: Object, wanted: versions.Wanted, event: BaseCl
     released, held = known.get("releasedAt"), known.get("heldAt")
     if not (wanted.hindrance or held) and run_record.seconds_since(released, now()) >= patience(os.environ):
         return _stop(found, f"{said}; released at {released}, and out of patience", event, cluster)
-    reason = HELD if wanted.hindrance else "NodeUpgradeWaiting"
+    reason = HELD if wanted.hindrance else WAITING
     found.written(cluster, _hold(found, is_held=bool(wanted.hindrance)), Verdict(UPGRADE, False, reason, said))
     return []
 

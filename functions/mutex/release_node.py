@@ -28,14 +28,13 @@ from kube.mutex.node_labels import is_released, release_patch, run_of
 from kube.mutex.objects import RUN_LABEL, Verdict
 from kube.mutex.pools import is_paused
 from kube.mutex.run_record import Record, Stage, is_there
-from kube.mutex.validation import UPGRADE, control_plane_verdict, named
+from kube.mutex.validation import UPGRADE, WAITING, control_plane_verdict, named
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
 
 CONSUMES = (events.NODE_CLEARED,)
 EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
-WAITING = "NodeUpgradeWaiting"
 
 
 class Change(NamedTuple):

@@ -7,12 +7,8 @@ from datetime import datetime
 
 from kube.mutex import pools
 from kube.mutex.objects import Item, canary_name, full_name, rule_label
-from kube.mutex.run_record import Record, is_active, record_of, rules_of, seconds_since, uid_of
+from kube.mutex.run_record import Record, is_active, is_fresh, record_of, rules_of, uid_of
 from kube.paths import Object
-
-QUARREL_SECONDS = 10
-"""What somebody undoes is done again at once; undone again within these it waits for the tick, or two would write for
-ever as fast as events travel."""
 
 
 def wanted_names(run: Item, targets: Iterable[str]) -> list[str]:
@@ -137,7 +133,7 @@ def are_edited(record: Record, known: Mapping[str, Object]) -> bool:
 def at_rest(record: Record, word: str, known: Mapping[str, Object], now: datetime) -> dict[str, Object]:
     """The pools without those that were `paused`, `edited` or `claimed` again seconds ago, which wait for the tick."""
     again = record.get(f"{word}Again") or {}
-    busy = {name for name, moment in again.items() if seconds_since(moment, now) < QUARREL_SECONDS}
+    busy = {name for name, moment in again.items() if is_fresh(moment, now)}
     return {name: pool for name, pool in known.items() if name not in busy}
 
 

@@ -16,6 +16,9 @@ from kube.mutex.objects import RETRY, Item, Reference, status
 from kube.paths import Object
 from kube.times import SECONDS
 
+QUARREL_SECONDS = 10
+"""What somebody undoes is done again at once; undone again within these it waits for the tick, or two would write for
+ever as fast as events travel."""
 Record = Mapping[str, Any]
 HasCleanup = Callable[[Reference], bool]
 
@@ -184,6 +187,11 @@ def seconds_since(moment: object, now: datetime) -> float:
     except ValueError:
         return 0.0
     return (now - then).total_seconds()
+
+
+def is_fresh(moment: object, now: datetime) -> bool:
+    """Whether something was done so few seconds ago that, undone since, it waits for the tick."""
+    return seconds_since(moment, now) < QUARREL_SECONDS
 
 
 def at_work(run: Item, kind: str) -> set[str]:

@@ -30,8 +30,8 @@ from kube.words import counted, shortened
 VALID_CONFIG, NODES_GATHERED = "ValidConfig", "NodeListGathered"
 CONFIG_VALIDATED, CHECKED = "ConfigValidated", "UpgradeChecked"
 READY, AVAILABLE, OUTSIDE = "UpgradeReady", "UpgradeAvailable", "WorkersOutsideTargets"
-UPGRADE, HELD = "NodeUpgrade", "NodeUpgradeHeld"
-"""Condition of the node whose turn it is, and its reason while it cannot be upgraded (MUT-45)."""
+UPGRADE, WAITING, HELD = "NodeUpgrade", "NodeUpgradeWaiting", "NodeUpgradeHeld"
+"""Condition of the node whose turn it is, and its reasons: it waits, or nobody can upgrade it (MUT-45)."""
 LONGEST_REASON = 300
 """Characters that the condition of a run has of each rule's or target's."""
 LONGEST_LABEL = 63

@@ -6,6 +6,7 @@ import pytest
 
 from eventing import events
 from kube.mutex import pools
+from kube.mutex.node_labels import is_released
 from kube.mutex.objects import RULE_LABEL, condition
 from kube.mutex.versions import VERSION_LABEL
 from tests.faults import Fault, Faults
@@ -118,9 +119,25 @@ RUNS = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgrade-mu
 def test_a_node_that_is_labelled_again_is_released_again(upgrade: Upgrade) -> None:
     """Else it would wait in a pool that is paused."""
     name = upgrade.release()
+    upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
     upgrade.label(name, {LABEL: ""})
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_CLEARED
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+
+
+@proves("MUT-45", "X-3")
+def test_a_node_that_is_labelled_again_within_seconds_of_its_release_is_left_to_the_tick(upgrade: Upgrade) -> None:
+    """Wait and release do not send each other events for as long as that lasts; the condition says whom to keep off."""
+    name = upgrade.release()
+    upgrade.judge()
+    upgrade.label(name, {LABEL: ""})
+    assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
+    found = condition(upgrade.again(upgrade.run), "NodeUpgrade")
+    assert (found["status"], "somebody labels the node again" in found["message"]) == ("False", True)
+    upgrade.judge()
+    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.NODE_CLEARED]
+    assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+    assert is_released(upgrade.node(name))
 
 
 @proves("MUT-45", "X-3")
