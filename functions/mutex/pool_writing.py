@@ -13,12 +13,13 @@ from cloudevents.core.base import BaseCloudEvent
 
 from functions.mutex.ongoing import Ongoing, read_under_way
 from functions.mutex.subject import now
+from functions.trying import raise_first, tried
 from kube.door.api import JSON_PATCH, absent_ok
-from kube.door.api_errors import ApiError, Conflict, Denied, Unavailable
+from kube.door.api_errors import ApiError, Denied
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, run_changes
 from kube.mutex.objects import Verdict
-from kube.mutex.pools import claim_patch, claimed_by, pool_path
+from kube.mutex.pools import claim_patch, claimed_by, name_of, pool_path
 from kube.mutex.run_record import Stage, uid_of
 from kube.paths import Object
 
@@ -42,18 +43,17 @@ def change_pools(
     An error is `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
     """
     changed = Changed([], [], [], [])
-    for name in names:
-        if name == last and changed.errors:
-            continue
-        try:
-            _change_pool(found, name, patch, event, cluster, changed)
-        except ApiError as error:
-            changed.errors.append(error)
+
+    def change(name: str) -> None:
+        if name != last or not changed.errors:
+            _change_pool(name, found, patch, event, cluster, changed)
+
+    tried(change, names, changed.errors)
     return changed
 
 
 def _change_pool(
-    found: Ongoing, name: str, patch: Patch, event: BaseCloudEvent, cluster: Cluster, changed: Changed
+    name: str, found: Ongoing, patch: Patch, event: BaseCloudEvent, cluster: Cluster, changed: Changed
 ) -> None:
     uid = uid_of(found.record)
     pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
@@ -63,22 +63,25 @@ def _change_pool(
     if claimed_by(pool) != uid and not _may_claim(pool, event, cluster):
         raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
     claim, change = claim_patch(pool, uid), patch(pool)
-    if claim or change:
-        cluster.patch(pool_path(name), [*claim, *change], JSON_PATCH)
+    patch_pool(pool, [*claim, *change], cluster)
     changed.claimed.extend([name] if claim else [])
     changed.written.extend([name] if change else [])
+
+
+def patch_pool(pool: Object, patch: list[Object], cluster: Cluster) -> Object:
+    """The pool once it has got its patch, if any."""
+    return cluster.patch(pool_path(name_of(pool)), patch, JSON_PATCH) if patch else pool
 
 
 def recorded(found: Ongoing, word: str, changed: Changed, verdict: Verdict, cluster: Cluster) -> Ongoing:
     """Record which pools are `paused` or `edited`, and where all are so the condition; the run as it is then.
 
-    Raises the first error of a pool: one that may pass before others, since the broker delivers the event again then.
+    Raises the first error of a pool, as `raise_first` does.
     """
     is_all = not changed.errors
     change = run_changes.pools_changed(found.record, word, changed.written, changed.claimed, now(), is_all=is_all)
     found = found.written(cluster, change, *([verdict] if is_all else []))
-    if changed.errors:
-        raise min(changed.errors, key=lambda error: not isinstance(error, (Conflict, Unavailable)))
+    raise_first(changed.errors)
     return found
 
 

@@ -3,6 +3,9 @@
 First the selectors, the canary's before all; then the labels of nodes; then the pools go on, and are nobody's. So a
 deletion upgrades no node whose pool stays paused. A pool that an administrator had paused stays so after a deletion.
 
+A pool or a node that is refused keeps no pool from being given back, but the canary all others; labels wait for all
+selectors, and the end of the run for everything. What was given back until then is recorded, and then left alone.
+
 A `run.ended` that names a node is of that node, which carries labels of a run that is no more: a late write has set
 them, or the MutexRunConfig vanished. Of pools only those are given back before that such a run has left.
 
@@ -14,6 +17,7 @@ nodes get, list, patch.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -21,12 +25,15 @@ from eventing import events
 from eventing.events import Reference
 from functions.data import data_of, is_text
 from functions.mutex.ongoing import ongoing
+from functions.mutex.pool_writing import patch_pool
 from functions.mutex.subject import Replies, log_about, now, read, telling, write_status
+from functions.trying import raise_first, tried
 from kube.door.api import JSON_PATCH, absent_ok
+from kube.door.api_errors import ApiError
 from kube.door.sync_client import Cluster
-from kube.mutex import claims, lookup, pools, run_record
+from kube.mutex import claims, lookup, pools, run_changes, run_record
 from kube.mutex.node_labels import clear_patch, run_of, strays
-from kube.mutex.objects import RUN, Verdict, canary_name, finalizers_patch, has_finalizer, is_deleting, path
+from kube.mutex.objects import RUN, Verdict, finalizers_patch, has_finalizer, is_deleting, path
 from kube.mutex.run_record import Stage, record_of
 from kube.mutex.validation import AVAILABLE
 from kube.nodes import node_path
@@ -49,15 +56,12 @@ def restore_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     run = read(event, cluster, RUN)
     if run is None or not _may_end(run, event, cluster):
         return []
-    goes_on = run_record.is_active(run) and not is_deleting(run)
     runs = cluster.run(lookup.runs(cluster.api, None))  # after the pools: who claims one is among them, or is gone
-    held = claims.to_restore(run, known.values(), runs)
-    held.sort(key=lambda pool: pools.name_of(pool) != canary_name(run))  # it comes first
-    held = [_with_selector(pool, run, cluster) for pool in held]
-    _unlabel(run, cluster)
-    for pool in held:
-        paused = False if goes_on and _before(pool, run) else _was_paused(pool, run)
-        _patch(pool, pools.release_patch(pool, paused=paused), cluster)
+    held, errors = claims.to_restore(run, known.values(), runs), list[ApiError]()
+    names = _given_back(held, run, cluster, errors)
+    if errors and run_record.is_active(run):
+        write_status(run, cluster, {"record": run_changes.restored(record_of(run), names, now())})
+    raise_first(errors)
     _close(run, cluster)
     log_about("the pools are as they were before the run", run)
     return [events.event(events.RUN_FINISHED, "restore-pools", Reference.of(run), cause=event)]
@@ -86,15 +90,34 @@ def _was_paused(pool: Object, run: Object) -> bool:
     return bool(before["paused"]) if before else pools.is_paused(pool)
 
 
+def _given_back(held: list[Object], run: Object, cluster: Cluster, errors: list[ApiError]) -> list[str]:
+    """The names of the pools that are given back; why others are not is added to `errors`.
+
+    While the canary is as the run has edited it, a node that is released would be of two pools if its own were as
+    before, and one whose labels go the canary's. Without labels one would be of none, if its own is still edited.
+    """
+    done: list[Object] = []
+    for is_canary in (True, False):
+        if not errors:
+            some = [pool for pool in held if pools.takes_released(pool) is is_canary]
+            done += tried(partial(_with_selector, run=run, cluster=cluster), some, errors)
+    if not errors:
+        tried(partial(_unlabel, cluster=cluster), [run], errors)
+    return tried(partial(_released, run=run, cluster=cluster), done, errors)
+
+
 def _with_selector(pool: Object, run: Object, cluster: Cluster) -> Object:
     """The pool with the selector that it had, in the cluster too."""
     before = _before(pool, run)
     wanted = before.get("selector") if before else pools.without_rules(pools.selector(pool))
-    return _patch(pool, pools.selector_patch(pool, wanted), cluster)
+    return patch_pool(pool, pools.selector_patch(pool, wanted), cluster)
 
 
-def _patch(pool: Object, patch: list[Object], cluster: Cluster) -> Object:
-    return cluster.patch(pools.pool_path(pools.name_of(pool)), patch, JSON_PATCH) if patch else pool
+def _released(pool: Object, run: Object, cluster: Cluster) -> str:
+    """Have a pool go on, or stay paused as it was, and be nobody's; its name."""
+    goes_on = run_record.is_active(run) and not is_deleting(run) and _before(pool, run)
+    patch_pool(pool, pools.release_patch(pool, paused=False if goes_on else _was_paused(pool, run)), cluster)
+    return pools.name_of(pool)
 
 
 def _unlabel(run: Object, cluster: Cluster) -> None:
@@ -117,9 +140,9 @@ def _unlabel_stray(name: str, cluster: Cluster) -> None:
     runs = cluster.run(lookup.runs(cluster.api, None))  # after the node: whoever labelled it is among them, or is gone
     if node is None or not strays([node], run_record.ids_under_way(runs)):
         return
-    left = claims.left_behind(known.values(), runs)
-    for pool in left:
-        _give_back(pool, runs, cluster)
+    left, errors = claims.left_behind(known.values(), runs), list[ApiError]()
+    tried(partial(_give_back, runs=runs, cluster=cluster), left, errors)
+    raise_first(errors)
     if claims.takes_strays(known.values(), left):
         log.info("node %s keeps the labels of a run that is no more: another run's canary would have it", name)
         return
@@ -129,9 +152,9 @@ def _unlabel_stray(name: str, cluster: Cluster) -> None:
 
 def _give_back(pool: Object, runs: list[Object], cluster: Cluster) -> None:
     """Give a pool back whose run left it behind. It stays paused, as nobody said that its nodes may be upgraded."""
-    pool = _patch(pool, pools.selector_patch(pool, pools.without_rules(pools.selector(pool))), cluster)
+    pool = patch_pool(pool, pools.selector_patch(pool, pools.without_rules(pools.selector(pool))), cluster)
     if pools.claimed_by(pool) not in {run["metadata"]["uid"] for run in runs}:
-        _patch(pool, pools.release_patch(pool, paused=pools.is_paused(pool)), cluster)
+        patch_pool(pool, pools.release_patch(pool, paused=pools.is_paused(pool)), cluster)
     log.info(
         "MachineConfigPool %s was left by a run that is no more, and is given back as it is paused", pools.name_of(pool)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from kube.mutex import pools
@@ -77,11 +77,15 @@ def holders(runs: Iterable[Item]) -> set[str]:
     return {str(run["metadata"]["uid"]) for run in runs if is_active(run)}
 
 
-def to_restore(run: Item, known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
-    """The pools that a run has changed: those that it claims, and those of its record that no other run has."""
+def to_restore(run: Item, known: Collection[Object], runs: Iterable[Item]) -> list[Object]:
+    """The pools that a run has changed: those that it claims, and those of its record that no other run has.
+
+    Of those that it gave back while others were refused only what somebody has claimed or edited for it again.
+    """
     others = holders(runs)
     uid, record = run["metadata"]["uid"], record_of(run)
     names = {*record["pools"], record["canary"]["name"]} if is_active(run) else set()
+    names -= set(record.get("restored") or ()) - {pools.name_of(pool) for pool in known if pools.is_edited(pool)}
     return [
         pool
         for pool in known

@@ -103,6 +103,12 @@ def pools_changed(
     return {field: dict.fromkeys(names, moment) for field, names in again.items() if names}
 
 
+def restored(record: Record, names: list[str], now: datetime) -> Object:
+    """The change by which these pools are given back, while others are refused; those that were are recorded once."""
+    new = [name for name in names if name not in (record.get("restored") or {})]
+    return {"restored": dict.fromkeys(new, timestamp(now))} if new else {}
+
+
 def over(record: Record, name: str, field: str, now: datetime) -> Object:
     """The change by which nothing more is to be done for a node: `cleanedAt` or `droppedAt`.
 

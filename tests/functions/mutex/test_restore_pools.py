@@ -162,6 +162,113 @@ def test_a_deletion_that_hangs_says_why_and_only_once(upgrade: Upgrade, spoiled:
     assert spec(upgrade) == upgrade.before
 
 
+def deleted(upgrade: Upgrade) -> str:
+    """The run is called off amid its Jobs."""
+    upgrade.start()
+    upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
+    return events.RUN_ENDED
+
+
+def completed(upgrade: Upgrade) -> str:
+    """Its last node is done."""
+    done(upgrade)
+    upgrade.answer("run-job", events.NODE_CLEANED)
+    return events.RUN_COMPLETED
+
+
+@proves("MUT-49", "MUT-51", "MUT-1")
+@pytest.mark.parametrize(("refused", "other"), [("blue", "green"), ("green", "blue")])
+@pytest.mark.parametrize("bring", [deleted, completed])
+@pytest.mark.parametrize("what", ["its selector", "its release"])
+def test_a_pool_that_is_refused_keeps_no_other_one_from_being_given_back(
+    upgrade: Upgrade,
+    spoiled: Functions,
+    faults: Faults,
+    what: str,
+    bring: Callable[[Upgrade], str],
+    refused: str,
+    other: str,
+) -> None:
+    """The run has not ended until all are, and of one that is an administrator does as he likes."""
+    upgrade.add_pool("green")
+    before = {**upgrade.before, "green": upgrade.pool("green")["spec"]}
+    said = upgrade.said(bring(upgrade))
+    number = {"its selector": 2, "its release": 5}[what] + sorted((refused, other)).index(refused)
+    spoil = f"patch machineconfigpools {number}"
+    faults.spoil(lambda request: Fault(403, "a webhook") if request == spoil else None)
+    assert spoiled.answer("restore-pools", said) is None
+    faults.speak_again()
+
+    found, claim = {name: upgrade.pool(name) for name in before}, upgrade.run["metadata"]["uid"]
+    assert {name: claimed_by(pool) for name, pool in found.items()} == {"canary": "", other: "", refused: claim}
+    assert {name: found[name]["spec"] for name in ("canary", other)} == {n: before[n] for n in ("canary", other)}
+    assert found[refused]["spec"]["paused"] is True
+    assert all(is_released(upgrade.node(name)) is (what == "its release") for name in upgrade.nodes)
+    again, told = upgrade.again(upgrade.run), condition(upgrade.again(upgrade.run), "MCPUpdated")
+    assert (told["status"], told["message"], has_finalizer(again)) == ("False", "a webhook", True)
+    assert sorted(upgrade.status()["record"]["restored"]) == sorted(["canary", other])
+
+    upgrade.admin.patch(pool_path(other), {"spec": {"paused": True}})
+    assert upgrade.answer("restore-pools", str(said.get_type())) == events.RUN_FINISHED
+    assert {name: upgrade.pool(name)["spec"] for name in before} == {**before, other: {**before[other], "paused": True}}
+    assert all(is_released(upgrade.node(name)) and not run_of(upgrade.node(name)) for name in upgrade.nodes)
+
+
+@proves("MUT-49", "MUT-51", "X-3")
+def test_what_is_edited_again_once_it_was_given_back_is_given_back_again(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """By a file that somebody wrote amid the run: a canary that is open would have the nodes as their labels go."""
+    upgrade.start()
+    edited = upgrade.pool("canary")["spec"]
+    upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
+    faults.spoil(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 2" else None)
+    assert spoiled.answer("restore-pools", upgrade.said(events.RUN_ENDED)) is None
+    faults.speak_again()
+    assert list(upgrade.status()["record"]["restored"]) == ["canary"]
+    upgrade.admin.patch(pool_path("canary"), {"spec": edited})
+
+    assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
+
+    assert spec(upgrade) == upgrade.before
+
+
+@proves("MUT-44", "MUT-49", "MUT-51")
+@pytest.mark.parametrize("bring", [deleted, completed])
+def test_while_the_canary_is_refused_all_else_stays_as_the_run_has_it(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults, bring: Callable[[Upgrade], str]
+) -> None:
+    """It would have each node whose labels go, and a target that is as before those that it has already."""
+    kind = bring(upgrade)
+    edited = spec(upgrade)
+    faults.spoil(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 1" else None)
+    assert spoiled.answer("restore-pools", upgrade.said(kind)) is None
+    faults.speak_again()
+
+    assert spec(upgrade) == edited
+    assert not any(is_released(upgrade.node(name)) for name in upgrade.nodes)
+    assert upgrade.answer("restore-pools", kind) == events.RUN_FINISHED
+    assert spec(upgrade) == upgrade.before
+
+
+@proves("MUT-49", "MUT-51", "MUT-1")
+def test_a_node_that_is_refused_keeps_no_pool_from_being_given_back(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """Selectors are as before by then, so its labels do nothing; the run has not ended until they are off."""
+    kind = deleted(upgrade)
+    faults.spoil(lambda request: Fault(403, "a webhook") if request == "patch nodes 1" else None)
+    assert spoiled.answer("restore-pools", upgrade.said(kind)) is None
+    faults.speak_again()
+
+    assert spec(upgrade) == upgrade.before
+    assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {""}
+    assert sorted(is_released(upgrade.node(name)) for name in upgrade.nodes) == [False, True]
+    assert has_finalizer(upgrade.again(upgrade.run))
+    assert upgrade.answer("restore-pools", kind) == events.RUN_FINISHED
+    assert all(is_released(upgrade.node(name)) for name in upgrade.nodes)
+
+
 @proves("MUT-44", "X-2")
 def test_a_late_event_does_not_write_over_the_next_claim(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
     """Between its two readings the run config claims its pools anew: they are its next run's."""
@@ -281,6 +388,27 @@ def test_the_pools_of_a_run_that_vanished_are_given_back_before_its_first_node(u
     assert (is_released(first), is_released(second)) == (True, False)
     assert spec(upgrade) == {**upgrade.before, "blue": {**upgrade.before["blue"], "paused": True}}
     assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {""}
+
+
+@proves("MUT-44", "MUT-51")
+def test_a_pool_of_a_run_that_vanished_keeps_no_other_one_from_being_given_back(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """The node keeps its labels until all are: it would be of none of them."""
+    upgrade.add_pool("green")
+    before = upgrade.pool("green")["spec"]
+    upgrade.start()
+    vanished(upgrade)
+    ended = strays_told(upgrade)[upgrade.nodes[0]]
+    faults.spoil(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 3" else None)
+    assert spoiled.answer("restore-pools", ended) is None
+    faults.speak_again()
+
+    assert (upgrade.pool("green")["spec"], claimed_by(upgrade.pool("green"))) == ({**before, "paused": True}, "")
+    assert claimed_by(upgrade.pool("blue")) == upgrade.run["metadata"]["uid"]
+    assert not is_released(upgrade.node(upgrade.nodes[0]))
+    upgrade.functions.answer("restore-pools", ended)
+    assert is_released(upgrade.node(upgrade.nodes[0]))
 
 
 @proves("MUT-44", "MUT-51")
