@@ -1,5 +1,7 @@
 """Label the nodes of a run, one label for each rule: with it a node is not upgraded (step 4, MUT-33, MUT-35, MUT-43).
 
+A node that is refused keeps no other one from being labelled.
+
 In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` when there was no time for all; nothing while the control
 plane is still being upgraded, whose change comes as an event.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, list, patch; clusterversions get.
@@ -7,12 +9,17 @@ Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; node
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
+
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.ongoing import Ongoing, read_redoing
 from functions.mutex.subject import Replies, now, telling, write_status
+from functions.trying import raise_first, tried
 from kube.door.api import JSON_PATCH, absent_ok
+from kube.door.api_errors import ApiError
 from kube.door.deadline import has_time
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup
@@ -42,12 +49,9 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     found = read_redoing(event, cluster, "labelledAt")
     if found is None or not found.record.get("pausedAt") or _awaits_control_plane(found, cluster):
         return []
-    names = ungated(found.record, cluster)
-    dropped: list[str] = []
-    for start in range(0, len(names), TOGETHER):
-        if start and not has_time(SECONDS):
-            return found.answer(events.POOLS_PAUSED, "label-nodes", event)
-        dropped += _label(names[start : start + TOGETHER], event, cluster)
+    dropped = _label_all(ungated(found.record, cluster), event, cluster)
+    if dropped is None:
+        return found.answer(events.POOLS_PAUSED, "label-nodes", event)
     found = read_redoing(event, cluster, "labelledAt")
     if found is None:
         return []
@@ -78,6 +82,23 @@ def ungated(record: Record, cluster: Cluster) -> list[str]:
     listed = cluster.run(lookup.labelled_nodes(cluster.api, record["id"], None))
     gated = {node["metadata"]["uid"] for node in listed if is_gated(node, record["id"], rules_of(record))}
     return [name for name in unreleased(record) if record["nodes"][name]["uid"] not in gated]
+
+
+def _label_all(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[str] | None:
+    """Label nodes, some at a time; those that are gone, None when there was no time for all.
+
+    Raises the first error of a node when all are tried, or no time is left: what is refused comes first in the next
+    turn, too, which would follow as fast as events travel.
+    """
+    gone, errors = list[str](), list[ApiError]()
+    for start in range(0, len(names), TOGETHER):
+        if start and not has_time(SECONDS):
+            raise_first(errors)
+            return None
+        some = [names[start : start + TOGETHER]]
+        gone += chain(*tried(partial(_label, event=event, cluster=cluster), some, errors))
+    raise_first(errors)
+    return gone
 
 
 def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[str]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from math import inf
+
+import pytest
+
 from eventing import events
 from functions.mutex import label_nodes
 from kube.mutex.objects import RULE_LABEL, RUN_LABEL, condition, path
 from kube.mutex.pools import CLUSTER_VERSIONS
 from kube.mutex.versions import VERSION_LABEL, WORKER
+from tests.faults import Fault, Faults
+from tests.functions.conftest import Functions
 from tests.functions.hints import resource
 from tests.functions.mutex.conftest import NEW, OLD, Upgrade
 from tests.proofs import proves
@@ -105,6 +111,29 @@ def test_a_released_node_is_not_labelled_again(upgrade: Upgrade) -> None:
     assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
     assert LABEL not in upgrade.node(released)["metadata"]["labels"]
     assert LABEL in upgrade.node(upgrade.nodes[1])["metadata"]["labels"]
+
+
+@proves("MUT-33", "MUT-35", "MUT-1")
+@pytest.mark.parametrize("seconds", [0, inf], ids=["there is time", "there is no time for more than some"])
+def test_a_node_that_is_refused_keeps_none_of_those_behind_it_from_being_labelled(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """The condition says why. Where there was no time for all the tick goes on, and no event at once."""
+    monkeypatch.setattr(label_nodes, "TOGETHER", 1)
+    monkeypatch.setattr(label_nodes, "SECONDS", seconds)
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade", "claim-pools", "pause-pools")
+    faults.spoil(lambda request: Fault(403, "a webhook") if request == "patch nodes 1" else None)
+    assert spoiled.answer("label-nodes", upgrade.said(events.POOLS_PAUSED)) is None
+    faults.speak_again()
+
+    labelled = [LABEL in upgrade.node(name)["metadata"]["labels"] for name in upgrade.nodes]
+    assert labelled == [False, seconds == 0]
+    found = condition(upgrade.again(upgrade.run), "MutexRulesApplied")
+    assert (found["status"], found["message"]) == ("False", "a webhook")
+    assert "labelledAt" not in upgrade.status()["record"]
+    monkeypatch.undo()
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
 
 
 @proves("MUT-35")
