@@ -16,6 +16,7 @@ from functions.mutex.subject import now
 from functions.trying import raise_first, tried
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import ApiError, Denied
+from kube.door.deadline import seconds_left, within
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, run_changes
 from kube.mutex.objects import Verdict
@@ -69,8 +70,16 @@ def _change_pool(
 
 
 def patch_pool(pool: Object, patch: list[Object], cluster: Cluster) -> Object:
-    """The pool once it has got its patch, if any."""
-    return cluster.patch(pool_path(name_of(pool)), patch, JSON_PATCH) if patch else pool
+    """The pool once it has got its patch, if any.
+
+    One that hangs, as behind a webhook, has half of the time that is left, so that others get their turn. It is
+    `Unavailable` then, and may be done all the same, or be done late: only to the pool as it was read. So it counts as
+    not done, and whoever gets the event again reads the pool.
+    """
+    if not patch:
+        return pool
+    with within(seconds_left() / 2):
+        return cluster.patch(pool_path(name_of(pool)), patch, JSON_PATCH)
 
 
 def recorded(found: Ongoing, word: str, changed: Changed, verdict: Verdict, cluster: Cluster) -> Ongoing:

@@ -30,6 +30,7 @@ from functions.mutex.subject import Replies, log_about, now, read, telling, writ
 from functions.trying import raise_first, tried
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import ApiError
+from kube.door.deadline import seconds_left, within
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, pools, run_changes, run_record
 from kube.mutex.node_labels import clear_patch, run_of, strays
@@ -121,13 +122,14 @@ def _released(pool: Object, run: Object, cluster: Cluster) -> str:
 
 
 def _unlabel(run: Object, cluster: Cluster) -> None:
-    """Take the labels off the nodes that still carry the run's, side by side."""
+    """Take the labels off the nodes that still carry the run's, side by side; the pools have half of the time."""
     run_id = str(record_of(run).get("id") or "")
     if not run_id:
         return
     found = cluster.run(lookup.labelled_nodes(cluster.api, run_id, None))
     patches = [(node["metadata"]["name"], clear_patch(node, run_id)) for node in found]
-    cluster.together(*(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches if patch))
+    with within(seconds_left() / 2):
+        cluster.together(*(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches if patch))
 
 
 def _unlabel_stray(name: str, cluster: Cluster) -> None:

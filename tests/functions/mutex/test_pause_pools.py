@@ -7,7 +7,7 @@ import pytest
 from eventing import events
 from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL, condition, path
-from tests.faults import Fault, Faults
+from tests.faults import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
@@ -129,6 +129,24 @@ def test_a_pool_that_somebody_writes_just_then_is_tried_again_at_once(
     faults.spoil(spoil.get)
     assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 503
     faults.speak_again()
+
+
+@proves("MUT-33", "X-6")
+def test_a_pool_whose_write_hangs_leaves_the_others_their_turn(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """They are paused and recorded; the broker delivers the event again."""
+    upgrade.add_pool("green")
+    upgrade.start()
+    for name in ("blue", "green"):
+        upgrade.admin.patch(pools.pool_path(name), {"spec": {"paused": False}})
+    faults.spoil(lambda request: SILENCE if request == "patch machineconfigpools 1" else None)
+    assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 503
+    faults.speak_again()
+
+    assert [pools.is_paused(upgrade.pool(name)) for name in ("blue", "green")] == [False, True]
+    assert list(upgrade.status()["record"]["pausedAgain"]) == ["green"]
+    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
 
 
 @proves("MUT-44")

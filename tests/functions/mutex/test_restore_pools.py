@@ -17,7 +17,7 @@ from kube.mutex.pools import POOLS, claimed_by, pool_path
 from kube.mutex.run_record import Stage
 from kube.mutex.versions import WORKER
 from kube.paths import Object
-from tests.faults import Fault, Faults
+from tests.faults import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.openshift import pool
@@ -267,6 +267,28 @@ def test_a_node_that_is_refused_keeps_no_pool_from_being_given_back(
     assert has_finalizer(upgrade.again(upgrade.run))
     assert upgrade.answer("restore-pools", kind) == events.RUN_FINISHED
     assert all(is_released(upgrade.node(name)) for name in upgrade.nodes)
+
+
+@proves("MUT-49", "MUT-51", "X-6")
+@pytest.mark.parametrize(
+    ("hangs", "others"),
+    [("patch machineconfigpools 2", ["canary", "green"]), ("patch nodes 1", ["blue", "canary", "green"])],
+)
+def test_a_write_that_hangs_leaves_other_pools_their_turn(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults, hangs: str, others: list[str]
+) -> None:
+    """That of another pool, or of a node; the broker delivers the event again."""
+    upgrade.add_pool("green")
+    before = {**upgrade.before, "green": upgrade.pool("green")["spec"]}
+    kind = deleted(upgrade)
+    faults.spoil(lambda request: SILENCE if request == hangs else None)
+    assert spoiled.post("restore-pools", upgrade.said(kind)).status_code == 503
+    faults.speak_again()
+
+    assert [name for name in sorted(before) if not claimed_by(upgrade.pool(name))] == others
+    assert {name: upgrade.pool(name)["spec"] for name in others} == {name: before[name] for name in others}
+    assert sorted(upgrade.status()["record"]["restored"]) == others
+    assert upgrade.answer("restore-pools", kind) == events.RUN_FINISHED
 
 
 @proves("MUT-44", "X-2")
