@@ -26,6 +26,10 @@ LAUNCHER_REASONS = ("Migrating", "NotMigratable", "WaitsForSlot", "MigrationFail
 """What the launcher pod of a virtual machine can wait for."""
 AT_WORK = ("Migrating", "WaitsForSlot")
 """Of these what nothing is wrong with."""
+LONGEST_WORDS = 600
+"""Characters of what such a budget says that are kept: it says less, and whoever may write it may say anything."""
+CREATED_BY = "kubevirt.io/created-by"
+"""Label of a launcher pod: the uid of its VirtualMachineInstance."""
 TARGET = "kubevirt.io/migrationJobUID"
 """Label of the launcher pod that a virtual machine migrates to: the uid of the migration."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
@@ -190,13 +194,23 @@ def refused_by(budget: Budget, pod: Pod, going: int = 0) -> Blocked:
 def waits_for(budget: Budget) -> tuple[str, str] | None:
     """Reason and message by which the budget of a launcher pod says what that waits for; None where it does not.
 
-    One that has nothing to say was last looked at when the node had no such taint.
+    One that has nothing to say was last looked at when the node had no such taint. Of any other budget the same words
+    say nothing: many may write one over pods that are not theirs.
     """
     told = budget["metadata"].get("annotations") or {}
     reason, message = told.get(f"{WAITS}reason"), told.get(f"{WAITS}message")
+    if reason is None or not _is_of_launcher(budget):
+        return None
     if reason == "":
         return LAUNCHER_REASONS[0], "its virtual machine migrates as soon as its node has a drain taint"
-    return (reason, message) if reason in LAUNCHER_REASONS and message else None
+    return (reason, shortened(message, LONGEST_WORDS)) if reason in LAUNCHER_REASONS and message else None
+
+
+def _is_of_launcher(budget: Budget) -> bool:
+    """Whether it covers the launcher pods of the instance that owns it, and no others: so do ours, and KubeVirt's."""
+    of = ((budget["spec"].get("selector") or {}).get("matchLabels") or {}).get(CREATED_BY)
+    owners = budget["metadata"].get("ownerReferences") or []
+    return any(owner["uid"] == of for owner in owners)
 
 
 def is_counted(budget: Budget) -> bool:

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+from kube.budgets import CREATED_BY
 from kube.paths import Object
 from kube.pods import is_ready, is_terminating
-from kube.virtualization.machines import API_VERSION, CREATED_BY, INSTANCES, MIGRATIONS, is_finished, key, vmi_of
+from kube.virtualization.machines import API_VERSION, INSTANCES, MIGRATIONS, is_finished, key, vmi_of
 from tests.virt_actor import (
     BOOTED,
     FAILING,

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, ClassVar
 
-from kube.budgets import TARGET
+from kube.budgets import CREATED_BY, TARGET
 from kube.nodes import NODES, node_path
 from kube.paths import PODS, Object
 from kube.times import timestamp
-from kube.virtualization.machines import API_VERSION, CREATED_BY, INSTANCES, MIGRATIONS
+from kube.virtualization.machines import API_VERSION, INSTANCES, MIGRATIONS
 from tests.player import Player
 
 BOOTED = "fake-virt/booted"

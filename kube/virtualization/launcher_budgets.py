@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kube.budgets import WAITS, Budget
+from kube.budgets import CREATED_BY, WAITS, Budget
 from kube.paths import Object, segment
 from kube.virtualization.evacuation import LONGEST_MESSAGE, Wait
-from kube.virtualization.machines import API_VERSION, CREATED_BY, INSTANCE, Item
+from kube.virtualization.machines import API_VERSION, INSTANCE, Item
 from kube.words import shortened
 
 LABEL = "nodemaintenance.dev/launcher"

@@ -21,8 +21,6 @@ DRAIN_TAINTS = ("medik8s.io/drain", "kubevirt.io/drain")
 """Keys of the taints that ask for migration, whoever set them, with whatever value (C3, DRN-8)."""
 LAUNCHERS = "kubevirt.io=virt-launcher"
 """Selects the launcher pods."""
-CREATED_BY = "kubevirt.io/created-by"
-"""Label of a launcher pod: the uid of its VMI."""
 FINISHED = ("Succeeded", "Failed")
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kube.budgets import WAITS, WAITS_FOR_KUBEVIRT, Blocked, Plan, plan
+from kube.budgets import CREATED_BY, WAITS, WAITS_FOR_KUBEVIRT, Blocked, Plan, plan
 from kube.launcher_requests import request, worded
 from kube.paths import Object
 from tests.kube.samples import budget, pod
 from tests.proofs import proves
 
-LAUNCHER = pod("launcher", labels={"app": "db"})
+LAUNCHER = pod("launcher", labels={CREATED_BY: "u"})
 OTHER = pod("other", labels={"app": "web"})
 
 
 def planned(reason: str) -> Plan:
     """A drain of both; the launcher's budget says that it waits for this reason."""
     words: Object = {f"{WAITS}reason": reason, f"{WAITS}message": "in its words"}
-    known = budget("theirs", healthy=1, needed=1)
-    known["metadata"]["annotations"] = words
+    known = budget("theirs", healthy=1, needed=1, selector={"matchLabels": {CREATED_BY: "u"}})
+    known["metadata"].update(annotations=words, ownerReferences=[{"kind": "VirtualMachineInstance", "uid": "u"}])
     return plan([LAUNCHER, OTHER], [known])
 
 

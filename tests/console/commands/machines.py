@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kube.budgets import CREATED_BY
 from kube.door.sync_client import Cluster
 from kube.paths import Object
-from kube.virtualization.machines import API_VERSION, CREATED_BY, LIVE_MIGRATE, MACHINE, migrations_path
+from kube.virtualization.machines import API_VERSION, LIVE_MIGRATE, MACHINE, migrations_path
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt import crds
 from tests.kubevirt import ABLE, UNABLE, instances, migration, vmi

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from eventing import events
 from functions.data import data_of
-from kube.budgets import TARGET
+from kube.budgets import CREATED_BY, TARGET
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.paths import Object, events_path
 from kube.virtualization.launcher_budgets import budgets_in
-from kube.virtualization.machines import CREATED_BY
 from tests.functions.conftest import Functions
 from tests.functions.hints import tick
 from tests.functions.virtualization.conftest import Machines

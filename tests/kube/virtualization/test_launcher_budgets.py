@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kube.budgets import plan, waits_for
+import pytest
+
+from kube.budgets import CREATED_BY, LONGEST_WORDS, WAITS, plan, waits_for
 from kube.paths import Object
 from kube.virtualization import launcher_budgets as budgets
 from kube.virtualization.evacuation import LONGEST_MESSAGE, Wait
@@ -51,6 +53,39 @@ def test_words_are_written_where_they_differ() -> None:
     assert budgets.told_of(said) == "a"
     cleared = budgets.words_patch(said, None)["metadata"]["annotations"]
     assert set(cleared.values()) == {""}
+
+
+@proves("DRN-9", "X-1")
+@pytest.mark.parametrize(
+    ("uid", "selector"),
+    [
+        ("", {"matchLabels": {CREATED_BY: "u-x"}}),
+        ("u-y", {"matchLabels": {CREATED_BY: "u-x"}}),
+        ("u-x", {"matchLabels": {"kubevirt.io": "virt-launcher"}}),
+        ("u-x", {}),
+        ("u-x", None),
+    ],
+    ids=["nobody's", "another machine's", "over other pods", "over all pods", "over none"],
+)
+def test_the_words_of_a_budget_that_is_not_of_the_machine_are_not_believed(uid: str, selector: Object | None) -> None:
+    """Whoever may write budgets would hide from a drain what pods wait for that are not his."""
+    owners = [{"kind": "VirtualMachineInstance", "name": "x", "uid": uid}] if uid else []
+    forged = budgets.budget_of(vmi("x"), WAIT)
+    forged["metadata"]["ownerReferences"], forged["spec"]["selector"] = owners, selector
+
+    assert waits_for(forged) is None
+    assert {item.reason for item in plan([launcher("u-x")], [counted(forged, 1)]).blocked} <= {"DisruptionBudget"}
+
+
+@proves("X-1")
+def test_of_long_words_of_a_budget_the_beginning_is_told() -> None:
+    """A status names hundreds of pods, and an annotation holds 256 KiB; what ours says is told whole."""
+    loud, most = budgets.budget_of(vmi("x"), WAIT), Wait("a", "NotMigratable", "x" * 300_000)
+    ours = budgets.budget_of(vmi("x"), most)["metadata"]["annotations"]
+    loud["metadata"]["annotations"] = {**ours, f"{WAITS}message": most.message}
+
+    assert waits_for(loud) == ("NotMigratable", "x" * LONGEST_WORDS + "… (299400 more characters)")
+    assert waits_for(budgets.budget_of(vmi("x"), most)) == ("NotMigratable", ours[f"{WAITS}message"])
 
 
 @proves("DRN-9")
