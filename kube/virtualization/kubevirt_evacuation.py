@@ -59,14 +59,24 @@ def _wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -
         return Wait(name, MIGRATING, progress(under_way, vmi))
     if under_way is None and (why := hindrance(vmi)):
         return Wait(name, NOT_MIGRATABLE, shortened(why, LONGEST_MESSAGE))
-    if failures := sum(has_failed(each) and _evacuated(each) == name for each in migrations):
+    is_asked = (vmi.get("status") or {}).get("evacuationNodeName") == name  # by an eviction
+    if under_way is None and not is_asked and (why := _deaf(name, node, kubevirt)):
+        return Wait(name, WAITS_FOR_KUBEVIRT, why)
+    if failures := sum(_evacuated(each) == name for each in _failed_of_late(migrations)):
         return Wait(name, FAILED, _failed(failures, progress(under_way, vmi) if under_way else ""))
     if under_way is not None:
         return Wait(name, MIGRATING, progress(under_way, vmi))
-    is_asked = (vmi.get("status") or {}).get("evacuationNodeName") == name  # by an eviction
-    if not is_asked and (why := _deaf(name, node, kubevirt)):
-        return Wait(name, WAITS_FOR_KUBEVIRT, why)
     return Wait(name, MIGRATING, "KubeVirt is about to migrate it")
+
+
+def _failed_of_late(migrations: Collection[Item]) -> list[Item]:
+    """Those that failed since one succeeded; all, where none did."""
+    successes = [_made(each) for each in migrations if is_finished(each) and not has_failed(each)]
+    return [each for each in migrations if has_failed(each) and all(_made(each) > made for made in successes)]
+
+
+def _made(migration: Item) -> str:
+    return str(migration["metadata"].get("creationTimestamp") or "")
 
 
 def _evacuated(migration: Item) -> str:

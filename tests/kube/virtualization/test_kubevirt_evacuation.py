@@ -83,10 +83,10 @@ def test_what_happens_and_what_blocks_is_told() -> None:
     assert unable.message.startswith("PVC disk is not shared: mend that")
 
 
-def failed(name: str, node: str = "a") -> Object:
+def failed(name: str, node: str = "a", made: str = "") -> Object:
     """A migration of x that KubeVirt tried when this node was drained."""
     item = vmim(name, "x", phase="Failed")
-    item["metadata"]["annotations"] = {"kubevirt.io/evacuationMigration": node}
+    item["metadata"].update(annotations={"kubevirt.io/evacuationMigration": node}, creationTimestamp=made)
     return item
 
 
@@ -102,6 +102,26 @@ def test_a_migration_that_failed_is_told_until_the_next_one_begins() -> None:
     assert wait.message.endswith("migration m3 is Pending")
     assert one(vmi("x"), *before, vmim("m3", "x")).reason == "Migrating"
     assert one(vmi("x"), failed("elsewhere", node="b"), vmim("m3", "x", phase="Pending")).reason == "Migrating"
+
+
+@proves("DRN-10", "DRN-9")
+def test_failures_before_a_success_are_told_no_more() -> None:
+    """The machine came back to the node since."""
+    success = vmim("back", "x", phase="Succeeded")
+    success["metadata"]["creationTimestamp"] = "2026-01-01T00:00:05Z"
+    before, after = (failed(f"at-{second}", made=f"2026-01-01T00:00:0{second}Z") for second in (4, 6))
+
+    assert one(vmi("x"), before, success) == ABOUT_TO
+    assert one(vmi("x"), before, success, after).message == "its migration failed once; KubeVirt tries again"
+
+
+@proves("DRN-10", "C3")
+def test_an_old_failure_does_not_hide_that_kubevirt_has_to_be_asked() -> None:
+    """It is of another drain; the eviction that asks is sent for this reason alone."""
+    assert one(vmi("x"), failed("m1"), nodes=drained(NEW)).reason == "WaitsForKubeVirt"
+    assert one(vmi("x", evacuationNodeName="a"), failed("m1"), nodes=drained(NEW)).reason == "MigrationFailed"
+    pending = vmim("m2", "x", phase="Pending")
+    assert one(vmi("x"), failed("m1"), pending, nodes=drained(NEW)).reason == "MigrationFailed"
 
 
 @proves("DRN-10")
