@@ -31,7 +31,7 @@ from kube.paths import Object
 from kube.virtualization import launcher_budgets as budgets
 from kube.virtualization import lookup
 from kube.virtualization.evacuation import FAILED, NOT_MIGRATABLE, Wait
-from kube.virtualization.machines import Item, is_kept, key
+from kube.virtualization.machines import Item, is_kept, key, stays_alive
 
 CONSUMES = (
     *(events.NODE_TAINTED, events.TICK),
@@ -52,10 +52,10 @@ def protect(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         return []
     # Budgets first: one that is there without its VMI was not made by somebody who has just seen that.
     ours = budgets.ours(cluster.run(lookup.launcher_budgets(cluster.api)))
-    vmis = cluster.run(lookup.instances(cluster.api))
+    vmis = cluster.run(lookup.all_instances(cluster.api))
     if not (ours or vmis) or not acts(cluster):
         return []
-    asking = {budgets.kept(vmi) for vmi in vmis}
+    asking = {budgets.kept(vmi) for vmi in vmis if stays_alive(vmi)}
     _delete([budget for one, budget in ours.items() if one not in asking], cluster)
     if not vmis:
         return []
@@ -65,7 +65,7 @@ def protect(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         _delete([budget for one, budget in ours.items() if one in theirs], cluster)
         changed = _say(kubevirt[0], vmis, theirs, cluster)
     else:
-        changed = _protect_all(vmis, {**theirs, **ours}, cluster)
+        changed = _protect_all(list(filter(stays_alive, vmis)), {**theirs, **ours}, cluster)
     return [said for node in sorted(changed) for said in _tell(event, node, cluster)]
 
 

@@ -12,7 +12,7 @@ from kube.door.sync_client import Cluster
 from kube.paths import Object
 from kube.virtualization import lookup
 from kube.virtualization.evacuation import Evacuation, Slots, Wait, evacuation
-from kube.virtualization.kubevirt_evacuation import waits
+from kube.virtualization.kubevirt_evacuation import is_kept_by, waits
 from kube.virtualization.machines import Item, stays_alive
 from kube.virtualization.migration_claim import CLAIM_PATH, claimed, refused
 
@@ -45,14 +45,14 @@ def slots(environment: Mapping[str, str]) -> Slots:
 
 
 def seen_beside(kubevirt: Item, vmis: list[Object], cluster: Cluster) -> Waits:
-    """What these VMIs wait for where KubeVirt migrates; on nodes that are not drained they cost a request for each."""
+    """What VMIs wait for where KubeVirt migrates; where none of these is on a drained node, a request for each node."""
     api = cluster.api
-    drained = cluster.run(lookup.drained_nodes(api, vmis))
+    drained = cluster.run(lookup.drained_nodes(api, [vmi for vmi in vmis if is_kept_by(kubevirt, vmi)]))
     if not drained:
         return {}
     # Migrations before instances: one that ends between the two has moved its instance.
     migrations = cluster.run(lookup.migrations(api))
-    return waits(cluster.run(lookup.instances(api)), migrations, drained, kubevirt)
+    return waits(cluster.run(lookup.all_instances(api)), migrations, drained, kubevirt)
 
 
 def seen(vmis: list[Object], cluster: Cluster, attempt: str = "") -> Scene:

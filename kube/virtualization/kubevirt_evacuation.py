@@ -21,13 +21,17 @@ from kube.virtualization.evacuation import (
 )
 from kube.virtualization.machines import (
     DRAIN_TAINTS,
+    EXTERNAL,
+    LIVE_MIGRATE,
+    LIVE_MIGRATE_IF_POSSIBLE,
     Item,
     has_failed,
     hindrance,
+    is_ending,
     is_finished,
-    is_kept,
     key,
     node_of,
+    unable,
     vmi_of,
 )
 from kube.words import shortened
@@ -39,16 +43,37 @@ TAINT_FIELD = "spec.configuration.migrations.nodeDrainTaintKey"
 """Of the KubeVirt object: another key than the usual one."""
 HELD_BACK = ("", "Pending")
 """Phases of a migration that has not begun."""
+LEFT_TO_OTHERS = (MIGRATING, "the controller that evictionStrategy External leaves it to is about to move it")
+UNTOLD = (
+    WAITS_FOR_KUBEVIRT,
+    "evictionStrategy External leaves it to a controller, which KubeVirt's virt-api tells upon an eviction of the "
+    "launcher pod: where virt-api is not asked about evictions, migrate the virtual machine, or shut it down",
+)
+"""Of a machine that KubeVirt does not migrate, whatever the taint: reason and message, once it is told and before."""
+
+
+def strategy_of(vmi: Item, kubevirt: Item | None) -> str:
+    """Its eviction strategy; where it has none, the one that this KubeVirt gives such machines; "" for none."""
+    usual = (((kubevirt or {}).get("spec") or {}).get("configuration") or {}).get("evictionStrategy")
+    return str((vmi.get("spec") or {}).get("evictionStrategy") or usual or "")
+
+
+def is_kept_by(kubevirt: Item, vmi: Item) -> bool:
+    """Whether this KubeVirt keeps the launcher pod of a VMI by a budget."""
+    strategy = strategy_of(vmi, kubevirt)
+    if strategy == LIVE_MIGRATE_IF_POSSIBLE and unable(vmi):
+        return False
+    return strategy in (LIVE_MIGRATE, LIVE_MIGRATE_IF_POSSIBLE, EXTERNAL) and not is_ending(vmi)
 
 
 def waits(
     vmis: Iterable[Item], migrations: Collection[Item], drained: Mapping[str, Node], kubevirt: Item
 ) -> dict[tuple[str, str], Wait]:
-    """Namespace and name of each VMI with `LiveMigrate` on the nodes `drained` → what it waits for."""
+    """Namespace and name of each VMI on the nodes `drained` that KubeVirt keeps → what it waits for."""
     of: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
     for migration in migrations:
         of[vmi_of(migration)].append(migration)
-    asking = [vmi for vmi in vmis if node_of(vmi) in drained and is_kept(vmi)]
+    asking = [vmi for vmi in vmis if node_of(vmi) in drained and is_kept_by(kubevirt, vmi)]
     return {key(vmi): _wait(vmi, of[key(vmi)], drained[node_of(vmi)], kubevirt) for vmi in asking}
 
 
@@ -57,9 +82,11 @@ def _wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -
     under_way = next((each for each in migrations if not is_finished(each)), None)
     if under_way is not None and (under_way.get("status") or {}).get("phase", "") not in HELD_BACK:
         return Wait(name, MIGRATING, progress(under_way, vmi))
+    is_asked = (vmi.get("status") or {}).get("evacuationNodeName") == name  # by an eviction
+    if under_way is None and strategy_of(vmi, kubevirt) == EXTERNAL:
+        return Wait(name, *(LEFT_TO_OTHERS if is_asked else UNTOLD))
     if under_way is None and (why := hindrance(vmi)):
         return Wait(name, NOT_MIGRATABLE, shortened(why, LONGEST_MESSAGE))
-    is_asked = (vmi.get("status") or {}).get("evacuationNodeName") == name  # by an eviction
     if under_way is None and not is_asked and (why := _deaf(name, node, kubevirt)):
         return Wait(name, WAITS_FOR_KUBEVIRT, why)
     if failures := sum(_evacuated(each) == name for each in _failed_of_late(migrations)):

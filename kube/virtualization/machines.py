@@ -67,7 +67,12 @@ def stays_alive(vmi: Item) -> bool:
 
 def is_kept(vmi: Item) -> bool:
     """Whether its launcher pod must not be evicted: it asks for that, and nobody ends it."""
-    return stays_alive(vmi) and not is_over(vmi) and not vmi["metadata"].get("deletionTimestamp")
+    return stays_alive(vmi) and not is_ending(vmi)
+
+
+def is_ending(vmi: Item) -> bool:
+    """Whether it has ended for good, or somebody ends it."""
+    return is_over(vmi) or bool(vmi["metadata"].get("deletionTimestamp"))
 
 
 def is_running(vmi: Item) -> bool:

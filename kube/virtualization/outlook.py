@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from kube.paths import Object
-from kube.virtualization.kubevirt_evacuation import TAINT_FIELD, taint_key
+from kube.virtualization.kubevirt_evacuation import TAINT_FIELD, strategy_of, taint_key
 from kube.virtualization.machines import (
     EXTERNAL,
     INSTANCE,
@@ -67,7 +67,7 @@ def run_strategy(machine: Item | None) -> str:
 
 def outlook(vmi: Item, machine: Item | None, kubevirt: Item | None = None) -> Outlook:
     """What a drain does with this instance, which `machine` owns, if any; `kubevirt` as in `Hosted`."""
-    strategy, why = _strategy(vmi), unable(vmi)
+    strategy, why = strategy_of(vmi, kubevirt), unable(vmi)
     if kubevirt and strategy == EXTERNAL:
         return Outlook(BLOCKS, f"until the controller has moved it that evictionStrategy {EXTERNAL} leaves it to")
     if not why and (strategy == LIVE_MIGRATE or (kubevirt and strategy == LIVE_MIGRATE_IF_POSSIBLE)):
@@ -80,10 +80,6 @@ def outlook(vmi: Item, machine: Item | None, kubevirt: Item | None = None) -> Ou
     if run_strategy(machine) in RESTARTED:
         return Outlook(RESTARTS, "shut down, and started on another node")
     return Outlook(STOPS, "shut down, and not started again")
-
-
-def _strategy(vmi: Item) -> str:
-    return str((vmi.get("spec") or {}).get("evictionStrategy") or "")
 
 
 def launcher_of(pod: Item) -> tuple[str, str] | None:
@@ -119,7 +115,7 @@ def _report(vmi: Item, hosted: Hosted, migration: Item | None) -> Object:
     return {
         **dict(zip(("namespace", "name"), key(vmi), strict=True)),
         "phase": str((vmi.get("status") or {}).get("phase") or "Pending"),
-        "evictionStrategy": _strategy(vmi),
+        "evictionStrategy": strategy_of(vmi, hosted.kubevirt),
         "runStrategy": run_strategy(machine),
         "migratable": not why,
         "unable": shortened(why, LONGEST),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eventing import events
 from functions.data import data_of
 from kube.budgets import CREATED_BY, TARGET
@@ -98,12 +100,20 @@ def test_beside_kubevirt_a_budget_of_ours_goes_when_another_one_stands(
 
 
 @proves("DRN-10", "C3")
+@pytest.mark.parametrize(
+    ("strategy", "remedy"),
+    [
+        ("LiveMigrate", "nodeDrainTaintKey"),
+        ("LiveMigrateIfPossible", "nodeDrainTaintKey"),
+        ("External", "migrate the virtual machine, or shut it down"),
+    ],
+)
 def test_where_kubevirt_does_not_know_the_taint_it_is_asked_by_an_eviction(
-    work: Workload, machines: Machines, functions: Functions
+    work: Workload, machines: Machines, functions: Functions, strategy: str, remedy: str
 ) -> None:
     """Which its budget refuses, and virt-api with it; once, and again with each tick. The budget says what helps."""
     node = work.node()
-    item = launched(work, vmi("unheard", node))
+    item = launched(work, vmi("unheard", node, strategy=strategy))
     owner = {"apiVersion": item["apiVersion"], "kind": item["kind"], "name": "unheard", "uid": item["metadata"]["uid"]}
     spec = {"minAvailable": 1, "selector": {"matchLabels": {CREATED_BY: item["metadata"]["uid"]}}}
     body = {"metadata": {"name": "theirs", "ownerReferences": [owner]}, "spec": spec}
@@ -116,7 +126,7 @@ def test_where_kubevirt_does_not_know_the_taint_it_is_asked_by_an_eviction(
 
     reason, message = blocked(functions)
     assert reason == "WaitsForKubeVirt"
-    assert "nodeDrainTaintKey" in message
+    assert remedy in message
     assert [entry["responseStatus"]["code"] for entry in evictions.evictions()] == [429]
     told = functions.answer("evict", tainted)
     assert told is not None

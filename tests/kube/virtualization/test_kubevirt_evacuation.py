@@ -20,10 +20,11 @@ ABOUT_TO = Wait("a", "Migrating", "KubeVirt is about to migrate it")
 FIELD = "spec.configuration.migrations.nodeDrainTaintKey"
 
 
-def kubevirt(key: str = "") -> Object:
-    """KubeVirt, told of this taint key."""
-    told: Object = {"configuration": {"migrations": {"nodeDrainTaintKey": key}}} if key else {}
-    return {"metadata": {"namespace": "kubevirt", "name": "kv"}, "spec": told}
+def kubevirt(key: str = "", strategy: str = "") -> Object:
+    """KubeVirt, told of this taint key, and of the strategy of those that say none."""
+    told: Object = {"migrations": {"nodeDrainTaintKey": key}} if key else {}
+    usual = {"evictionStrategy": strategy} if strategy else {}
+    return {"metadata": {"namespace": "kubevirt", "name": "kv"}, "spec": {"configuration": {**told, **usual}}}
 
 
 def drained(*keys: str) -> Mapping[str, Node]:
@@ -40,8 +41,14 @@ def one(item: Object, *migrations: Object, nodes: Mapping[str, Node] | None = No
 @proves("DRN-10")
 @pytest.mark.parametrize(
     "item",
-    [vmi("x", node="b"), vmi("x", strategy=None), vmi("x", phase="Succeeded")],
-    ids=["elsewhere", "no strategy", "ended"],
+    [
+        vmi("x", node="b"),
+        vmi("x", strategy=None),
+        vmi("x", strategy="None"),
+        vmi("x", strategy="LiveMigrateIfPossible", conditions=[UNABLE]),
+        vmi("x", phase="Succeeded"),
+    ],
+    ids=["elsewhere", "no strategy", "strategy None", "not possible", "ended"],
 )
 def test_who_waits_for_nothing(item: Object) -> None:
     """KubeVirt does not migrate it either."""
@@ -65,6 +72,34 @@ def test_a_taint_that_kubevirt_does_not_know_is_told_with_the_remedy(
         assert f"at the taint {known or OLD}, and node a has {named}" in wait.message
     else:
         assert wait == ABOUT_TO
+
+
+@proves("DRN-10", "C14")
+@pytest.mark.parametrize(
+    ("strategy", "usual"),
+    [("LiveMigrateIfPossible", ""), (None, "LiveMigrate"), (None, "LiveMigrateIfPossible")],
+)
+def test_whoever_kubevirt_keeps_waits_for_it(strategy: str | None, usual: str) -> None:
+    """Its own strategy, or the one that KubeVirt gives those that say none: a budget stands for it, and it migrates."""
+    told, item = kubevirt(strategy=usual), vmi("x", strategy=strategy)
+
+    assert waits([item], [], drained(OLD), told) == {("ns", "x"): ABOUT_TO}
+    assert waits([item], [], drained(NEW), told)["ns", "x"].reason == "WaitsForKubeVirt"
+    assert waits([vmi("x", strategy="None")], [], drained(OLD), told) == {}
+
+
+@proves("DRN-10", "C14")
+@pytest.mark.parametrize("taint", [OLD, NEW])
+def test_a_machine_that_others_move_waits_for_kubevirt_to_tell_them(taint: str) -> None:
+    """At no taint, but at an eviction; how they move it, and whether it can migrate, is theirs."""
+    untold = one(vmi("x", strategy="External", conditions=[UNABLE]), nodes=drained(taint))
+    told = one(vmi("x", strategy="External", evacuationNodeName="a"), nodes=drained(taint))
+
+    assert untold.reason == "WaitsForKubeVirt"
+    assert untold.message.endswith("migrate the virtual machine, or shut it down")
+    assert told.reason == "Migrating"
+    assert told.message == "the controller that evictionStrategy External leaves it to is about to move it"
+    assert one(vmi("x", strategy="External"), vmim("m", "x")).message == "migration m is Running"
 
 
 @proves("DRN-10")
@@ -128,4 +163,5 @@ def test_an_old_failure_does_not_hide_that_kubevirt_has_to_be_asked() -> None:
 def test_every_reason_is_one_that_a_budget_can_say() -> None:
     """A drain reads no others from it."""
     said = [one(vmi("x")), one(vmi("x"), vmim("m", "x")), one(vmi("x", conditions=[UNABLE]))]
+    said += [one(vmi("x", strategy="External")), one(vmi("x", strategy="External", evacuationNodeName="a"))]
     assert {wait.reason for wait in said} <= set(LAUNCHER_REASONS)

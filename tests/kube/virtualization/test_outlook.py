@@ -84,6 +84,18 @@ def test_what_a_drain_does_where_kubevirt_moves_machines(strategy: str | None, a
     assert outlook(item, ALWAYS, THEIRS).drain == drain
 
 
+@proves("DRN-10")
+@pytest.mark.parametrize(("usual", "drain"), [("LiveMigrate", MOVES), ("External", BLOCKS), ("None", RESTARTS)])
+def test_a_machine_that_says_no_strategy_has_the_one_of_kubevirt(usual: str, drain: str) -> None:
+    """Its configuration may give one to all of them; the report says which."""
+    theirs = {**THEIRS, "spec": {"configuration": {"evictionStrategy": usual}}}
+    hosted = Hosted([owned("x", strategy=None), owned("y", strategy="None")], {("ns", "x"): ALWAYS}, kubevirt=theirs)
+    silent, refusing = reports(hosted)
+
+    assert (silent["drain"], silent["evictionStrategy"]) == (drain, usual)
+    assert (refusing["drain"], refusing["evictionStrategy"]) == (STOPS, "None")
+
+
 def test_what_has_no_owner_has_no_run_strategy() -> None:
     assert [run_strategy(None), run_strategy(machine()), run_strategy(machine(running=True))] == [
         "",

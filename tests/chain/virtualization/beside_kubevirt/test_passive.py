@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from kube.maintenance.groups import KUBEVIRT
 from kube.paths import Object
 from kube.virtualization.launcher_budgets import LABEL
-from kube.virtualization.machines import MIGRATIONS
+from kube.virtualization.machines import LIVE_MIGRATE_IF_POSSIBLE, MIGRATIONS
 from tests.chain.virtualization.beside_kubevirt.stage import TAINT, BesideStage
 from tests.chain.virtualization.stage import SECONDS, blocked, node_of
 from tests.chain.virtualization.test_moves import nodes
@@ -46,12 +46,13 @@ def test_a_taint_that_kubevirt_does_not_know_is_told_with_the_remedy(stage: Besi
 def test_where_its_api_runs_kubevirt_migrates_whomever_a_drain_would_evict(stage: BesideStage) -> None:
     """Whatever the taint: the eviction is refused, and asks for the migration. Who cannot migrate says so."""
     node, _ = stage.node(), stage.node()
-    before = stage.run(stage.machine("asked", node), stage.machine("stuck", node, why="no disk"))
+    possible = stage.machine("possible", node, evict=LIVE_MIGRATE_IF_POSSIBLE)
+    before = stage.run(stage.machine("asked", node), possible, stage.machine("stuck", node, why="no disk"))
     evictions = audit(stage.cluster)
     with stage.told({}), stage.api:
         path = stage.maintain(node)
         stage.reaches(path, lambda item: says(item, "NotMigratable", "no disk"))
-        assert node_of(stage.instances()["asked"]) != node
+        assert node not in {node_of(stage.instances()[name]) for name in ("asked", "possible")}
         stage.able("stuck")
         stage.reaches(path)
     assert stage.run(*before) == before
