@@ -14,7 +14,8 @@ leases get, create, patch in medik8s-leases.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -23,7 +24,8 @@ from functions.failures import Retry
 from functions.hints import LookingAtState
 from functions.installs import acts
 from functions.virtualization.scene import KINDS, Scene, seen
-from kube.door.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
+from kube.door.api import Api
+from kube.door.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.door.deadline import seconds_left, within
 from kube.door.discovery import has_kubevirt
 from kube.door.sync_client import Cluster
@@ -33,6 +35,7 @@ from kube.virtualization.machines import Item, key, migration_body, migrations_p
 from kube.virtualization.migration_claim import (
     CLAIM_PATH,
     WRITE_SECONDS,
+    abandoned,
     again_refused,
     claimed,
     claims_of,
@@ -45,14 +48,23 @@ CONSUMES = (events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.R
 EMITS = ()
 LOOKS = 3
 """Of one event: each after one whose slots were refused, for those that come behind."""
+CREATION_SHARE = 0.8
+"""Of the time that a look has left: what hangs leaves enough for it to be noted in the Lease."""
 LOOKING = LookingAtState(lambda _event: "virtual machines to migrate")
 log = logging.getLogger("functions")
+
+
+class NotCreated(NamedTuple):
+    """By which words a migration was not created; one without an answer may still come."""
+
+    words: str
+    may_come: bool
 
 
 def migrate(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Create the migrations that are due; without a virtual machine that asks for any, one request.
 
-    Raises `Retry` when another process was just claiming, and when there is no time left.
+    Raises `Retry` when another process was just claiming, when a creation had no answer, and when no time is left.
     """
     if event.get_extension("kind") not in KINDS:
         return []
@@ -67,23 +79,34 @@ def migrate(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _begin(scene: Scene, attempt: str, cluster: Cluster) -> bool:
-    """Claim what is due, and create it; whether any of it was refused, so that others may have its slots."""
+    """Claim what is due, and create it; whether any of it was refused, so that others may have its slots.
+
+    Raises `Retry`, once all that is due was tried, when the creation of one had no answer.
+    """
+    due = scene.evacuation.due
     with within(min(seconds_left(), WRITE_SECONDS)):
         lease = _claim(scene, attempt, cluster)
-        tried = {name: _create(name, vmi, cluster) for name, vmi in scene.evacuation.due.items()}
-        words = {name: said for name, said in tried.items() if said}
-        _release(tried, words, lease, scene, cluster)
-    return bool(words)
+        outcomes = cluster.together(*(_create(name, vmi, cluster.api) for name, vmi in due.items()))
+        tried = dict(zip(due, outcomes, strict=True))
+        _release(tried, lease, scene, cluster)
+    if unanswered := [name for name, failure in tried.items() if failure and failure.may_come]:
+        raise Retry(f"not created, and tried again after a pause: {', '.join(unanswered)}")
+    return any(tried.values())
 
 
-def _release(tried: Collection[str], words: Mapping[str, str], lease: Object, scene: Scene, cluster: Cluster) -> None:
+def _release(tried: Mapping[str, NotCreated | None], lease: Object, scene: Scene, cluster: Cluster) -> None:
     """Take the claims off what is created, or refused: a migration that somebody deletes takes no slot any more.
 
-    What was refused stands in the Lease by its words, and rests. Who reads the Lease without a claim lists the
-    migration that was created under it: the Lease is the oldest part of what he sees.
+    What was not created stands in the Lease by the words of its error, and rests. What had no answer may still be
+    created: it stays claimed, though nobody goes on with it. Who reads the Lease without a claim lists the migration
+    that was created under it: the Lease is the oldest part of what he sees.
     """
+    failed = {name: failure for name, failure in tried.items() if failure}
+    words = {name: failure.words for name, failure in failed.items()}
     refusals = again_refused(refused(lease, scene.now), words, scene.now)
-    claims = {name: claim for name, claim in claimed(lease).items() if name not in tried}
+    known = claimed(lease)
+    unanswered = {name: claim for name, claim in known.items() if name in failed and failed[name].may_come}
+    claims = {name: claim for name, claim in known.items() if name not in tried} | abandoned(unanswered)
     try:
         cluster.patch(CLAIM_PATH, lease_patch(lease, claims, refusals))
     except (Conflict, NotFound):
@@ -104,21 +127,21 @@ def _claim(scene: Scene, attempt: str, cluster: Cluster) -> Object:
         raise Retry(f"the namespace {LEASE_NAMESPACE} is missing: apply the manifests again") from None
 
 
-def _create(name: str, vmi: Item, cluster: Cluster) -> str:
-    """One migration; one that is there already is the one that was meant. Gives the words by which it was refused.
+async def _create(name: str, vmi: Item, api: Api) -> NotCreated | None:
+    """One migration; one that is there already is the one that was meant. Gives why it was not created.
 
-    The server, too, is told when to give it up: nobody may be there any more to break the connection.
+    That is a quota's, a webhook's or KubeVirt's, or nobody's, where it hangs: no other one shall wait for it. The
+    server, too, is told when to give it up: nobody may be there any more to break the connection.
     """
     (namespace, instance), path = key(vmi), migrations_path(key(vmi)[0])
     limit = {"timeout": f"{WRITE_SECONDS:g}s"}
     try:
-        cluster.run(cluster.api.request("POST", path, query=limit, body=migration_body(name, vmi)))
+        with within(CREATION_SHARE * seconds_left()):
+            await api.request("POST", path, query=limit, body=migration_body(name, vmi))
     except Conflict:
-        return ""
-    except (Denied, Rejected) as error:  # a quota's words, a webhook's or KubeVirt's; no other one shall wait for it
-        log.warning("the migration of %s/%s was refused: %s", namespace, instance, error.message)
-        return error.message or "without a word"
+        return None
     except ApiError as error:
-        raise Retry(f"the migration of {namespace}/{instance} was not created: {error.message}") from None
+        log.warning("the migration of %s/%s was not created: %s", namespace, instance, error.message)
+        return NotCreated(error.message or "without a word", isinstance(error, Unavailable))
     log.info("migrating %s/%s by %s", namespace, instance, name)
-    return ""
+    return None

@@ -158,7 +158,7 @@ def _wait(
         return Wait(node, NOT_MIGRATABLE, shortened(why, LONGEST_MESSAGE))
     if refusal is not None and now < refusal.until:
         again = f"tried again {_by_tick(refusal.until)}"
-        said = f"its migration is refused, and {again}: {refusal.words}"
+        said = f"its migration is not created, and {again}: {refusal.words}"
         return Wait(node, FAILED, shortened(said, LONGEST_MESSAGE))
     return _paused(vmi, migrations, now)
 

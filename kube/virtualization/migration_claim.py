@@ -1,6 +1,6 @@
 """The Lease in which migrations are claimed before they are created: by which attempt, and until when. Pure.
 
-What was refused stands there too, for as long as it is not tried again.
+What was refused, or had no answer, stands there too, for as long as it is not tried again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ WRITE_SECONDS = 2.0
 """In so much time an attempt sends all that it writes, and in as much again the API server does it or never will."""
 LONGEST_WORDS = 400
 """Characters of a refusal that are kept."""
+NOBODY = "nobody"
+"""In the place of an attempt: no event has this id."""
 LEASE = timedelta(seconds=10)
 """A claim holds for so long: what is left beside the two spans above is for clocks that differ."""
 
@@ -105,6 +107,11 @@ def holding(claims: Mapping[str, Claim], created: Collection[str], now: datetime
 def claims_of(attempt: str, due: Mapping[str, Item], now: datetime) -> Claims:
     """The claims of this attempt on the migrations `due`."""
     return {name: Claim(attempt, node_of(vmi), now + LEASE) for name, vmi in due.items()}
+
+
+def abandoned(claims: Mapping[str, Claim]) -> Claims:
+    """These, as claims of nobody: they hold their slots until they are over, and no attempt goes on with them."""
+    return {name: claim._replace(attempt=NOBODY) for name, claim in claims.items()}
 
 
 def lease_of(claims: Mapping[str, Claim]) -> Object:
