@@ -11,23 +11,26 @@ poddisruptionbudgets list, create, patch, delete; nodemaintenances list; events 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
+from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.failures import Retry
 from functions.hints import LookingForChanges
 from functions.installs import acts
+from functions.rotation import Turns
 from functions.virtualization.announcing import announce
 from functions.virtualization.scene import KINDS, seen, seen_beside
+from functions.virtualization.writes import Writes
 from kube.budgets import Budget
 from kube.door.api import JSON_PATCH
-from kube.door.api_errors import Conflict, Denied, NotFound, Rejected
 from kube.door.discovery import kubevirts
 from kube.door.sync_client import Cluster
-from kube.paths import Object
+from kube.paths import Object, events_path
 from kube.virtualization import launcher_budgets as budgets
 from kube.virtualization import lookup
 from kube.virtualization.evacuation import FAILED, NOT_MIGRATABLE, Wait
@@ -42,12 +45,25 @@ HOLDING_UP = (NOT_MIGRATABLE, FAILED)
 """What an Event at the instance warns of."""
 Standing = Mapping[budgets.Kept, Budget]
 """Budgets by what they keep."""
-log = logging.getLogger("functions")
+TURNS = Turns()
+"""Which machine is the first. Each process has its own turns."""
+NAMED = 3
+"""Paths that an error names."""
 LOOKING = LookingForChanges(lambda _event: "launcher pods to protect")
 
 
+class Job(NamedTuple):
+    """What is to be done about one machine, by a uid; it gives the nodes where what its pod waits for has changed."""
+
+    uid: str
+    run: Callable[[Writes], set[str]]
+
+
 def protect(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Make, change and delete budgets; `launchers.changed` for each drained node whose pods wait for something else."""
+    """Make, change and delete budgets; `launchers.changed` for each drained node whose pods wait for something else.
+
+    Raises `Retry` when a write had no answer and there is nothing to tell; else the tick tries again.
+    """
     if event.get_extension("kind") not in KINDS:
         return []
     # Budgets first: one that is there without its VMI was not made by somebody who has just seen that.
@@ -55,85 +71,92 @@ def protect(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     vmis = cluster.run(lookup.all_instances(cluster.api))
     if not (ours or vmis) or not acts(cluster):
         return []
-    asking = {budgets.kept(vmi) for vmi in vmis if stays_alive(vmi)}
-    _delete([budget for one, budget in ours.items() if one not in asking], cluster)
-    if not vmis:
-        return []
-    listed, kubevirt = cluster.together(lookup.budgets(cluster.api), kubevirts(cluster.api))
-    theirs = budgets.of_kubevirt(listed)
-    if kubevirt:
-        _delete([budget for one, budget in ours.items() if one in theirs], cluster)
-        changed = _say(kubevirt[0], vmis, theirs, cluster)
-    else:
-        changed = _protect_all(list(filter(stays_alive, vmis)), {**theirs, **ours}, cluster)
+    writes, changed = Writes(), set[str]()
+    for job in TURNS.begin(_jobs(ours, vmis, cluster), attrgetter("uid")):
+        changed |= job.run(writes)
+    if writes.unanswered and not changed:
+        raise Retry(f"not written: {', '.join(writes.unanswered[:NAMED])}")
     return [said for node in sorted(changed) for said in _tell(event, node, cluster)]
 
 
-def _delete(needless: list[Budget], cluster: Cluster) -> None:
-    for budget in needless:
-        path, uid = budgets.path_of(budget), budget["metadata"]["uid"]
-        _tried(path, partial(cluster.delete, path, uid=uid))
+def _jobs(ours: Standing, vmis: list[Object], cluster: Cluster) -> list[Job]:
+    """All that is to be done, of each machine by itself: each look begins with another one."""
+    asking = {budgets.kept(vmi) for vmi in vmis if stays_alive(vmi)}
+    needless = [_deletion(budget, cluster) for one, budget in ours.items() if one not in asking]
+    if not vmis:
+        return needless
+    listed, kubevirt = cluster.together(lookup.budgets(cluster.api), kubevirts(cluster.api))
+    theirs = budgets.of_kubevirt(listed)
+    if not kubevirt:
+        return needless + _protections(list(filter(stays_alive, vmis)), {**theirs, **ours}, cluster)
+    doubled = [_deletion(budget, cluster) for one, budget in ours.items() if one in asking and one in theirs]
+    return needless + doubled + _sayings(kubevirt[0], vmis, theirs, cluster)
 
 
-def _protect_all(vmis: list[Object], standing: Standing, cluster: Cluster) -> set[str]:
-    """Have a budget stand for each that needs one; the nodes where what their pods wait for has changed.
+def _deletion(budget: Budget, cluster: Cluster) -> Job:
+    path, uid = budgets.path_of(budget), budget["metadata"]["uid"]
+
+    def delete(writes: Writes) -> set[str]:
+        writes.tried(path, partial(cluster.delete, path, uid=uid))
+        return set()
+
+    return Job(uid, delete)
+
+
+def _protections(vmis: list[Object], standing: Standing, cluster: Cluster) -> list[Job]:
+    """Have a budget stand for each that needs one, and say what its pod waits for.
 
     A budget of somebody else's keeps nothing for sure. Beside it ours has the API refuse every eviction, as it should.
     """
     scene = seen(vmis, cluster)
-    changed: set[str] = set()
-    for vmi in filter(is_kept, scene.vmis):
-        wait, budget = scene.evacuation.waits.get(key(vmi)), standing.get(budgets.kept(vmi))
-        nodes = _keep(vmi, budget, wait, cluster) if budget else _create(vmi, wait, cluster)
-        if nodes and wait is not None and wait.reason in HOLDING_UP:
-            announce(vmi, wait, cluster)
-        changed |= nodes
-    return changed
+    return [
+        Job(
+            vmi["metadata"]["uid"],
+            partial(_protect, vmi, standing.get(budgets.kept(vmi)), scene.evacuation.waits.get(key(vmi)), cluster),
+        )
+        for vmi in filter(is_kept, scene.vmis)
+    ]
 
 
-def _create(vmi: Item, wait: Wait | None, cluster: Cluster) -> set[str]:
+def _protect(vmi: Item, budget: Budget | None, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
+    nodes = _keep(vmi, budget, wait, cluster, writes) if budget else _create(vmi, wait, cluster, writes)
+    if nodes and wait is not None and wait.reason in HOLDING_UP:
+        writes.tried(events_path(key(vmi)[0]), partial(announce, vmi, wait, cluster))
+    return nodes
+
+
+def _create(vmi: Item, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
     """Make its budget; the node where it says what its pod waits for."""
     path, body = budgets.budgets_in(vmi["metadata"]["namespace"]), budgets.budget_of(vmi, wait)
-    is_made = _tried(path, partial(cluster.create, path, body))
+    is_made = writes.tried(path, partial(cluster.create, path, body))
     return {wait.node} if is_made and wait else set()
 
 
-def _keep(vmi: Item, budget: Budget, wait: Wait | None, cluster: Cluster) -> set[str]:
+def _keep(vmi: Item, budget: Budget, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
     """Have its budget ask for what it was made for, and say what its pod waits for; the nodes where that is new."""
     path = budgets.path_of(budget)
     if budgets.is_ours(budget) and (patch := budgets.spec_patch(budget, vmi)):
-        _tried(path, partial(cluster.patch, path, patch, JSON_PATCH))
-    return _write(budget, wait, cluster)
+        writes.tried(path, partial(cluster.patch, path, patch, JSON_PATCH))
+    return _write(budget, wait, cluster, writes)
 
 
-def _say(kubevirt: Item, vmis: list[Object], theirs: Standing, cluster: Cluster) -> set[str]:
-    """Have KubeVirt's budgets say what the pods under them wait for; the nodes where that has changed."""
+def _sayings(kubevirt: Item, vmis: list[Object], theirs: Standing, cluster: Cluster) -> list[Job]:
+    """Have KubeVirt's budgets say what the pods under them wait for."""
     waits = seen_beside(kubevirt, vmis, cluster)
-    told = [(theirs.get(budgets.kept(vmi)), waits.get(key(vmi))) for vmi in vmis]
-    return {node for budget, wait in told if budget for node in _write(budget, wait, cluster)}
+    told = [(vmi, theirs.get(budgets.kept(vmi))) for vmi in vmis]
+    return [
+        Job(vmi["metadata"]["uid"], partial(_write, budget, waits.get(key(vmi)), cluster))
+        for vmi, budget in told
+        if budget
+    ]
 
 
-def _write(budget: Budget, wait: Wait | None, cluster: Cluster) -> set[str]:
+def _write(budget: Budget, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
     """Have a budget say this; the nodes where that is something else than it said."""
     path, patch = budgets.path_of(budget), budgets.words_patch(budget, wait)
-    if not patch or not _tried(path, partial(cluster.patch, path, patch)):
+    if not patch or not writes.tried(path, partial(cluster.patch, path, patch)):
         return set()
     return {wait.node if wait else "", budgets.told_of(budget)} - {""}
-
-
-def _tried(path: str, write: Callable[[], object]) -> bool:
-    """Whether a write was kept. What one budget is refused, by a quota as well, keeps no other one from standing.
-
-    Not kept, too, is what has just gone, or come: the next event about it, or the tick, looks again.
-    """
-    try:
-        write()
-    except (NotFound, Conflict):
-        return False
-    except (Denied, Rejected) as error:
-        log.warning("a budget of a launcher pod was refused at %s: %s", path, error.message)
-        return False
-    return True
 
 
 def _tell(cause: BaseCloudEvent, node: str, cluster: Cluster) -> list[BaseCloudEvent]:

@@ -11,11 +11,12 @@ from kube.maintenance.groups import KUBEVIRT
 from kube.virtualization.launcher_budgets import LABEL, budgets_in
 from kube.virtualization.lookup import ONE_BY_ONE
 from kube.virtualization.migration_claim import CLAIM_PATH, REFUSED
+from tests.faults import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import tick
 from tests.functions.test_installs import THEIRS, drop, taken_by
 from tests.functions.virtualization.conftest import Machines
-from tests.kubevirt import UNABLE, edit, instances, launched, migration, migrations, vmi
+from tests.kubevirt import ABLE, UNABLE, edit, instances, launched, migration, migrations, vmi
 from tests.proofs import proves
 from tests.workload import Workload
 
@@ -121,6 +122,44 @@ def test_a_quota_in_one_namespace_leaves_the_others_alone(machines: Machines, fu
         functions.answer("protect", tick())
         (said, _) = machines.admin.list(budgets_in(first))["items"]
         assert "forbidden" in said["metadata"]["annotations"]["nodemaintenance.dev/waits-message"]
+
+
+@proves("DRN-9", "X-2")
+@pytest.mark.parametrize("fault", [Fault(500, "failed calling webhook"), SILENCE], ids=["an error", "silence"])
+def test_a_budget_that_cannot_be_written_leaves_the_others_protected(
+    machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, fault: Fault
+) -> None:
+    """The webhook of one namespace may be broken. The event is tried again, and the tick does what is left."""
+    for number in range(3):
+        machines.create(vmi(f"vm-{number}", machines.node))
+    path = budgets_in(machines.work.namespace)
+    machines.taint()
+    faults.spoil(lambda request: fault if request == "create poddisruptionbudgets 1" else None)
+    assert spoiled.post("protect", tick()).status_code == 503
+    faults.speak_again()
+
+    assert len(machines.admin.list(path)["items"]) == 2
+    functions.answer("protect", tick())
+    assert len(machines.admin.list(path)["items"]) == 3
+
+
+@proves("DRN-9", "X-2")
+def test_a_machine_behind_budgets_whose_every_write_hangs_is_protected_all_the_same(
+    machines: Machines, functions: Functions, faults: Faults, spoiled: Functions
+) -> None:
+    """They take a whole look, wherever they are; each one begins with another machine."""
+    frozen = [machines.create(vmi(f"frozen-{number}", machines.node, able=UNABLE)) for number in range(4)]
+    functions.answer("protect", tick())
+    for item in frozen:
+        edit(machines.admin, item, conditions=[ABLE])
+    machines.create(vmi("late", machines.node))
+    faults.spoil(lambda request: SILENCE if request.startswith("patch poddisruptionbudgets") else None)
+
+    for _ in range(len(frozen) + 1):
+        spoiled.post("protect", tick())
+    faults.speak_again()
+
+    assert len(machines.admin.list(budgets_in(machines.work.namespace))["items"]) == len(frozen) + 1
 
 
 @proves("DRN-15")
