@@ -122,8 +122,8 @@ def evacuation(
 
 def _running(known: Mapping[tuple[str, str], Item], migrations: Iterable[Item]) -> dict[tuple[str, str], Item]:
     """Namespace and name of each VMI → its migration that is not finished. One whose VMI is gone holds no slot."""
-    unfinished = {vmi_of(item): item for item in migrations if not is_finished(item)}
-    return {one: item for one, item in unfinished.items() if one in known and is_moved_by(known[one], item)}
+    unfinished = ((vmi_of(item), item) for item in migrations if not is_finished(item))
+    return {one: item for one, item in unfinished if one in known and is_moved_by(known[one], item)}
 
 
 def _share_slots(

@@ -29,6 +29,7 @@ from kube.virtualization.machines import (
     hindrance,
     is_ending,
     is_finished,
+    is_moved_by,
     key,
     node_of,
     unable,
@@ -74,7 +75,11 @@ def waits(
     for migration in migrations:
         of[vmi_of(migration)].append(migration)
     asking = [vmi for vmi in vmis if node_of(vmi) in drained and is_kept_by(kubevirt, vmi)]
-    return {key(vmi): _wait(vmi, of[key(vmi)], drained[node_of(vmi)], kubevirt) for vmi in asking}
+    return {key(vmi): _wait(vmi, _its_own(vmi, of[key(vmi)]), drained[node_of(vmi)], kubevirt) for vmi in asking}
+
+
+def _its_own(vmi: Item, migrations: Iterable[Item]) -> list[Item]:
+    return [each for each in migrations if is_moved_by(vmi, each)]
 
 
 def _wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -> Wait:

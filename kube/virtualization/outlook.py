@@ -98,9 +98,11 @@ def owner_of(vmi: Item) -> tuple[str, str] | None:
 
 def reports(hosted: Hosted) -> list[Object]:
     """What is told of each machine of a node, by namespace and name."""
-    latest = {vmi_of(item): item for item in sorted(hosted.migrations, key=_age)}
+    known = {key(vmi): vmi for vmi in hosted.instances}
+    moved = ((known.get(vmi_of(item)), item) for item in sorted(hosted.migrations, key=_age))
+    latest = {key(vmi): item for vmi, item in moved if vmi and is_moved_by(vmi, item)}
     told = {one: item for one, item in latest.items() if not is_finished(item) or has_failed(item)}
-    return [_report(vmi, hosted, told.get(key(vmi))) for vmi in sorted(hosted.instances, key=key)]
+    return [_report(vmi, hosted, told.get(one)) for one, vmi in sorted(known.items())]
 
 
 def _age(migration: Item) -> tuple[bool, str]:
@@ -121,7 +123,7 @@ def _report(vmi: Item, hosted: Hosted, migration: Item | None) -> Object:
         "unable": shortened(why, LONGEST),
         "drain": found.drain,
         "why": found.why,
-        "migration": _latest(migration, vmi) if migration and is_moved_by(vmi, migration) else None,
+        "migration": _latest(migration, vmi) if migration else None,
     }
 
 

@@ -72,11 +72,14 @@ def test_migrations_of_machines_that_are_gone_hold_no_slot() -> None:
 
 
 def test_a_migration_of_the_machine_that_had_its_name_before_is_not_its_own() -> None:
-    """It was made before the machine was."""
-    now_there, before = vmi("x"), vmim("evacuation-old-1", "x")
-    now_there["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
+    """It was made before the machine was. Nobody ends it, and it hides no other one."""
+    now_there, before, own = vmi("x"), vmim("evacuation-old-1", "x"), vmim("evacuation-u-x-1", "x")
+    now_there["metadata"]["creationTimestamp"] = own["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
     before["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
     assert list(judged([now_there], [before]).due) == ["evacuation-u-x-1"]
+    for listed in ([before, own], [own, before]):
+        found = judged([now_there], listed)
+        assert (found.due, found.waits["ns", "x"].message) == ({}, "migration evacuation-u-x-1 is Running")
 
 
 def test_a_failure_dated_by_a_clock_ahead_is_tried_again() -> None:

@@ -160,6 +160,19 @@ def test_an_old_failure_does_not_hide_that_kubevirt_has_to_be_asked() -> None:
 
 
 @proves("DRN-10")
+def test_a_migration_of_the_machine_that_had_its_name_before_says_nothing() -> None:
+    """Whatever became of it."""
+    now_there, failure, stale = vmi("x"), failed("m1"), vmim("m2", "x")
+    own = vmim("m3", "x", phase="Scheduling")
+    now_there["metadata"]["creationTimestamp"] = own["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
+    for before in (failure, stale):
+        before["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
+
+    assert one(now_there, failure, stale) == ABOUT_TO
+    assert one(now_there, failure, stale, own).message == "migration m3 is Scheduling"
+
+
+@proves("DRN-10")
 def test_every_reason_is_one_that_a_budget_can_say() -> None:
     """A drain reads no others from it."""
     said = [one(vmi("x")), one(vmi("x"), vmim("m", "x")), one(vmi("x", conditions=[UNABLE]))]

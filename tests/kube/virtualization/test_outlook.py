@@ -146,6 +146,16 @@ def test_a_migration_that_has_just_begun_says_nothing_of_the_one_before() -> Non
     assert found["migration"] == {"name": "m-2", "target": "", "phase": "Pending"}
 
 
+def test_a_migration_of_the_machine_that_had_its_name_before_is_not_reported() -> None:
+    """Though nobody ended it, it does not hide the one that failed."""
+    now_there, before, own = vmi("x"), vmim("old", "x"), vmim("own", "x", phase="Failed")
+    now_there["metadata"]["creationTimestamp"] = own["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
+    before["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
+    for listed, told in (([before], None), ([own, before], "own"), ([before, own], "own")):
+        (found,) = reports(Hosted([now_there], migrations=listed))
+        assert (found["migration"] or {}).get("name") == told
+
+
 @proves("OSV-3")
 def test_who_is_shut_down_and_who_blocks_is_warned_of() -> None:
     """In a line for each kind, the first of them by name; of who moves, a line that is no warning."""
