@@ -164,10 +164,11 @@ def _wait(
 
 
 def _paused(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None:
-    """The pause after migrations that failed; None where there is none, or no longer."""
-    failed = sorted(
-        (_ended(item, now), item["metadata"]["name"]) for item in _ours(vmi, migrations).values() if has_failed(item)
-    )
+    """The pause after migrations that failed since one succeeded; None where there is none, or no longer."""
+    ours = _ours(vmi, migrations)
+    success = max((number for number, item in ours.items() if is_finished(item) and not has_failed(item)), default=0)
+    failures = (item for number, item in ours.items() if number > success and has_failed(item))
+    failed = sorted((_ended(item, now), item["metadata"]["name"]) for item in failures)
     if not failed:
         return None
     again = failed[-1][0] + min(SHORTEST * 2 ** min(len(failed) - 1, 10), LONGEST)

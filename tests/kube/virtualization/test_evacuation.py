@@ -228,6 +228,18 @@ def test_a_failed_migration_is_tried_again_after_a_pause_that_grows(failures: in
     assert list(judged([vmi("x")], failed, now=late).due) == [f"evacuation-u-x-{failures + 1}"]
 
 
+@proves("DRN-9")
+def test_failures_before_a_success_make_no_pause_longer() -> None:
+    """The machine has moved since, and this is another drain."""
+    ends = ("Failed", "Failed", "Failed", "Succeeded", "Failed")
+    ended = [vmim(f"evacuation-u-x-{number}", "x", phase) for number, phase in enumerate(ends, 1)]
+    early, late = NOW + timedelta(seconds=9), NOW + timedelta(seconds=10)
+
+    assert "failed once, last evacuation-u-x-5" in judged([vmi("x")], ended, now=early).waits["ns", "x"].message
+    assert list(judged([vmi("x")], ended, now=late).due) == ["evacuation-u-x-6"]
+    assert list(judged([vmi("x")], ended[:4]).due) == ["evacuation-u-x-5"]
+
+
 def test_a_vmi_of_the_same_name_has_failed_nothing() -> None:
     """What is counted is that of its uid."""
     assert next_name(vmi("x"), [vmim("evacuation-u-other-7", "x", "Failed")]) == "evacuation-u-x-1"
