@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from kube.backoff import pauses
+from kube.backoff import GrowingPauses
 from kube.door.api import Api
 from kube.door.api_errors import ApiError, NotFound, Rejected, Unavailable
 from kube.door.paging import Listed, pages
@@ -23,6 +24,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between attempts to connect, doubling."""
 LONGEST_REFUSED = 30.0
 """The same where a server that answers and refuses is borne with: asking more often helps neither side."""
+MESSAGES = 8
+"""So many different failures in a row are each said once."""
 INITIAL_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark behind what was there when a watch began (API concepts, "streaming lists")."""
 log = logging.getLogger(__name__)
@@ -193,33 +196,30 @@ async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple
 
 
 class _Attempts:
-    """The pauses of one stream, and what is said of its failures: each once, until it is another one."""
+    """The pauses of one stream, and what is said of its failures: each once, until something comes."""
 
     def __init__(self, path: str, witness: Witness | None) -> None:
         self.is_witnessed, self.witness = witness is not None, witness or Witness()
         self._path = path
-        self._said = ""
+        self._said: deque[str] = deque(maxlen=MESSAGES)
         self.succeed()
 
     def succeed(self) -> None:
-        """Something came."""
-        self._failure: int | None = None
-        self._pauses, self._said = pauses(FIRST_PAUSE, LONGEST_PAUSE), ""
+        """Something came: the next pause is a short one."""
+        self._pauses, self._longest = GrowingPauses(FIRST_PAUSE), LONGEST_PAUSE
+        self._said.clear()
 
     def fail(self, error: ApiError) -> None:
-        """Count it, say it, and begin with short pauses when it is another failure than the last one."""
+        """Count it and say it. How long the pauses may become is up to its kind; they grow on whatever it is."""
         self.witness.failed(error)
-        if error.status != self._failure:
-            self._failure = error.status
-            patient = self.is_witnessed and error.status
-            self._pauses = pauses(FIRST_PAUSE, LONGEST_REFUSED if patient else LONGEST_PAUSE)
-        if error.message != self._said:
-            self._said = error.message
+        self._longest = LONGEST_REFUSED if self.is_witnessed and error.status else LONGEST_PAUSE
+        if error.message not in self._said:
+            self._said.append(error.message)
             log.warning("%s; asking again for %s", error.message, self._path)
 
     async def pause(self) -> None:
         """Wait before the next attempt."""
-        await asyncio.sleep(next(self._pauses))
+        await asyncio.sleep(self._pauses.take(self._longest))
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from kube.door.api import APPLY_PATCH, Api
 from kube.door.api_errors import ApiError, Denied, NotFound, error_of
-from kube.door.list_watch import Change, Witness, follow
+from kube.door.list_watch import FIRST_PAUSE, Change, Witness, follow
 from kube.paths import Object
 from localcluster import access
 from localcluster.cluster import LocalCluster
@@ -349,12 +350,12 @@ class Strict(Api):
     async def list(self, path: str, **options: Any) -> Object:
         self.asked += 1
         if self.lists:
-            raise error_of(self.lists.pop(0), {"message": "no"})
+            raise error_of(status := self.lists.pop(0), {"message": f"no: {status}"})
         return await super().list(path, **options)
 
     async def watch(self, path: str, **options: Any) -> AsyncIterator[tuple[str, Object]]:
         if self.watches:
-            raise error_of(self.watches.pop(0), {"message": "no"})
+            raise error_of(status := self.watches.pop(0), {"message": f"no: {status}"})
         watch: Any = super().watch(path, **options)
         async with aclosing(watch) as changes:
             async for change in changes:
@@ -383,7 +384,23 @@ def test_a_refused_list_and_a_refused_watch_are_tried_again(
     said = [told for told in witness.told if told not in ("opened", "closed")]
     assert said == [refused, refused, "listed", *[refused] * watches]
     assert witness.told.count("opened") == witness.told.count("closed") >= watches
-    assert len([line for line in caplog.messages if line.startswith("no;")]) == 1
+    assert len([line for line in caplog.messages if line.startswith("no: ")]) == 1
+
+
+def test_failures_that_alternate_are_tried_in_pauses_that_grow(
+    cluster: LocalCluster, cable: Cable, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a load balancer with one server that is broken and one that is away; each is said once."""
+
+    async def test(api: Api) -> None:
+        assert isinstance(api, Strict)
+        api.lists[:], began = [503, 500, 503, 500], time.monotonic()
+        async with aclosing(follow(api, paths(namespace)[0])) as changes:
+            await anext(changes)
+        assert time.monotonic() - began >= FIRST_PAUSE * (1 + 2 + 4 + 8)
+
+    follows(cluster, cable, test, Strict)
+    assert sorted(line[:7] for line in caplog.messages if line.startswith("no: ")) == ["no: 500", "no: 503"]
 
 
 def test_without_a_witness_a_refused_list_is_the_callers_affair(
