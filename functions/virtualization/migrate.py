@@ -3,18 +3,19 @@
 A drain taint of either key asks for it, by us or by hand. The names of the migrations are claimed in one Lease before
 the first is created, so that no two processes have more at once than may be, and a crash makes none twice. Who was held
 up creates nothing any more once his claim may be another one's. An event that is delivered again goes on with its own
-claim. Where KubeVirt is installed this is its job, and nothing is done (DRN-10).
+claim. Of the finished ones that are ours the newest stay, and the others are deleted. Where KubeVirt is installed this
+is its job, and nothing is done (DRN-10).
 
 In: `node.tainted`; a PingSource tick; an updated VirtualMachineInstance, an updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: nothing.
-Touches: virtualmachineinstances list; virtualmachineinstancemigrations list, create; kubevirts list; nodes get, list;
-leases get, create, patch in medik8s-leases.
+Touches: virtualmachineinstances list; virtualmachineinstancemigrations list, create, delete; kubevirts list;
+nodes get, list; leases get, create, patch in medik8s-leases.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
@@ -23,6 +24,7 @@ from eventing import events
 from functions.failures import Retry
 from functions.hints import LookingAtState
 from functions.installs import acts
+from functions.rotation import Turns
 from functions.virtualization.scene import KINDS, Scene, seen
 from kube.door.api import Api
 from kube.door.api_errors import ApiError, Conflict, NotFound, Unavailable
@@ -31,7 +33,7 @@ from kube.door.discovery import has_kubevirt
 from kube.door.sync_client import Cluster
 from kube.paths import LEASE_NAMESPACE, LEASES, Object
 from kube.virtualization import lookup
-from kube.virtualization.machines import Item, key, migration_body, migrations_path
+from kube.virtualization.machines import Item, key, migration_body, migration_path, migrations_path
 from kube.virtualization.migration_claim import (
     CLAIM_PATH,
     WRITE_SECONDS,
@@ -43,13 +45,18 @@ from kube.virtualization.migration_claim import (
     lease_patch,
     refused,
 )
+from kube.words import counted
 
 CONSUMES = (events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 EMITS = ()
 LOOKS = 3
 """Of one event: each after one whose slots were refused, for those that come behind."""
-CREATION_SHARE = 0.8
+WRITE_SHARE = 0.8
 """Of the time that a look has left: what hangs leaves enough for it to be noted in the Lease."""
+DELETED_AT_ONCE = 20
+"""Migrations that a look deletes at most."""
+TURNS = Turns()
+"""Which are deleted. Each process has its own turns."""
 LOOKING = LookingAtState(lambda _event: "virtual machines to migrate")
 log = logging.getLogger("functions")
 
@@ -75,7 +82,29 @@ def migrate(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         scene = seen(vmis, cluster, event.get_id())
         if not scene.evacuation.due or not _begin(scene, event.get_id(), cluster):
             break
+    _tidy(scene.evacuation.outdated, cluster)
     return []
+
+
+def _tidy(outdated: Iterable[Item], cluster: Cluster) -> None:
+    """Delete some of what is finished and old, side by side, since each costs every look. What cannot be deleted stays,
+    and has its turn again."""
+    some = TURNS.take(map(dict, outdated), DELETED_AT_ONCE)
+    words = [said for said in cluster.together(*(_delete(item, cluster.api) for item in some)) if said]
+    if words:
+        log.warning("%s could not be deleted: %s", counted(len(words), "finished migration"), words[0])
+
+
+async def _delete(migration: Item, api: Api) -> str:
+    """Delete one; the words by which it was refused."""
+    try:
+        with within(WRITE_SHARE * seconds_left()):
+            await api.delete(migration_path(migration), uid=migration["metadata"]["uid"])
+    except (NotFound, Conflict):
+        return ""
+    except ApiError as error:
+        return error.message or "without a word"
+    return ""
 
 
 def _begin(scene: Scene, attempt: str, cluster: Cluster) -> bool:
@@ -136,7 +165,7 @@ async def _create(name: str, vmi: Item, api: Api) -> NotCreated | None:
     (namespace, instance), path = key(vmi), migrations_path(key(vmi)[0])
     limit = {"timeout": f"{WRITE_SECONDS:g}s"}
     try:
-        with within(CREATION_SHARE * seconds_left()):
+        with within(WRITE_SHARE * seconds_left()):
             await api.request("POST", path, query=limit, body=migration_body(name, vmi))
     except Conflict:
         return None

@@ -18,6 +18,7 @@ from kube.budgets import LAUNCHER_REASONS
 from kube.times import moment_or_none, timestamp
 from kube.virtualization.machines import (
     Item,
+    by_machine,
     has_failed,
     hindrance,
     is_finished,
@@ -35,6 +36,8 @@ PER_CLUSTER, PER_NODE = 5, 2
 """As many as KubeVirt runs at once, unless it is told otherwise."""
 SHORTEST, LONGEST = timedelta(seconds=10), timedelta(minutes=5)
 """Pause after a migration that failed; each is twice the one before."""
+KEPT = 6
+"""Finished migrations of a VMI that are left: so many that failed make the pause the longest one."""
 LONGEST_MESSAGE = 512
 MIGRATING, NOT_MIGRATABLE, WAITS_FOR_SLOT, FAILED, _ = LAUNCHER_REASONS
 
@@ -77,11 +80,13 @@ class Evacuation:
         due: name of a migration → its VMI; all are claimed, then created.
         held: what other attempts have claimed and may still create.
         waits: namespace and name of a VMI that is still on a drained node → what it waits for.
+        outdated: migrations of ours that are finished, but for the newest of each VMI; they may be deleted.
     """
 
     due: dict[str, Item] = field(default_factory=dict)
     held: Claims = field(default_factory=dict)
     waits: dict[tuple[str, str], Wait] = field(default_factory=dict)
+    outdated: list[Item] = field(default_factory=list)
 
 
 def evacuation(
@@ -101,15 +106,16 @@ def evacuation(
     """
     refused = refused or {}
     known = {key(vmi): vmi for vmi in vmis}
-    running = _running(known, migrations)
+    of, running = by_machine(migrations), _running(known, migrations)
     held = holding(claimed, {item["metadata"]["name"] for item in migrations}, now)
     found = Evacuation(held={name: claim for name, claim in held.items() if claim.attempt != attempt})
+    found.outdated = [item for one, vmi in known.items() for item in _outdated(vmi, of[one])]
     ready: list[tuple[int, str, Item]] = []
     for one, vmi in sorted(known.items()):
         if node_of(vmi) not in drained or not is_kept(vmi):
             continue
-        name = next_name(vmi, migrations)
-        wait = _wait(vmi, running.get(one), migrations, refused.get(name), now)
+        name = next_name(vmi, of[one])
+        wait = _wait(vmi, running.get(one), of[one], refused.get(name), now)
         if wait is None:
             ready.append((refused[name].times if name in refused else 0, name, vmi))
         else:
@@ -174,7 +180,7 @@ def _paused(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None
     again = failed[-1][0] + min(SHORTEST * 2 ** min(len(failed) - 1, 10), LONGEST)
     if now >= again:
         return None
-    times = "once" if len(failed) == 1 else f"{len(failed)} times"
+    times = "once" if len(failed) == 1 else f"{len(failed)} times{' or more' if len(failed) >= KEPT else ''}"
     said = f"its migration failed {times}, last {failed[-1][1]}; it is tried again {_by_tick(again)}"
     return Wait(node_of(vmi), FAILED, said)
 
@@ -202,10 +208,17 @@ def _ended(migration: Item, now: datetime) -> datetime:
 
 
 def _ours(vmi: Item, migrations: Iterable[Item]) -> dict[int, Item]:
-    """The migrations that we have made for this VMI by their numbers, and no other of its name."""
+    """Those of its migrations that we have made for this VMI by their numbers, and none for another of its name."""
     named = re.compile(rf"evacuation-{re.escape(vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
-    found = ((named.fullmatch(item["metadata"]["name"]), item) for item in migrations if vmi_of(item) == key(vmi))
+    found = ((named.fullmatch(item["metadata"]["name"]), item) for item in migrations)
     return {int(match[1]): item for match, item in found if match}
+
+
+def _outdated(vmi: Item, migrations: Collection[Item]) -> list[Item]:
+    """Those that we have made for this VMI and that are finished, but for the newest."""
+    if len(migrations) <= KEPT:
+        return []
+    return [item for _, item in sorted(_ours(vmi, migrations).items()) if is_finished(item)][:-KEPT]
 
 
 def next_name(vmi: Item, migrations: Iterable[Item]) -> str:

@@ -6,7 +6,6 @@ It creates the migrations of a node at once, and holds back those that are too m
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from kube.budgets import WAITS_FOR_KUBEVIRT
@@ -25,6 +24,7 @@ from kube.virtualization.machines import (
     LIVE_MIGRATE,
     LIVE_MIGRATE_IF_POSSIBLE,
     Item,
+    by_machine,
     has_failed,
     hindrance,
     is_ending,
@@ -33,7 +33,6 @@ from kube.virtualization.machines import (
     key,
     node_of,
     unable,
-    vmi_of,
 )
 from kube.words import shortened
 
@@ -71,9 +70,7 @@ def waits(
     vmis: Iterable[Item], migrations: Collection[Item], drained: Mapping[str, Node], kubevirt: Item
 ) -> dict[tuple[str, str], Wait]:
     """Namespace and name of each VMI on the nodes `drained` that KubeVirt keeps → what it waits for."""
-    of: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
-    for migration in migrations:
-        of[vmi_of(migration)].append(migration)
+    of = by_machine(migrations)
     asking = [vmi for vmi in vmis if node_of(vmi) in drained and is_kept_by(kubevirt, vmi)]
     return {key(vmi): _wait(vmi, _its_own(vmi, of[key(vmi)]), drained[node_of(vmi)], kubevirt) for vmi in asking}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -34,6 +35,14 @@ def vmi_of(migration: Item) -> tuple[str, str]:
     return migration["metadata"]["namespace"], str((migration.get("spec") or {}).get("vmiName") or "")
 
 
+def by_machine(migrations: Iterable[Item]) -> Mapping[tuple[str, str], list[Item]]:
+    """Namespace and name of each VMI → the migrations of this name; none of any other."""
+    found: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
+    for migration in migrations:
+        found[vmi_of(migration)].append(migration)
+    return found
+
+
 def is_moved_by(vmi: Item, migration: Item) -> bool:
     """Whether a migration is of this VMI, and not of one that had its name before."""
     made, since = (item["metadata"].get("creationTimestamp") or "" for item in (migration, vmi))
@@ -43,6 +52,12 @@ def is_moved_by(vmi: Item, migration: Item) -> bool:
 def migrations_path(namespace: str) -> str:
     """Path of the migrations in a namespace."""
     return f"/apis/{API_VERSION}/namespaces/{segment(namespace)}/virtualmachineinstancemigrations"
+
+
+def migration_path(migration: Item) -> str:
+    """Path of a migration."""
+    namespace, name = key(migration)
+    return f"{migrations_path(namespace)}/{segment(name)}"
 
 
 def instance_path(namespace: str, name: str) -> str:

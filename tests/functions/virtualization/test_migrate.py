@@ -8,8 +8,10 @@ from datetime import datetime, timezone
 import pytest
 
 from functions.serving import handler
+from functions.virtualization.migrate import DELETED_AT_ONCE
 from kube.door.deadline import seconds_left
 from kube.paths import LEASES, Object
+from kube.virtualization.evacuation import KEPT
 from kube.virtualization.migration_claim import CLAIM_PATH, LEASE, Claim, claimed, lease_of, refused
 from tests.faults import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
@@ -96,6 +98,22 @@ def test_a_failed_migration_is_not_tried_again_at_once(machines: Machines, funct
 
     functions.answer("migrate", tick())
     assert len(machines.migrations()) == 1
+
+
+@proves("DRN-9", "X-3")
+def test_of_migrations_that_failed_the_newest_are_left(machines: Machines, functions: Functions) -> None:
+    """Some a look, so that those of one that fails for ever do not fill it; none that somebody else has made."""
+    item = machines.create(vmi("failing", machines.node))
+    names = [f"evacuation-{item['metadata']['uid']}-{number}" for number in range(1, KEPT + DELETED_AT_ONCE + 3)]
+    path = migrations(machines.work.namespace)
+    for name in (*names, "by-hand"):
+        machines.admin.create(path, migration(name, "failing"))
+    finish(machines, "failing", "Failed")
+
+    functions.answer("migrate", tick())
+    assert len(machines.migrations()) == KEPT + 3
+    functions.answer("migrate", tick())
+    assert set(machines.migrations()) == {*names[-KEPT:], "by-hand"}
 
 
 @proves("DRN-8", "X-2")

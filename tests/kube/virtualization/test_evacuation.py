@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -238,6 +239,38 @@ def test_failures_before_a_success_make_no_pause_longer() -> None:
     assert "failed once, last evacuation-u-x-5" in judged([vmi("x")], ended, now=early).waits["ns", "x"].message
     assert list(judged([vmi("x")], ended, now=late).due) == ["evacuation-u-x-6"]
     assert list(judged([vmi("x")], ended[:4]).due) == ["evacuation-u-x-5"]
+
+
+class Counted(list[Object]):
+    """Migrations that count how often somebody goes through all of them."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Object]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_what_a_look_costs_grows_with_machines_and_with_migrations_and_not_with_their_product() -> None:
+    """Some that fail for ever have hundreds a day."""
+    few, many = (Counted([vmim(f"evacuation-u-x0-{number}", "x0", "Failed") for number in (1, 2)]) for _ in range(2))
+    judged([vmi("x0")], few)
+    judged([vmi(f"x{number}") for number in range(20)], many)
+    assert few.passes == many.passes
+
+
+def test_of_finished_migrations_of_ours_the_newest_are_not_outdated() -> None:
+    """Six: so many that failed make the longest pause. What others made, or what runs, is not ours to delete."""
+    failed = [vmim(f"evacuation-u-x-{number}", "x", "Failed") for number in range(1, 13)]
+    others = [vmim(f"by-hand-{number}", "x", "Failed") for number in range(9)]
+    left = failed[5:11]
+    found = judged([vmi("x")], [*reversed(failed[:11]), *others, vmim("evacuation-u-x-12", "x"), vmim("m", "y")])
+
+    assert found.outdated == failed[:5]
+    assert judged([vmi("x")], left).outdated == []
+    assert judged([vmi("x")], left).waits["ns", "x"].message.startswith("its migration failed 6 times or more, last")
+    assert list(judged([vmi("x")], left, now=NOW + timedelta(minutes=5)).due) == ["evacuation-u-x-12"]
+    assert judged([vmi("x")], left, now=NOW + timedelta(seconds=299)).due == {}
 
 
 def test_a_vmi_of_the_same_name_has_failed_nothing() -> None:
