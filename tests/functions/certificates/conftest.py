@@ -73,7 +73,9 @@ class Certificates:
         self.admin.patch(f"{self.secrets}/{name}", change)
 
     def remove(self, path: str) -> None:
+        """Delete what is there, and wait until it is gone: a CustomResourceDefinition stays for some time."""
         self.admin.delete(path, uid=self.admin.get(path)["metadata"]["uid"])
+        await_ready(f"the end of {path}", lambda: self.admin.run(absent_ok(self.admin.api.get(path))) is None, [])
 
     def ask(self, name: str) -> None:
         self.change(name, {"metadata": {"annotations": {holders.RENEW: "now"}}})
