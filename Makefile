@@ -40,7 +40,7 @@ CHECKED := tests/kube tests/functions tests/console/operations tests/console/ter
 	$(addprefix --ignore=tests/functions/,$(addsuffix .py,$(addprefix maintenance/test_,faults resync_many states lost_lease forged) \
 	  certificates/test_rotation test_forged test_hostile))
 # What was installed for another Python, which a new release of the system has put below it, is none of its own.
-$(shell [ ! -e $(STAMP) ] || $(BIN)/python -c 'import pip' 2> /dev/null || rm $(STAMP))
+$(shell [ ! -e $(STAMP) ] || $(BIN)/python -c 'import pip' 2> /dev/null || rm -f $(STAMP) 2> /dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 export PYTHONUNBUFFERED := 1
@@ -121,15 +121,17 @@ up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --wings '$(WINGS)' --actors $(ACTORS) --real $(REAL)
 
 # For these three nothing is set up first: what is up was started by what is there, and what `env` prints is evaluated.
+# A cluster is up without its environment, too, so that any Python will do.
+LOOK = python=$(BIN)/python; $$python -c '' > /dev/null 2>&1 || python=$(PYTHON); $$python -m localcluster.up
+
 env: ## print the export lines of the cluster that is up, quietly with make -s, for eval
-	@[ -x $(BIN)/python ] || { echo 'error: no cluster is up: make up starts one' >&2; exit 1; }
-	@$(BIN)/python -m localcluster env
+	@$(LOOK) env
 
 down: ## end what `make up` started
-	@[ ! -x $(BIN)/python ] || exec $(BIN)/python -m localcluster down; echo 'not up: nothing to do'
+	@$(LOOK) down
 
 status: ## show the processes of what is up: state, restarts, why each ended last
-	@[ ! -x $(BIN)/python ] || exec $(BIN)/python -m localcluster status; echo 'not up; `make up` starts it'
+	@$(LOOK) status
 
 deploy: $(STAMP) ## install on the cluster of your kubeconfig; OVERLAY=knative, or another of manifests/overlays, or a folder
 	@$(BIN)/python -m localcluster.deploy '$(OVERLAY)'
@@ -182,7 +184,7 @@ build: $(STAMP) ## build the servers now, not at the first use
 	@$(BIN)/python -m localcluster build
 
 clean: ## end the cluster and remove what was made in this folder
-	@if $(BIN)/python -c 'import localcluster.__main__' 2> /dev/null; then $(BIN)/python -m localcluster down; fi
+	@$(LOOK) down
 	@rm -rf $(VENV) .cluster build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'the built servers stay in ~/.cache/nodemaintenance; remove that folder to have them built again'

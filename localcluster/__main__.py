@@ -1,4 +1,4 @@
-"""`python -m localcluster up|env|down|status|build`: what the Makefile calls.
+"""`python -m localcluster up|build`: what the Makefile calls; of a cluster that is up, `python -m localcluster.up`.
 
 What starts a cluster is imported where it is used: it takes seconds on a busy machine, and the first line comes before.
 """
@@ -74,31 +74,6 @@ def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: s
     from localcluster.up import start
 
     start.up(directory, wanted)
-
-
-@main.command()
-@directory_option
-def env(directory: Path) -> None:
-    """Print the export lines of the cluster that is up, for a shell's eval."""
-    print(folder.exports(directory), end="")
-
-
-@main.command()
-@directory_option
-def down(directory: Path) -> None:
-    """End all that `up` started."""
-    from localcluster.up import down
-
-    down.down(directory)
-
-
-@main.command()
-@directory_option
-def status(directory: Path) -> None:
-    """Print whether a cluster is up and whole, and the state of each process."""
-    from localcluster.up import status
-
-    status.status(directory)
 
 
 @main.command("build")

@@ -87,7 +87,7 @@ def printed(folder: Path) -> dict[str, str]:
 def test_without_a_cluster_there_is_nothing_to_evaluate(folder: Path) -> None:
     """X-6: one plain error, and nothing on stdout that a shell would run."""
     made = shell(folder, "make -s env")
-    called = shell(folder, ".venv/bin/python -m localcluster env")
+    called = shell(folder, ".venv/bin/python -m localcluster.up env")
 
     assert (made.stdout, called.stdout) == ("", "")
     assert called.returncode == 1

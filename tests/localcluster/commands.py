@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 def command(directory: Path, verb: str, *options: str) -> list[str]:
     """Give the command line that the Makefile uses, for a folder of our own."""
-    return [sys.executable, "-m", "localcluster", verb, "--directory", str(directory), *options]
+    module = "localcluster" if verb == "up" else "localcluster.up"
+    return [sys.executable, "-m", module, verb, "--directory", str(directory), *options]
 
 
 def run(directory: Path, verb: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from localcluster.up import folder
 from tests.localcluster.commands import ROOT
 
 FILES = ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt")
@@ -47,6 +50,14 @@ def working(clone: Path, words: str = '"$@"') -> Path:
     return python
 
 
+def bare_python(clone: Path) -> str:
+    """Give a Python for which nothing is installed, as a setting of make."""
+    python = clone / "python-that-is-bare"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return f"PYTHON={python}"
+
+
 @pytest.mark.parametrize("stamped", [False, True], ids=["interrupted", "for another Python"])
 def test_an_environment_without_pip_is_made_anew(clone: Path, stamped: bool) -> None:
     python = break_off(clone)
@@ -73,9 +84,38 @@ NOTHING_UP = {"down": "not up: nothing to do\n", "status": "not up; `make up` st
 @pytest.mark.parametrize(("target", "said"), NOTHING_UP.items())
 def test_what_looks_at_a_cluster_installs_nothing(clone: Path, target: str, said: str) -> None:
     """In a fresh work tree, and where what is installed is older than what shall be."""
-    assert make(clone, "PYTHON=false", target).stdout == said
+    assert make(clone, "PIP=false", target).stdout == said
+    assert not (clone / ".venv").exists()
     working(clone)
     assert make(clone, "PIP=false", target).stdout == said
+
+
+@pytest.fixture
+def other(clone: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Give what keeps a cluster up in that work tree: a process that holds its lock."""
+    (clone / ".cluster").mkdir()
+    with folder.locked(clone / ".cluster") as lock:
+        holder = subprocess.Popen(["sleep", "60"], pass_fds=[lock], start_new_session=True)
+    (clone / ".cluster" / folder.PID_FILE).write_text(str(holder.pid))
+    with holder:
+        yield holder
+        holder.kill()
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["without one", "one that is not whole"])
+def test_a_cluster_is_seen_and_ended_without_its_environment(
+    clone: Path, other: subprocess.Popen[bytes], interrupted: bool
+) -> None:
+    """By a Python that has nothing installed: the system's, or that of an environment into which pip did not come."""
+    if interrupted:
+        break_off(clone)
+    bare = bare_python(clone)
+
+    status, down = make(clone, bare, "status"), make(clone, bare, "down")
+
+    assert status.stdout.startswith(f"starting or ending, supervisor {other.pid}, "), status.stderr
+    assert (down.returncode, down.stdout) == (0, "down\n"), down.stderr
+    assert other.wait() == -signal.SIGTERM
 
 
 def test_what_make_starts_writes_utf_8_wherever_it_is(clone: Path) -> None:
@@ -92,3 +132,23 @@ def test_clean_takes_an_environment_away_that_is_not_whole(clone: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert not (clone / ".venv").exists()
+
+
+@pytest.mark.usefixtures("other")
+def test_clean_ends_a_cluster_without_its_environment(clone: Path) -> None:
+    done = make(clone, bare_python(clone), "clean")
+
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "down"), done.stderr
+    assert not (clone / ".cluster").exists()
+
+
+@pytest.mark.usefixtures("other")
+def test_clean_removes_nothing_where_it_cannot_end_the_cluster(clone: Path) -> None:
+    """Neither Python works; and where one does, what it says is one line."""
+    assert make(clone, "PYTHON=false", "clean").returncode != 0
+    (clone / ".cluster" / folder.PROCESSES_FILE).mkdir()
+    done = make(clone, bare_python(clone), "clean")
+
+    assert done.stderr.startswith("error: [Errno 21] Is a directory: ")
+    assert done.returncode != 0
+    assert folder.supervisor_pid(clone / ".cluster")
