@@ -13,7 +13,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -148,11 +148,9 @@ def hints(directory: Path) -> str:
 
 
 def unready(directory: Path) -> None:
-    """Take away what an earlier start printed, which would pass for the next one's. Raises `LocalClusterError`."""
-    try:
+    """Take away what an earlier start printed, which would pass for the next one's. Raises as `owned`."""
+    with owned(directory):
         (directory / READY_FILE).unlink(missing_ok=True)
-    except PermissionError as error:
-        raise LocalClusterError(f"{directory} is another user's: {error}; {remedy(directory)}") from None
 
 
 def forget(directory: Path) -> None:
@@ -166,14 +164,42 @@ def remedy(left: Path) -> str:
     return f"`sudo rm -rf {shlex.quote(str(left))}` takes it away"
 
 
+@contextlib.contextmanager
+def owned(directory: Path) -> Iterator[None]:
+    """Do something with the folder. Raises `LocalClusterError` with the remedy where another user's file is in the way.
+
+    What else may not be done is raised as it is.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        home, named = directory.resolve(), Path(str(error.filename)).resolve()
+        if not _anothers(place for place in (named, *named.parents) if place.is_relative_to(home)):
+            raise
+        raise LocalClusterError(f"{directory} is another user's: {error}; {remedy(directory)}") from None
+
+
+def _anothers(places: Iterable[Path]) -> bool:
+    """Tell whether one of these is somebody else's. What is not there, or may not be seen, tells nothing."""
+    for place in places:
+        with contextlib.suppress(OSError):
+            if place.lstat().st_uid != os.geteuid():
+                return True
+    return False
+
+
 def clear(directory: Path) -> None:
     """Take away all that an earlier cluster left, and nothing that is not ours.
 
-    Raises `LocalClusterError` with the remedy where something of it stays, as what root's cluster left does.
+    Raises `LocalClusterError` with the remedy where another user's is left, as root's cluster leaves it, and `OSError`
+    where something else stays.
     """
     for left in (directory / SERVERS, directory / "product"):
         shutil.rmtree(left, ignore_errors=True)
-        if left.exists():
+        if not left.exists():
+            continue
+        if _anothers((left, *left.rglob("*"))):
             raise LocalClusterError(f"{left} is left of another user's cluster: {remedy(left)}")
+        shutil.rmtree(left)  # says what is in the way
     forget(directory)
     (directory / LOG_FILE).unlink(missing_ok=True)

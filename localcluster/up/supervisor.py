@@ -18,7 +18,6 @@ from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.product import flow
 from localcluster.programs import build
-from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.keeper import Keeper, Record
 from localcluster.up.wish import Wish
@@ -37,16 +36,17 @@ TRIALS = {
 
 
 def supervise(directory: Path, wish: Wish) -> None:
-    """Be the supervisor: start everything, say so, keep it running, and stop it all on SIGTERM."""
-    try:
+    """Be the supervisor: start everything, say so, keep it running, and stop it all on SIGTERM.
+
+    Raises `LocalClusterError`, also where the folder is another user's, and `OSError`.
+    """
+    with folder.owned(directory):
         directory.mkdir(parents=True, exist_ok=True)
         with folder.locked(directory) as lock:
             processes.inherited.append(lock)
             signal.signal(signal.SIGTERM, _end)
             with contextlib.suppress(_Ended):
                 _run(directory.resolve(), wish)
-    except PermissionError as error:
-        raise LocalClusterError(f"{directory} is another user's: {error}; {folder.remedy(directory)}") from None
 
 
 def _run(directory: Path, wish: Wish) -> None:

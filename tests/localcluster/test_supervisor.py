@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -30,7 +31,7 @@ if os.geteuid() == 0:
     os.seteuid(65534)
 try:
     {deed}(Path(sys.argv[1]))
-except LocalClusterError as error:
+except (LocalClusterError, OSError) as error:
     sys.exit(f"error: {{error}}")
 """
 """A deed of a user who may not do everything; Python itself may be where only root may read."""
@@ -228,6 +229,7 @@ def test_a_supervisor_that_has_no_lock_yet_is_not_gone(directory: Path, capsys: 
     assert capsys.readouterr().out == f"starting or ending, supervisor {starting.pid}, logs in {directory}/\n"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else can make what is root's")
 def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
     """A start goes no further: it would say of that folder that it is not empty."""
     with tempfile.TemporaryDirectory(prefix="left-") as shared:  # pytest's own folders are for their owner
@@ -245,6 +247,32 @@ def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
     assert all_of_it.stderr.startswith(f"error: {shared} is another user's: [Errno 13] ")
     assert all_of_it.stderr.endswith(f"; `sudo rm -rf {shared}` takes it away\n")
     assert done.stderr == f"error: {left} is left of another user's cluster: `sudo rm -rf {left}` takes it away\n"
+
+
+@pytest.mark.parametrize("closed", ["", folder.SERVERS], ids=["the folder", "what an earlier cluster left"])
+def test_what_is_one_s_own_is_not_another_user_s(closed: str) -> None:
+    """A start that may not write names what is in the way, and no command that removes a cluster."""
+    with tempfile.TemporaryDirectory(prefix="own-") as home:
+        within = Path(home) / folder.SERVERS / "etcd"
+        within.mkdir(parents=True)
+        if os.geteuid() == 0:
+            for place in (Path(home), within.parent, within):
+                os.chown(place, 65534, -1)
+        (Path(home) / closed).chmod(0o555)
+
+        done = as_nobody(SUPERVISE, Path(home))
+        (Path(home) / closed).chmod(0o755)
+
+    assert done.stderr.startswith("error: [Errno 13] Permission denied: ")
+    assert "sudo" not in done.stderr
+
+
+def test_a_file_elsewhere_is_no_other_user_s_cluster(directory: Path) -> None:
+    """As that of a program which may not be run: it is named, and the folder stays out of it."""
+    directory.mkdir()
+
+    with pytest.raises(PermissionError, match="kwok"), folder.owned(directory):
+        raise PermissionError(errno.EACCES, "Permission denied", "/bin/kwok")
 
 
 def test_an_up_that_builds_leaves_a_cluster_alone_that_came_up_meanwhile(
