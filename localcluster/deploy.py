@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -31,8 +32,11 @@ Kind = tuple[str, str]
 
 
 def folder_of(overlay: str) -> Path:
-    """Give an overlay's folder. Raises `LocalClusterError` that lists ours when there is no such thing."""
-    for folder in (OVERLAYS / overlay, Path(overlay)):
+    """Give an overlay's folder. Raises `LocalClusterError` that lists ours when there is no such thing.
+
+    A `~` in front is a home, which no shell looks up within `OVERLAY=`.
+    """
+    for folder in (OVERLAYS / overlay, Path(os.path.expanduser(overlay))):
         if overlay and (folder / "kustomization.yaml").is_file():
             return folder
     ours = ", ".join(sorted(entry.parent.name for entry in OVERLAYS.glob("*/kustomization.yaml")))

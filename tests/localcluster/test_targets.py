@@ -93,10 +93,20 @@ def test_deploy_says_that_no_cluster_answers(tmp_path: Path) -> None:
     assert "refused" in done.stderr
 
 
-def test_an_unknown_overlay_is_refused() -> None:
-    """The message lists ours."""
-    with pytest.raises(LocalClusterError, match=r"OVERLAY=pigeon is no folder .* one of compact, func, .*plain"):
-        deploy.folder_of("pigeon")
+@pytest.mark.parametrize("overlay", ["pigeon", "~nobody-of-that-name/pigeon"])
+def test_an_unknown_overlay_is_refused(overlay: str) -> None:
+    """The message lists ours; a home of nobody is no folder, either."""
+    with pytest.raises(LocalClusterError, match=rf"OVERLAY={overlay} is no folder .* one of compact, func, .*plain"):
+        deploy.folder_of(overlay)
+
+
+def test_an_overlay_is_found_in_one_s_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quotes keep the shell from looking up what `~` is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kustomization.yaml").touch()
+
+    assert deploy.folder_of("~/mine") == tmp_path / "mine"
 
 
 def test_what_names_no_namespace_is_looked_for_where_kubectl_puts_it() -> None:
