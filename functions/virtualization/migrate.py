@@ -3,8 +3,9 @@
 A drain taint of either key asks for it, by us or by hand. The names of the migrations are claimed in one Lease before
 the first is created, so that no two processes have more at once than may be, and a crash makes none twice. Who was held
 up creates nothing any more once his claim may be another one's. An event that is delivered again goes on with its own
-claim. Of the finished ones that are ours the newest stay, and the others are deleted. Where KubeVirt is installed this
-is its job, and nothing is done (DRN-10).
+claim, also after a creation without an answer; without one twice, the migration rests. Of the finished ones that are
+ours the newest stay, and the others are deleted. Where KubeVirt is installed this is its job, and nothing is done
+(DRN-10).
 
 In: `node.tainted`; a PingSource tick; an updated VirtualMachineInstance, an updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: nothing.
@@ -53,6 +54,8 @@ LOOKS = 3
 """Of one event: each after one whose slots were refused, for those that come behind."""
 WRITE_SHARE = 0.8
 """Of the time that a look has left: what hangs leaves enough for it to be noted in the Lease."""
+MAY_COME = (0, 504)
+"""Statuses after which a creation may still be carried out: no answer, and none in the server's time."""
 DELETED_AT_ONCE = 20
 """Migrations that a look deletes at most."""
 TURNS = Turns()
@@ -62,16 +65,19 @@ log = logging.getLogger("functions")
 
 
 class NotCreated(NamedTuple):
-    """By which words a migration was not created; one without an answer may still come."""
+    """By which words a migration was not created, whether it may be when it is tried again, and whether that request
+    may still be carried out."""
 
     words: str
+    may_pass: bool
     may_come: bool
 
 
 def migrate(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Create the migrations that are due; without a virtual machine that asks for any, one request.
 
-    Raises `Retry` when another process was just claiming, when a creation had no answer, and when no time is left.
+    Raises `Retry` when another process was just claiming, when a creation had no answer for the first time, and when no
+    time is left.
     """
     if event.get_extension("kind") not in KINDS:
         return []
@@ -110,32 +116,35 @@ async def _delete(migration: Item, api: Api) -> str:
 def _begin(scene: Scene, attempt: str, cluster: Cluster) -> bool:
     """Claim what is due, and create it; whether any of it was refused, so that others may have its slots.
 
-    Raises `Retry`, once all that is due was tried, when the creation of one had no answer.
+    Raises `Retry`, once all that is due was tried, when the creation of one had no answer, or an error of the server's:
+    the same event goes on with its claim. Where that went on with one already, it is taken for refused.
     """
     due = scene.evacuation.due
     with within(min(seconds_left(), WRITE_SECONDS)):
         lease = _claim(scene, attempt, cluster)
         outcomes = cluster.together(*(_create(name, vmi, cluster.api) for name, vmi in due.items()))
         tried = dict(zip(due, outcomes, strict=True))
-        _release(tried, lease, scene, cluster)
-    if unanswered := [name for name, failure in tried.items() if failure and failure.may_come]:
-        raise Retry(f"not created, and tried again after a pause: {', '.join(unanswered)}")
-    return any(tried.values())
+        before = {name for name, claim in claimed(scene.lease).items() if claim.attempt == attempt}
+        again = [name for name, failure in tried.items() if failure and failure.may_pass and name not in before]
+        _release({name: failure for name, failure in tried.items() if name not in again}, lease, scene, cluster)
+    if again:
+        raise Retry(f"not created, and tried again after a pause: {', '.join(again)}")
+    return any(failure and not failure.may_come for failure in tried.values())
 
 
 def _release(tried: Mapping[str, NotCreated | None], lease: Object, scene: Scene, cluster: Cluster) -> None:
     """Take the claims off what is created, or refused: a migration that somebody deletes takes no slot any more.
 
-    What was not created stands in the Lease by the words of its error, and rests. What had no answer may still be
-    created: it stays claimed, though nobody goes on with it. Who reads the Lease without a claim lists the migration
-    that was created under it: the Lease is the oldest part of what he sees.
+    What was not created stands in the Lease by the words of its error, and rests. What may still be created stays
+    claimed, though nobody goes on with it. Who reads the Lease without a claim lists the migration that was created
+    under it: the Lease is the oldest part of what he sees.
     """
     failed = {name: failure for name, failure in tried.items() if failure}
     words = {name: failure.words for name, failure in failed.items()}
     refusals = again_refused(refused(lease, scene.now), words, scene.now)
     known = claimed(lease)
-    unanswered = {name: claim for name, claim in known.items() if name in failed and failed[name].may_come}
-    claims = {name: claim for name, claim in known.items() if name not in tried} | abandoned(unanswered)
+    coming = {name: claim for name, claim in known.items() if name in failed and failed[name].may_come}
+    claims = {name: claim for name, claim in known.items() if name not in tried} | abandoned(coming)
     try:
         cluster.patch(CLAIM_PATH, lease_patch(lease, claims, refusals))
     except (Conflict, NotFound):
@@ -171,6 +180,6 @@ async def _create(name: str, vmi: Item, api: Api) -> NotCreated | None:
         return None
     except ApiError as error:
         log.warning("the migration of %s/%s was not created: %s", namespace, instance, error.message)
-        return NotCreated(error.message or "without a word", isinstance(error, Unavailable))
+        return NotCreated(error.message or "without a word", isinstance(error, Unavailable), error.status in MAY_COME)
     log.info("migrating %s/%s by %s", namespace, instance, name)
     return None

@@ -1,6 +1,6 @@
 """The Lease in which migrations are claimed before they are created: by which attempt, and until when. Pure.
 
-What was refused, or had no answer, stands there too, for as long as it is not tried again.
+What was refused, or twice had no answer, stands there too, for as long as it is not tried again.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from functions.virtualization.migrate import DELETED_AT_ONCE
 from kube.door.deadline import seconds_left
 from kube.paths import LEASES, Object
 from kube.virtualization.evacuation import KEPT
-from kube.virtualization.migration_claim import CLAIM_PATH, LEASE, Claim, claimed, lease_of, refused
-from tests.faults import SILENCE, Fault, Faults
+from kube.virtualization.migration_claim import CLAIM_PATH, LEASE, Claim, claimed, lease_of
 from tests.functions.conftest import Functions
 from tests.functions.hints import tick
 from tests.functions.meanwhile import before
@@ -156,33 +155,6 @@ def test_who_was_held_up_creates_nothing_late(
     assert len(claimed(machines.admin.get(CLAIM_PATH))) == 1
     functions.answer("migrate", tick())
     assert machines.migrations() == made
-
-
-@proves("DRN-8", "X-2")
-@pytest.mark.parametrize("fault", [Fault(500, "failed calling webhook"), SILENCE], ids=["an error", "silence"])
-def test_one_whose_creation_has_no_answer_lets_the_others_migrate(
-    machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, fault: Fault
-) -> None:
-    """The same look creates the next one. It rests, as is told, and keeps its slot, since it may still be created; the
-    same event again creates nothing under its claim."""
-    for number in range(3):
-        machines.create(vmi(f"vm-{number}", machines.node))
-    event = tick()
-    faults.spoil(lambda request: fault if request == "create virtualmachineinstancemigrations 1" else None)
-    assert spoiled.post("migrate", event).status_code == 503
-    faults.speak_again()
-
-    made = machines.migrations()
-    lease, (moved,) = machines.admin.get(CLAIM_PATH), made.values()
-    assert list(claimed(lease)) == list(refused(lease, datetime.now(timezone.utc)))
-    functions.answer("migrate", event)
-    assert machines.migrations() == made
-
-    finish(machines, moved, "Succeeded")
-    edit(machines.admin, {"metadata": {"namespace": machines.work.namespace, "name": moved}}, nodeName="other")
-    functions.answer("migrate", tick())
-    assert len(machines.migrations()) == 2
-    assert set(claimed(lease)).isdisjoint(machines.migrations())
 
 
 @proves("DRN-8")
