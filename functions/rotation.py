@@ -31,11 +31,15 @@ class Turns:
         return chosen
 
     def begin(self, items: Iterable[T], uid: Callable[[T], str]) -> list[T]:
-        """All of them, first the one whose turn it is to be that, as where the time may be over before the last."""
+        """All of them, first the one whose turn it is to be that: the next one, or what comes behind `stopped_at`."""
         found = self._around(items, uid)
         if found:
             self._after = uid(found[0])
         return found
+
+    def stopped_at(self, uid: str) -> None:
+        """The time was over behind this one: those that it left out come first, instead of those that it reached."""
+        self._after = uid
 
     def _around(self, items: Iterable[T], uid: Callable[[T], str]) -> list[T]:
         ordered = sorted(items, key=uid)

@@ -71,16 +71,28 @@ def protect(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     vmis = cluster.run(lookup.all_instances(cluster.api))
     if not (ours or vmis) or not acts(cluster):
         return []
-    writes, changed = Writes(), set[str]()
-    for job in TURNS.begin(_jobs(ours, vmis, cluster), attrgetter("uid")):
-        changed |= job.run(writes)
+    writes = Writes()
+    changed = _done(_jobs(ours, vmis, cluster), writes)
     if writes.unanswered and not changed:
         raise Retry(f"not written: {', '.join(writes.unanswered[:NAMED])}")
     return [said for node in sorted(changed) for said in _tell(event, node, cluster)]
 
 
+def _done(jobs: list[Job], writes: Writes) -> set[str]:
+    """Do what there is time for; the nodes where what a pod waits for has changed. The next look begins with the next
+    one, and where time was over behind the last one that was tried."""
+    changed, tried = set[str](), ""
+    for job in TURNS.begin(jobs, attrgetter("uid")):
+        before = writes.sent
+        changed |= job.run(writes)
+        tried = job.uid if writes.sent > before else tried
+    if tried and writes.ran_out:
+        TURNS.stopped_at(tried)
+    return changed
+
+
 def _jobs(ours: Standing, vmis: list[Object], cluster: Cluster) -> list[Job]:
-    """All that is to be done, of each machine by itself: each look begins with another one."""
+    """All that is to be done, of each machine by itself."""
     asking = {budgets.kept(vmi) for vmi in vmis if stays_alive(vmi)}
     needless = [_deletion(budget, cluster) for one, budget in ours.items() if one not in asking]
     if not vmis:

@@ -21,11 +21,13 @@ class Writes:
     Attributes:
         unanswered: paths of what had no answer, or no time: it may be kept when it is tried again.
         sent: how many had time.
+        ran_out: whether any had none.
     """
 
     def __init__(self) -> None:
         self.unanswered: list[str] = []
         self.sent = 0
+        self.ran_out = False
 
     def tried(self, path: str, write: Callable[[], object]) -> bool:
         """Whether a write was kept. A refusal, by a quota as well, is no reason to try again before the tick.
@@ -34,6 +36,7 @@ class Writes:
         """
         if not has_time(REST_SECONDS):
             self.unanswered.append(path)
+            self.ran_out = True
             return False
         self.sent += 1
         try:

@@ -41,6 +41,17 @@ def test_each_is_the_first_of_all_once(uids: set[str], start: str) -> None:
     assert turns.begin([], str) == []
 
 
+def test_where_the_time_was_over_those_that_were_left_out_come_first() -> None:
+    turns = Turns(after="a")
+    orders = [turns.begin("abcd", str)]
+    for last in ("c", "bb"):
+        turns.stopped_at(last)
+        orders.append(turns.begin("abcd", str))
+
+    assert ["".join(order) for order in orders] == ["bcda", "dabc", "cdab"]
+    assert turns.begin("abcd", str) == list("dabc")
+
+
 def test_nobody_and_no_turn_change_nothing() -> None:
     turns = Turns(after="b")
 

@@ -6,8 +6,11 @@ import pytest
 
 from functions import installs as acting
 from functions.data import data_of
+from functions.rotation import Turns
+from functions.virtualization import protect
 from kube import install_claim
 from kube.maintenance.groups import KUBEVIRT
+from kube.paths import Object
 from kube.virtualization.launcher_budgets import LABEL, budgets_in
 from kube.virtualization.lookup import ONE_BY_ONE
 from kube.virtualization.migration_claim import CLAIM_PATH, REFUSED
@@ -149,21 +152,30 @@ def test_a_budget_that_cannot_be_written_leaves_the_others_protected(
 
 @proves("DRN-9", "X-2")
 def test_a_machine_behind_budgets_whose_every_write_hangs_is_protected_all_the_same(
-    machines: Machines, functions: Functions, faults: Faults, spoiled: Functions
+    machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They take a whole look, wherever they are; each one begins with another machine."""
-    frozen = [machines.create(vmi(f"frozen-{number}", machines.node, able=UNABLE)) for number in range(4)]
+    """Each takes a whole look, and the next one begins behind it, however many there are with nothing to be written."""
+    made = {item["metadata"]["uid"]: item for item in (create_unable(machines, number) for number in range(8))}
     functions.answer("protect", tick())
-    for item in frozen:
-        edit(machines.admin, item, conditions=[ABLE])
-    machines.create(vmi("late", machines.node))
+    *_, first, second, late = ordered = sorted(made)
+    for uid in (first, second):
+        edit(machines.admin, made[uid], conditions=[ABLE])
+    path = budgets_in(machines.work.namespace)
+    (budget,) = [one for one in machines.admin.list(path)["items"] if one["metadata"]["labels"][LABEL] == late]
+    machines.work.delete(f"{path}/{budget['metadata']['name']}")
     faults.spoil(lambda request: SILENCE if request.startswith("patch poddisruptionbudgets") else None)
+    monkeypatch.setattr(protect, "TURNS", Turns(after=ordered[-1]))
 
-    for _ in range(len(frozen) + 1):
+    for _ in range(3):
         spoiled.post("protect", tick())
     faults.speak_again()
 
-    assert len(machines.admin.list(budgets_in(machines.work.namespace))["items"]) == len(frozen) + 1
+    assert len(machines.admin.list(path)["items"]) == len(made)
+
+
+def create_unable(machines: Machines, number: int) -> Object:
+    """A machine that cannot be migrated, which its budget says."""
+    return machines.create(vmi(f"vm-{number}", machines.node, able=UNABLE))
 
 
 @proves("DRN-15")
