@@ -142,14 +142,25 @@ def _unlabel_stray(name: str, cluster: Cluster) -> None:
     runs = cluster.run(lookup.runs(cluster.api, None))  # after the node: whoever labelled it is among them, or is gone
     if node is None or not strays([node], run_record.ids_under_way(runs)):
         return
-    left, errors = claims.left_behind(known.values(), runs), list[ApiError]()
-    tried(partial(_give_back, runs=runs, cluster=cluster), left, errors)
-    raise_first(errors)
+    left = claims.left_behind(known.values(), runs)
+    _give_back_all(left, runs, cluster)
     if claims.takes_strays(known.values(), left):
         log.info("node %s keeps the labels of a run that is no more: another run's canary would have it", name)
         return
     cluster.patch(node_path(name), clear_patch(node, run_of(node)), JSON_PATCH)
     log.info("node %s carried labels of a run that is no more", name)
+
+
+def _give_back_all(left: list[Object], runs: list[Object], cluster: Cluster) -> None:
+    """Give back what was left behind; raises the first error of a pool, as `raise_first` does.
+
+    A canary that takes nodes comes first, and while one is refused all others stay as the run has edited them.
+    """
+    errors: list[ApiError] = []
+    for is_canary in (True, False):
+        some = [pool for pool in left if pools.takes_released(pool) is is_canary]
+        tried(partial(_give_back, runs=runs, cluster=cluster), some, errors)
+        raise_first(errors)
 
 
 def _give_back(pool: Object, runs: list[Object], cluster: Cluster) -> None:

@@ -94,7 +94,7 @@ def to_restore(run: Item, known: Collection[Object], runs: Iterable[Item]) -> li
 
 
 def left_behind(known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
-    """The pools that nobody would give back any more, since their run is gone or has lost its record; a canary first.
+    """The pools that nobody would give back any more, since their run is gone or has lost its record.
 
     Those that a run config claims which is gone, and those that have a selector of a run and are in no record.
     """
@@ -103,8 +103,7 @@ def left_behind(known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
     records = [record_of(run) for run in runs if is_active(run)]
     kept = {name for record in records for name in (*record["pools"], record["canary"].get("name"))}
     found = [pool for pool in known if pools.claimed_by(pool) not in there or pools.is_edited(pool)]
-    found = [pool for pool in found if pools.name_of(pool) not in kept]
-    return sorted(found, key=lambda pool: not pools.takes_released(pool))
+    return [pool for pool in found if pools.name_of(pool) not in kept]
 
 
 def takes_strays(known: Iterable[Object], left: Iterable[Object]) -> bool:

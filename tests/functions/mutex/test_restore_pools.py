@@ -434,6 +434,25 @@ def test_a_pool_of_a_run_that_vanished_keeps_no_other_one_from_being_given_back(
 
 
 @proves("MUT-44", "MUT-51")
+def test_while_the_canary_of_a_run_that_vanished_is_refused_its_targets_stay_edited(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """The released nodes are the canary's still, and would be of two pools."""
+    upgrade.start()
+    vanished(upgrade)
+    ended, edited = strays_told(upgrade)[upgrade.nodes[0]], spec(upgrade)
+    faults.spoil(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 1" else None)
+    assert spoiled.answer("restore-pools", ended) is None
+    faults.speak_again()
+
+    assert spec(upgrade) == edited
+    assert not is_released(upgrade.node(upgrade.nodes[0]))
+    upgrade.functions.answer("restore-pools", ended)
+    assert spec(upgrade) == {**upgrade.before, "blue": {**upgrade.before["blue"], "paused": True}}
+    assert is_released(upgrade.node(upgrade.nodes[0]))
+
+
+@proves("MUT-44", "MUT-51")
 def test_a_node_keeps_its_labels_while_another_runs_canary_would_have_it(upgrade: Upgrade) -> None:
     """The run config is created anew before the tick, and has claimed the pools as they were left."""
     upgrade.start()
