@@ -15,7 +15,7 @@ from functions.mutex.ongoing import Ongoing, read_under_way
 from functions.mutex.subject import now
 from functions.trying import raise_first, tried
 from kube.door.api import JSON_PATCH, absent_ok
-from kube.door.api_errors import ApiError, Denied
+from kube.door.api_errors import ApiError, Denied, Rejected
 from kube.door.deadline import seconds_left, within
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, run_changes
@@ -28,12 +28,17 @@ Patch = Callable[[Object], list[Object]]
 
 
 class Changed(NamedTuple):
-    """The names of the pools that got their patch, that were claimed again, and that are gone; and what failed."""
+    """The pools that got their patch, that were claimed again, or were refused that; that are gone; and what failed."""
 
-    written: list[str]
+    patched: list[str]
     claimed: list[str]
     gone: list[str]
     errors: list[ApiError]
+
+    def note(self, name: str, *, claim: list[Object], change: list[Object]) -> None:
+        """Note what was written of a pool, or refused."""
+        self.claimed.extend([name] if claim else [])
+        self.patched.extend([name] if change else [])
 
 
 def change_pools(
@@ -41,32 +46,34 @@ def change_pools(
 ) -> Changed:
     """Send each pool its patch, if any, whatever becomes of the others; `last` gets it only once all the others have.
 
-    An error is `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile.
+    An error is `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile. What
+    is refused, and a `last` that waits for it, is noted as what is written: it waits for the tick, too, and one that
+    somebody changes back each time is not changed as often beside it.
     """
     changed = Changed([], [], [], [])
 
     def change(name: str) -> None:
-        if name != last or not changed.errors:
-            _change_pool(name, found, patch, event, cluster, changed)
+        pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
+        if pool is None:
+            changed.gone.append(name)
+            return
+        claim, wanted = claim_patch(pool, uid_of(found.record)), patch(pool)
+        try:
+            if name != last or not changed.errors:
+                _write(pool, claim, wanted, event, cluster)
+        except (Denied, Rejected):
+            changed.note(name, claim=claim, change=wanted)
+            raise
+        changed.note(name, claim=claim, change=wanted)
 
     tried(change, names, changed.errors)
     return changed
 
 
-def _change_pool(
-    name: str, found: Ongoing, patch: Patch, event: BaseCloudEvent, cluster: Cluster, changed: Changed
-) -> None:
-    uid = uid_of(found.record)
-    pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
-    if pool is None:
-        changed.gone.append(name)
-        return
-    if claimed_by(pool) != uid and not _may_claim(pool, event, cluster):
-        raise Denied(403, f"the MachineConfigPool {name} is not claimed by this run any more")
-    claim, change = claim_patch(pool, uid), patch(pool)
+def _write(pool: Object, claim: list[Object], change: list[Object], event: BaseCloudEvent, cluster: Cluster) -> None:
+    if claim and not _may_claim(pool, event, cluster):
+        raise Denied(403, f"the MachineConfigPool {name_of(pool)} is not claimed by this run any more")
     patch_pool(pool, [*claim, *change], cluster)
-    changed.claimed.extend([name] if claim else [])
-    changed.written.extend([name] if change else [])
 
 
 def patch_pool(pool: Object, patch: list[Object], cluster: Cluster) -> Object:
@@ -88,7 +95,7 @@ def recorded(found: Ongoing, word: str, changed: Changed, verdict: Verdict, clus
     Raises the first error of a pool, as `raise_first` does.
     """
     is_all = not changed.errors
-    change = run_changes.pools_changed(found.record, word, changed.written, changed.claimed, now(), is_all=is_all)
+    change = run_changes.pools_changed(found.record, word, changed.patched, changed.claimed, now(), is_all=is_all)
     found = found.written(cluster, change, *([verdict] if is_all else []))
     raise_first(changed.errors)
     return found

@@ -93,13 +93,13 @@ def shown(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
 
 
 def pools_changed(
-    record: Record, word: str, written: list[str], claimed: list[str], now: datetime, *, is_all: bool
+    record: Record, word: str, patched: list[str], claimed: list[str], now: datetime, *, is_all: bool
 ) -> Object:
-    """The change by which all pools are `paused` or `edited`; once they were, by which some are so or claimed again."""
+    """The change by which all pools are `paused` or `edited`; once they were, by which some are so again or refused."""
     moment = timestamp(now)
     if not record.get(f"{word}At"):
         return {f"{word}At": moment} if is_all else {}
-    again = {f"{word}Again": written, "claimedAgain": claimed}
+    again = {f"{word}Again": patched, "claimedAgain": claimed}
     return {field: dict.fromkeys(names, moment) for field, names in again.items() if names}
 
 

@@ -9,6 +9,7 @@ from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL, condition, path
 from tests.faults import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
+from tests.functions.hints import resource
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
 from tests.workload import Audit
@@ -95,7 +96,7 @@ def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_paused_
 def test_a_pool_that_is_refused_keeps_no_other_one_from_being_paused(
     upgrade: Upgrade, spoiled: Functions, faults: Faults, before: tuple[str, ...], refused: str, other: str
 ) -> None:
-    """Nor from being recorded, by which one that is changed back each time waits for the tick; the condition says why.
+    """Both are recorded, by which one that is changed back each time waits for the tick; the condition says why.
 
     At the beginning no node is labelled before all are paused.
     """
@@ -111,8 +112,12 @@ def test_a_pool_that_is_refused_keeps_no_other_one_from_being_paused(
 
     assert [pools.is_paused(upgrade.pool(name)) for name in (refused, other)] == [False, True]
     record, found = upgrade.status()["record"], condition(upgrade.again(upgrade.run), "TargetPoolsPaused")
-    assert list(record.get("pausedAgain") or []) == ([other] if before is BEFORE_JOBS else [])
+    assert sorted(record.get("pausedAgain") or []) == (sorted([refused, other]) if before is BEFORE_JOBS else [])
+    assert "claimedAgain" not in record
     assert (found["status"], found["message"], "pausedAt" in record) == ("False", "a webhook", before is BEFORE_JOBS)
+    if before is BEFORE_JOBS:
+        undone = upgrade.admin.patch(pools.pool_path(other), {"spec": {"paused": False}})
+        assert upgrade.told_by(resource(events.REFERENCE_UPDATED, undone, "MachineConfigPool")) == []
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
 
 
