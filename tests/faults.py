@@ -7,7 +7,8 @@ import json
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
@@ -56,6 +57,21 @@ class Faults:
         """From now on answer as `rule` says, which is asked with `verb resource` and the number it is of these."""
         self.seen.clear()
         self.rule = rule
+
+    @contextmanager
+    def slow(self, spoiled: str, seconds: float) -> Iterator[None]:
+        """Have this one request wait so long before it is passed on."""
+        speaks = threading.Timer(seconds, self.speak_again)
+
+        def rule(request: str) -> Fault | None:
+            if request != spoiled:
+                return None
+            speaks.start()
+            return LATE
+
+        self.spoil(rule)
+        yield
+        speaks.join()
 
     def speak_again(self) -> None:
         """Spoil nothing more; what was met with silence breaks, and what is late comes."""

@@ -25,6 +25,8 @@ from kube.mutex.run_record import Stage, uid_of
 from kube.paths import Object
 
 Patch = Callable[[Object], list[Object]]
+SECONDS_TO_RECORD = 0.3
+"""What recording needs, once the only pool that is to be written has answered."""
 
 
 class Changed(NamedTuple):
@@ -52,40 +54,48 @@ def change_pools(
     """
     changed = Changed([], [], [], [])
 
-    def change(name: str) -> None:
-        pool = cluster.run(absent_ok(cluster.api.get(pool_path(name))))
-        if pool is None:
-            changed.gone.append(name)
-            return
-        claim, wanted = claim_patch(pool, uid_of(found.record)), patch(pool)
+    def change(pool: Object) -> None:
+        name, (claim, wanted) = name_of(pool), _patches(pool, found, patch)
         try:
             if name != last or not changed.errors:
-                _write(pool, claim, wanted, event, cluster)
+                _check_claim(pool, claim, event, cluster)
+                patch_pool(pool, [*claim, *wanted], cluster, others=name != last and len(targets) > 1)
         except (Denied, Rejected):
             changed.note(name, claim=claim, change=wanted)
             raise
         changed.note(name, claim=claim, change=wanted)
 
-    tried(change, names, changed.errors)
+    due = [pool for pool in _read(names, cluster, changed) if any(_patches(pool, found, patch))]
+    targets = [pool for pool in due if name_of(pool) != last]
+    tried(change, due, changed.errors)
     return changed
 
 
-def _write(pool: Object, claim: list[Object], change: list[Object], event: BaseCloudEvent, cluster: Cluster) -> None:
-    if claim and not _may_claim(pool, event, cluster):
-        raise Denied(403, f"the MachineConfigPool {name_of(pool)} is not claimed by this run any more")
-    patch_pool(pool, [*claim, *change], cluster)
+def _read(names: Iterable[str], cluster: Cluster, changed: Changed) -> list[Object]:
+    """The pools that are there."""
+    known = {name: absent_ok(cluster.api.get(pool_path(name))) for name in names}
+    found = dict(zip(known, cluster.together(*known.values()), strict=True))
+    changed.gone.extend(name for name, pool in found.items() if pool is None)
+    return [pool for pool in found.values() if pool is not None]
 
 
-def patch_pool(pool: Object, patch: list[Object], cluster: Cluster) -> Object:
+def _patches(pool: Object, found: Ongoing, patch: Patch) -> tuple[list[Object], list[Object]]:
+    """The patch that claims it, and the other one."""
+    return claim_patch(pool, uid_of(found.record)), patch(pool)
+
+
+def patch_pool(pool: Object, patch: list[Object], cluster: Cluster, *, others: bool) -> Object:
     """The pool once it has got its patch, if any.
 
-    One that hangs, as behind a webhook, has half of the time that is left, so that others get their turn. It is
-    `Unavailable` then, and may be done all the same, or be done late: only to the pool as it was read. So it counts as
-    not done, and whoever gets the event again reads the pool.
+    One that hangs, as behind a webhook, has half of the time that is left while there are `others`, so that they get
+    their turn; else all but what recording needs, as it may be slow and no more. It is `Unavailable` then, and may be
+    done all the same, or be done late: only to the pool as it was read. So it counts as not done, and whoever gets the
+    event again reads the pool.
     """
     if not patch:
         return pool
-    with within(seconds_left() / 2):
+    left = seconds_left()
+    with within(left / 2 if others else max(left / 2, left - SECONDS_TO_RECORD)):
         return cluster.patch(pool_path(name_of(pool)), patch, JSON_PATCH)
 
 
@@ -99,6 +109,11 @@ def recorded(found: Ongoing, word: str, changed: Changed, verdict: Verdict, clus
     found = found.written(cluster, change, *([verdict] if is_all else []))
     raise_first(changed.errors)
     return found
+
+
+def _check_claim(pool: Object, claim: list[Object], event: BaseCloudEvent, cluster: Cluster) -> None:
+    if claim and not _may_claim(pool, event, cluster):
+        raise Denied(403, f"the MachineConfigPool {name_of(pool)} is not claimed by this run any more")
 
 
 def _may_claim(pool: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:

@@ -101,23 +101,25 @@ def _given_back(held: list[Object], run: Object, cluster: Cluster, errors: list[
     for is_canary in (True, False):
         if not errors:
             some = [pool for pool in held if pools.takes_released(pool) is is_canary]
-            done += tried(partial(_with_selector, run=run, cluster=cluster), some, errors)
+            others = len(some if is_canary else held) > 1
+            done += tried(partial(_with_selector, run=run, cluster=cluster, others=others), some, errors)
     if not errors:
         tried(partial(_unlabel, cluster=cluster), [run], errors)
-    return tried(partial(_released, run=run, cluster=cluster), done, errors)
+    return tried(partial(_released, run=run, cluster=cluster, others=len(done) > 1), done, errors)
 
 
-def _with_selector(pool: Object, run: Object, cluster: Cluster) -> Object:
+def _with_selector(pool: Object, run: Object, cluster: Cluster, *, others: bool) -> Object:
     """The pool with the selector that it had, in the cluster too."""
     before = _before(pool, run)
     wanted = before.get("selector") if before else pools.without_rules(pools.selector(pool))
-    return patch_pool(pool, pools.selector_patch(pool, wanted), cluster)
+    return patch_pool(pool, pools.selector_patch(pool, wanted), cluster, others=others)
 
 
-def _released(pool: Object, run: Object, cluster: Cluster) -> str:
+def _released(pool: Object, run: Object, cluster: Cluster, *, others: bool) -> str:
     """Have a pool go on, or stay paused as it was, and be nobody's; its name."""
     goes_on = run_record.is_active(run) and not is_deleting(run) and _before(pool, run)
-    patch_pool(pool, pools.release_patch(pool, paused=False if goes_on else _was_paused(pool, run)), cluster)
+    patch = pools.release_patch(pool, paused=False if goes_on else _was_paused(pool, run))
+    patch_pool(pool, patch, cluster, others=others)
     return pools.name_of(pool)
 
 
@@ -159,15 +161,17 @@ def _give_back_all(left: list[Object], runs: list[Object], cluster: Cluster) -> 
     errors: list[ApiError] = []
     for is_canary in (True, False):
         some = [pool for pool in left if pools.takes_released(pool) is is_canary]
-        tried(partial(_give_back, runs=runs, cluster=cluster), some, errors)
+        others = len(some if is_canary else left) > 1
+        tried(partial(_give_back, runs=runs, cluster=cluster, others=others), some, errors)
         raise_first(errors)
 
 
-def _give_back(pool: Object, runs: list[Object], cluster: Cluster) -> None:
+def _give_back(pool: Object, runs: list[Object], cluster: Cluster, *, others: bool) -> None:
     """Give a pool back whose run left it behind. It stays paused, as nobody said that its nodes may be upgraded."""
-    pool = patch_pool(pool, pools.selector_patch(pool, pools.without_rules(pools.selector(pool))), cluster)
+    own = pools.without_rules(pools.selector(pool))
+    pool = patch_pool(pool, pools.selector_patch(pool, own), cluster, others=others)
     if pools.claimed_by(pool) not in {run["metadata"]["uid"] for run in runs}:
-        patch_pool(pool, pools.release_patch(pool, paused=pools.is_paused(pool)), cluster)
+        patch_pool(pool, pools.release_patch(pool, paused=pools.is_paused(pool)), cluster, others=others)
     log.info(
         "MachineConfigPool %s was left by a run that is no more, and is given back as it is paused", pools.name_of(pool)
     )

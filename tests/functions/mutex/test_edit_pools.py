@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
+from functions.serving.handler import SECONDS_TO_ANSWER
 from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL, condition
 from kube.selectors import matches
@@ -82,6 +83,21 @@ def test_a_target_that_is_refused_keeps_the_canary_waiting_and_no_other_target(
     assert upgrade.told_by(hint) == []
     assert upgrade.answer("edit-pools", events.NODES_LABELLED) == events.POOLS_EDITED
     assert {name: upgrade.pool(name)["spec"] for name in names} == edited
+
+
+@proves("MUT-36", "X-6")
+def test_a_target_whose_write_is_slow_has_nearly_all_of_the_time_when_only_the_canary_waits_for_it(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """As behind a webhook that takes more than half of it."""
+    upgrade.start()
+    own = {"spec": {"nodeSelector": {"matchExpressions": None}}}
+    for name in ("blue", "canary"):
+        upgrade.admin.patch(pools.pool_path(name), own)
+    with faults.slow("patch machineconfigpools 1", SECONDS_TO_ANSWER / 2 + 0.05):
+        spoiled.post("edit-pools", upgrade.said(events.NODES_LABELLED))
+
+    assert "blue" in upgrade.status()["record"]["editedAgain"]
 
 
 @proves("MUT-36", "MUT-44")

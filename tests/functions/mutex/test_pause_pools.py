@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
+from functions.serving.handler import SECONDS_TO_ANSWER
 from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL, condition, path
 from tests.faults import SILENCE, Fault, Faults
@@ -152,6 +153,20 @@ def test_a_pool_whose_write_hangs_leaves_the_others_their_turn(
     assert [pools.is_paused(upgrade.pool(name)) for name in ("blue", "green")] == [False, True]
     assert list(upgrade.status()["record"]["pausedAgain"]) == ["green"]
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+
+
+@proves("MUT-33", "X-6")
+def test_a_pool_whose_write_is_slow_has_nearly_all_of_the_time_when_it_is_the_only_one(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """As behind a webhook that takes more than half of it; one that is paused already is no other one."""
+    upgrade.add_pool("green")
+    upgrade.start()
+    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": False}})
+    with faults.slow("patch machineconfigpools 1", SECONDS_TO_ANSWER / 2 + 0.05):
+        assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 200
+
+    assert list(upgrade.status()["record"]["pausedAgain"]) == ["blue"]
 
 
 @proves("MUT-44")

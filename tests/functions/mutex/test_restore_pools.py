@@ -10,6 +10,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.events import Reference
 from functions.mutex import resync_runs
+from functions.serving.handler import SECONDS_TO_ANSWER
 from kube.mutex import run_record
 from kube.mutex.node_labels import is_released, run_of
 from kube.mutex.objects import RUN, RUN_LABEL, condition, has_finalizer, path
@@ -289,6 +290,18 @@ def test_a_write_that_hangs_leaves_other_pools_their_turn(
     assert {name: upgrade.pool(name)["spec"] for name in others} == {name: before[name] for name in others}
     assert sorted(upgrade.status()["record"]["restored"]) == others
     assert upgrade.answer("restore-pools", kind) == events.RUN_FINISHED
+
+
+@proves("MUT-49", "MUT-51", "X-6")
+def test_a_canary_whose_write_is_slow_has_nearly_all_of_the_time(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults
+) -> None:
+    """As behind a webhook that takes more than half of it; the targets wait for it anyway."""
+    kind = deleted(upgrade)
+    with faults.slow("patch machineconfigpools 1", SECONDS_TO_ANSWER / 2 + 0.05):
+        spoiled.post("restore-pools", upgrade.said(kind))
+
+    assert upgrade.pool("blue")["spec"]["nodeSelector"] == upgrade.before["blue"]["nodeSelector"]
 
 
 @proves("MUT-44", "X-2")
