@@ -1,6 +1,6 @@
 """Label the nodes of a run, one label for each rule: with it a node is not upgraded (step 4, MUT-33, MUT-35, MUT-43).
 
-A node that is refused keeps no other one from being labelled.
+A node that is refused, or whose write hangs, keeps no other one from being labelled.
 
 In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` when there was no time for all; nothing while the control
 plane is still being upgraded, whose change comes as an event.
@@ -9,6 +9,7 @@ Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; node
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 
@@ -20,7 +21,7 @@ from functions.mutex.subject import Replies, now, telling, write_status
 from functions.trying import raise_first, tried
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import ApiError
-from kube.door.deadline import has_time
+from kube.door.deadline import has_time, seconds_left, within
 from kube.door.sync_client import Cluster
 from kube.mutex import lookup
 from kube.mutex.node_labels import gate_patch, is_gated
@@ -95,14 +96,17 @@ def _label_all(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> lis
         if start and not has_time(SECONDS):
             raise_first(errors)
             return None
-        some = [names[start : start + TOGETHER]]
-        gone += chain(*tried(partial(_label, event=event, cluster=cluster), some, errors))
+        some, follow = [names[start : start + TOGETHER]], start + TOGETHER < len(names)
+        gone += chain(*tried(partial(_label, event=event, cluster=cluster, others=follow), some, errors))
     raise_first(errors)
     return gone
 
 
-def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[str]:
-    """Label some nodes side by side; those that are gone, but for the one whose Job may run: `run-job` drops it."""
+def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster, *, others: bool) -> list[str]:
+    """Label some nodes side by side; those that are gone, but for the one whose Job may run: `run-job` drops it.
+
+    Writes have half of the time that is left while `others` follow, which one that hangs would keep waiting for ever.
+    """
     nodes = cluster.together(*(absent_ok(cluster.api.get(node_path(name))) for name in names))
     found = read_redoing(event, cluster, "labelledAt")
     if found is None:
@@ -110,9 +114,10 @@ def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[st
     record, still = found.record, set(unreleased(found.record))
     there = {name: node for name, node in zip(names, nodes, strict=True) if is_there(node, record, name)}
     patches = {name: gate_patch(node, record["id"], rules_of(record)) for name, node in there.items() if name in still}
-    cluster.together(
-        *(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)
-    )
+    with within(seconds_left() / 2) if others else nullcontext():
+        cluster.together(
+            *(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)
+        )
     at_work = found.node if record.get("editedAt") else ""
     return [name for name in names if name in still and name not in {*there, at_work}]
 

@@ -11,7 +11,7 @@ from functions.mutex import label_nodes
 from kube.mutex.objects import RULE_LABEL, RUN_LABEL, condition, path
 from kube.mutex.pools import CLUSTER_VERSIONS
 from kube.mutex.versions import VERSION_LABEL, WORKER
-from tests.faults import Fault, Faults
+from tests.faults import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import resource
 from tests.functions.mutex.conftest import NEW, OLD, Upgrade
@@ -133,6 +133,22 @@ def test_a_node_that_is_refused_keeps_none_of_those_behind_it_from_being_labelle
     assert (found["status"], found["message"]) == ("False", "a webhook")
     assert "labelledAt" not in upgrade.status()["record"]
     monkeypatch.undo()
+    assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
+
+
+@proves("MUT-33", "MUT-35", "X-6")
+def test_a_node_whose_write_hangs_keeps_none_of_those_behind_it_from_being_labelled(
+    upgrade: Upgrade, spoiled: Functions, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker delivers the event again, which labels those that are left."""
+    monkeypatch.setattr(label_nodes, "TOGETHER", 1)
+    upgrade.judge()
+    upgrade.through("check-run", "detect-upgrade", "claim-pools", "pause-pools")
+    faults.spoil(lambda request: SILENCE if request == "patch nodes 1" else None)
+    assert spoiled.post("label-nodes", upgrade.said(events.POOLS_PAUSED)).status_code == 503
+    faults.speak_again()
+
+    assert [LABEL in upgrade.node(name)["metadata"]["labels"] for name in upgrade.nodes] == [False, True]
     assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
 
 
