@@ -10,15 +10,13 @@ Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; node
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
-from itertools import chain
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.ongoing import Ongoing, read_redoing
 from functions.mutex.subject import Replies, now, telling, write_status
-from functions.trying import raise_first, tried
+from functions.trying import raise_first
 from kube.door.api import JSON_PATCH, absent_ok
 from kube.door.api_errors import ApiError
 from kube.door.deadline import has_time, seconds_left, within
@@ -96,8 +94,11 @@ def _label_all(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> lis
         if start and not has_time(SECONDS):
             raise_first(errors)
             return None
-        some, follow = [names[start : start + TOGETHER]], start + TOGETHER < len(names)
-        gone += chain(*tried(partial(_label, event=event, cluster=cluster, others=follow), some, errors))
+        some, others = names[start : start + TOGETHER], start + TOGETHER < len(names)
+        try:
+            gone += _label(some, event, cluster, others=others)
+        except ApiError as error:
+            errors.append(error)
     raise_first(errors)
     return gone
 

@@ -52,21 +52,22 @@ def change_pools(
     is refused, and a `last` that waits for it, is noted as what is written: it waits for the tick, too, and one that
     somebody changes back each time is not changed as often beside it.
     """
-    changed = Changed([], [], [], [])
+    changed, uid = Changed([], [], [], []), uid_of(found.record)
+    patches = [(pool, claim_patch(pool, uid), patch(pool)) for pool in _read(names, cluster, changed)]
+    due = [(pool, claim, wanted) for pool, claim, wanted in patches if claim or wanted]
+    targets = sum(name_of(pool) != last for pool, *_ in due)
 
-    def change(pool: Object) -> None:
-        name, (claim, wanted) = name_of(pool), _patches(pool, found, patch)
+    def change(each: tuple[Object, list[Object], list[Object]]) -> None:
+        pool, claim, wanted = each
+        name = name_of(pool)
         try:
             if name != last or not changed.errors:
                 _check_claim(pool, claim, event, cluster)
-                patch_pool(pool, [*claim, *wanted], cluster, others=name != last and len(targets) > 1)
-        except (Denied, Rejected):
-            changed.note(name, claim=claim, change=wanted)
-            raise
+                patch_pool(pool, [*claim, *wanted], cluster, others=name != last and targets > 1)
+        except (Denied, Rejected) as error:
+            changed.errors.append(error)
         changed.note(name, claim=claim, change=wanted)
 
-    due = [pool for pool in _read(names, cluster, changed) if any(_patches(pool, found, patch))]
-    targets = [pool for pool in due if name_of(pool) != last]
     tried(change, due, changed.errors)
     return changed
 
@@ -77,11 +78,6 @@ def _read(names: Iterable[str], cluster: Cluster, changed: Changed) -> list[Obje
     found = dict(zip(known, cluster.together(*known.values()), strict=True))
     changed.gone.extend(name for name, pool in found.items() if pool is None)
     return [pool for pool in found.values() if pool is not None]
-
-
-def _patches(pool: Object, found: Ongoing, patch: Patch) -> tuple[list[Object], list[Object]]:
-    """The patch that claims it, and the other one."""
-    return claim_patch(pool, uid_of(found.record)), patch(pool)
 
 
 def patch_pool(pool: Object, patch: list[Object], cluster: Cluster, *, others: bool) -> Object:

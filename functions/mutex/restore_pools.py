@@ -17,7 +17,9 @@ nodes get, list, patch.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -44,6 +46,7 @@ from kube.times import timestamp
 CONSUMES = (events.RUN_COMPLETED, events.RUN_ENDED)
 EMITS = (events.RUN_FINISHED,)
 UPDATED = "MCPUpdated"
+R = TypeVar("R")
 log = logging.getLogger("functions")
 
 
@@ -97,15 +100,21 @@ def _given_back(held: list[Object], run: Object, cluster: Cluster, errors: list[
     While the canary is as the run has edited it, a node that is released would be of two pools if its own were as
     before, and one whose labels go the canary's. Without labels one would be of none, if its own is still edited.
     """
-    done: list[Object] = []
-    for is_canary in (True, False):
-        if not errors:
-            some = [pool for pool in held if pools.takes_released(pool) is is_canary]
-            others = len(some if is_canary else held) > 1
-            done += tried(partial(_with_selector, run=run, cluster=cluster, others=others), some, errors)
+    done = _canary_first(partial(_with_selector, run=run, cluster=cluster), held, errors)
     if not errors:
         tried(partial(_unlabel, cluster=cluster), [run], errors)
     return tried(partial(_released, run=run, cluster=cluster, others=len(done) > 1), done, errors)
+
+
+def _canary_first(do: Callable[..., R], held: list[Object], errors: list[ApiError]) -> list[R]:
+    """What came of each pool, told whether there are `others`: first of a canary that takes nodes, and of the others
+    only once that is done. Why it was not done is added to `errors`."""
+    done: list[R] = []
+    for is_canary in (True, False):
+        if not errors:
+            some = [pool for pool in held if pools.takes_released(pool) is is_canary]
+            done += tried(partial(do, others=len(some if is_canary else held) > 1), some, errors)
+    return done
 
 
 def _with_selector(pool: Object, run: Object, cluster: Cluster, *, others: bool) -> Object:
@@ -144,26 +153,14 @@ def _unlabel_stray(name: str, cluster: Cluster) -> None:
     runs = cluster.run(lookup.runs(cluster.api, None))  # after the node: whoever labelled it is among them, or is gone
     if node is None or not strays([node], run_record.ids_under_way(runs)):
         return
-    left = claims.left_behind(known.values(), runs)
-    _give_back_all(left, runs, cluster)
+    left, errors = claims.left_behind(known.values(), runs), list[ApiError]()
+    _canary_first(partial(_give_back, runs=runs, cluster=cluster), left, errors)
+    raise_first(errors)
     if claims.takes_strays(known.values(), left):
         log.info("node %s keeps the labels of a run that is no more: another run's canary would have it", name)
         return
     cluster.patch(node_path(name), clear_patch(node, run_of(node)), JSON_PATCH)
     log.info("node %s carried labels of a run that is no more", name)
-
-
-def _give_back_all(left: list[Object], runs: list[Object], cluster: Cluster) -> None:
-    """Give back what was left behind; raises the first error of a pool, as `raise_first` does.
-
-    A canary that takes nodes comes first, and while one is refused all others stay as the run has edited them.
-    """
-    errors: list[ApiError] = []
-    for is_canary in (True, False):
-        some = [pool for pool in left if pools.takes_released(pool) is is_canary]
-        others = len(some if is_canary else left) > 1
-        tried(partial(_give_back, runs=runs, cluster=cluster, others=others), some, errors)
-        raise_first(errors)
 
 
 def _give_back(pool: Object, runs: list[Object], cluster: Cluster, *, others: bool) -> None:
