@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 
-def pauses(first: float, longest: float) -> Iterator[float]:
-    """Seconds to wait before each retry, without end: `first`, then each twice the last, `longest` at most."""
-    pause = first
-    while True:
-        yield pause
-        pause = min(2 * pause, longest)
-
-
 class GrowingPauses:
-    """The same where each pause has a bound of its own: they grow on, whatever the bound of the last one was."""
+    """Pauses before retries: `first` seconds, then each twice the last, each at most what is its own bound.
+
+    They grow on, whatever the bound of the last one was.
+    """
 
     def __init__(self, first: float) -> None:
         self._next = first
@@ -24,3 +19,10 @@ class GrowingPauses:
         pause = min(self._next, longest)
         self._next = 2 * pause
         return pause
+
+
+def pauses(first: float, longest: float) -> Iterator[float]:
+    """Seconds to wait before each retry, without end, where all have one bound: `longest`."""
+    growing = GrowingPauses(first)
+    while True:
+        yield growing.take(longest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import click
 from console.terminal.options import access, broker_option, cluster_options, functions_option
 from console.terminal.recording import missing
 from eventing.urls import host_and_port
+from kube.loopback import is_loopback_host
 
 if TYPE_CHECKING:
     from console.web.callers import Proxy
@@ -155,6 +156,6 @@ def _is_local(listen: str) -> bool:
         message = f"{listen!r} is no ADDRESS:PORT such as 127.0.0.1:8090"
         raise click.BadParameter(message, param_hint="--listen") from None
     try:
-        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+        return is_loopback_host(host)
     except ValueError:
         raise click.BadParameter(f"{host!r} is no IP address", param_hint="--listen") from None
