@@ -132,6 +132,11 @@ class Upgrade:
         """A pool as it is now."""
         return self.admin.get(pools.pool_path(name))
 
+    def unpause(self, *names: str) -> None:
+        """Let pools go on, as somebody may."""
+        for name in names:
+            self.admin.patch(pools.pool_path(name), {"spec": {"paused": False}})
+
     def node(self, name: str) -> Object:
         """A node as it is now."""
         return self.admin.get(node_path(name))

@@ -38,7 +38,7 @@ def test_requests_are_verified_unless_the_run_says_otherwise(upgrade: Upgrade) -
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
     assert not unverified.is_open
     upgrade.admin.patch(path(upgrade.run), {"spec": {"skipTLSVerify": True}})
-    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": False}})
+    upgrade.unpause("blue")
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
     assert unverified.is_open
     assert pools.is_paused(upgrade.pool("blue"))
@@ -104,8 +104,7 @@ def test_a_pool_that_is_refused_keeps_no_other_one_from_being_paused(
     upgrade.add_pool("green")
     upgrade.judge()
     upgrade.through(*before)
-    for name in (refused, other):
-        upgrade.admin.patch(pools.pool_path(name), {"spec": {"paused": False}})
+    upgrade.unpause(refused, other)
     spoil = f"patch machineconfigpools {sorted((refused, other)).index(refused) + 1}"
     faults.spoil(lambda request: Fault(403, "a webhook") if request == spoil else None)
     assert spoiled.answer("pause-pools", upgrade.said(events.POOLS_CLAIMED)) is None
@@ -129,8 +128,7 @@ def test_a_pool_that_somebody_writes_just_then_is_tried_again_at_once(
     """By the broker, also where another one is refused before it: it does not go on until the next tick."""
     upgrade.add_pool("green")
     upgrade.start()
-    for name in ("blue", "green"):
-        upgrade.admin.patch(pools.pool_path(name), {"spec": {"paused": False}})
+    upgrade.unpause("blue", "green")
     spoil = {"patch machineconfigpools 1": Fault(403, "a webhook"), "patch machineconfigpools 2": Fault(409, "again")}
     faults.spoil(spoil.get)
     assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 503
@@ -144,8 +142,7 @@ def test_a_pool_whose_write_hangs_leaves_the_others_their_turn(
     """They are paused and recorded; the broker delivers the event again."""
     upgrade.add_pool("green")
     upgrade.start()
-    for name in ("blue", "green"):
-        upgrade.admin.patch(pools.pool_path(name), {"spec": {"paused": False}})
+    upgrade.unpause("blue", "green")
     faults.spoil(lambda request: SILENCE if request == "patch machineconfigpools 1" else None)
     assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 503
     faults.speak_again()
@@ -162,7 +159,7 @@ def test_a_pool_whose_write_is_slow_has_nearly_all_of_the_time_when_it_is_the_on
     """As behind a webhook that takes more than half of it; one that is paused already is no other one."""
     upgrade.add_pool("green")
     upgrade.start()
-    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": False}})
+    upgrade.unpause("blue")
     with faults.slow("patch machineconfigpools 1", SECONDS_TO_ANSWER / 2 + 0.05):
         assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 200
 

@@ -69,7 +69,7 @@ def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -
     assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
     assert not is_released(upgrade.node(other))
     upgrade.answer("edit-pools", events.NODES_LABELLED)
-    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": False}})
+    upgrade.unpause("blue")
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.POOLS_CLAIMED
     assert not is_released(upgrade.node(upgrade.nodes[0]))
 

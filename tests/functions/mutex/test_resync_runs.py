@@ -310,7 +310,7 @@ def test_a_finalizer_that_is_off_keeps_no_pool_from_being_paused_again(upgrade: 
     """Setting it again may be refused for ever, too."""
     upgrade.start()
     upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
-    upgrade.admin.patch(pool_path("blue"), {"spec": {"paused": False}})
+    upgrade.unpause("blue")
     assert said(upgrade) == [events.UPGRADE_FOUND, events.POOLS_CLAIMED, events.JOB_DUE]
 
 
@@ -321,7 +321,7 @@ def test_a_node_is_released_when_nothing_is_undone_any_more(upgrade: Upgrade) ->
     upgrade.answer("run-job", events.POOLS_EDITED)
     upgrade.end(upgrade.jobs()[-1])
     assert upgrade.answer("run-job", events.JOB_DUE) == events.NODE_CLEARED
-    upgrade.admin.patch(pool_path("blue"), {"spec": {"paused": False}})
+    upgrade.unpause("blue")
     assert said(upgrade) == [events.POOLS_CLAIMED]
 
 
