@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.stopwatch import ROOT, Watching
 from kube.door.sync_client import Cluster
 from localcluster.up import folder
+from localcluster.up.down import down
 from localcluster.wings.choice import DEFAULT, MUTEX
 
 
@@ -44,17 +45,16 @@ class Rig:
 def up(engine: str, nodes: int, directory: Path, *, upgrades: bool = False) -> Iterator[Rig]:
     """Give such a cluster while the block runs, with the mutex where it `upgrades`.
 
-    Raises `subprocess.CalledProcessError` when it does not come up.
+    Raises `subprocess.CalledProcessError` when it does not come up, `LocalClusterError` when it does not end.
     """
-    command = [sys.executable, "-m", "localcluster"]
-    where = ["--directory", str(directory)]
     try:
-        wanted = ["--nodes", str(nodes), "--delivery", engine]
+        wanted = ["--directory", str(directory), "--nodes", str(nodes), "--delivery", engine]
         if upgrades:
             wanted += ["--wings", ",".join((*DEFAULT, MUTEX)), "--actors", "on"]
-        subprocess.run([*command, "up", *where, *wanted], cwd=ROOT, check=True, stdout=sys.stderr)
+        subprocess.run([sys.executable, "-m", "localcluster", "up", *wanted], cwd=ROOT, check=True, stdout=sys.stderr)
         kubeconfig = directory / folder.KUBECONFIG
         with closing(Cluster(str(kubeconfig))) as cluster, Watching(kubeconfig) as watching:
             yield Rig(engine, directory, cluster, watching)
     finally:
-        subprocess.run([*command, "down", *where], cwd=ROOT, check=False, stdout=sys.stderr)
+        with redirect_stdout(sys.stderr):  # the bench's tables go to the other one
+            down(directory)
