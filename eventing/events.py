@@ -1,10 +1,11 @@
 """The vocabulary: every event type with its meaning and data, and the one way to make an event from its cause.
 
-All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node` where they are about one, `maintenance`, `run`,
-`rule`, `target` or `round` (the uid of what they are about), `partitionkey` (the node's name, or that uid: order where
-the broker keeps order), `cause` (id of the event it answers), `traceparent` (`eventing.traces`) and, when the cause has
-them, the marks of a replay (`eventing.marks`). Their data is `{"maintenance": {apiVersion, name, uid}, "node": name}`,
-of a run, rule or target that word with its namespace, plus what is named below.
+All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node` where they are about one whose name can be an
+attribute, `maintenance`, `run`, `rule`, `target` or `round` (the uid of what they are about), `partitionkey` (the
+node's name, or that uid: order where the broker keeps order), `cause` (id of the event it answers), `traceparent`
+(`eventing.traces`) and, when the cause has them, the marks of a replay (`eventing.marks`). Their data is
+`{"maintenance": {apiVersion, name, uid}, "node": name}`, of a run, rule or target that word with its namespace, plus
+what is named below.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import marks, traces
 from eventing.subjects import SUBJECTS
+from eventing.wire import NO_TEXT
 
 # Changes in the API server, through ApiServerSource in `mode: Resource`: data is the whole object; extensions
 # kind, apiversion, name, namespace (X-4).
@@ -146,6 +148,8 @@ CHOSEN = {PODS_EVICTED: ("more",), PODS_GONE: ("progress", "more")}
 """Flags that an event of that type carries only when its emitter sets them."""
 
 SOURCE = "https://nodemaintenance.dev/"
+LONGEST_NAME = 253
+"""Characters of an object's name."""
 NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
 """Ids are UUIDs of version 5 in this namespace, made of what caused the event: a duplicate has the same id."""
 
@@ -197,8 +201,10 @@ def event(
     """An event of type `kind` about an object, and a node if it is about one, emitted by `step`.
 
     The id is made of step, type, object, the cause's source and id, and `seed` (what else makes it distinct), so
-    that the same cause gives the same id. Without cause and seed the id is random.
+    that the same cause gives the same id. Without cause and seed the id is random. A node's name that can be no
+    attribute is in the data alone.
     """
+    known = _as_attribute(node)
     origin = f"{cause.get_source()}#{cause.get_id()}" if cause else ""
     identity = f"{step}|{kind}|{about.uid}|{origin}|{seed}"
     attributes: dict[str, Any] = {
@@ -209,8 +215,8 @@ def event(
         "time": datetime.now(timezone.utc),
         "datacontenttype": "application/json",
         about.word: about.uid,
-        "partitionkey": node or about.uid,
-        **({"node": node} if node else {}),
+        "partitionkey": known or about.uid,
+        **({"node": known} if known else {}),
         **dict.fromkeys([*_usual_flags(kind), *flags], "true"),
         traces.EXTENSION: traces.emitted(cause, about.uid),
         **extensions,
@@ -220,6 +226,11 @@ def event(
         attributes |= marks.of(cause)
     named = {about.word: about.as_data(), **({"node": node} if node else {})}
     return CloudEvent(attributes, {**named, **(data or {})})
+
+
+def _as_attribute(node: str) -> str:
+    """The name, "" where whoever reads the event would refuse it: a schema may let anything into `spec.nodeName`."""
+    return "" if len(node) > LONGEST_NAME or NO_TEXT.search(node) else node
 
 
 def with_data(event: BaseCloudEvent, data: Mapping[str, Any]) -> CloudEvent:

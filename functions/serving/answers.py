@@ -35,7 +35,7 @@ def replay_response(replies: list[BaseCloudEvent], accept: str) -> Response:
 def response_of(replies: list[BaseCloudEvent]) -> Response:
     """One event is the reply; a broker takes no more in one answer, so several are published to `$K_SINK`.
 
-    Raises `Retry` when the broker does not accept one.
+    Raises `Retry` when the broker does not accept one; an event that it refuses holds back none of the others.
     """
     if not replies:
         return Response(status=204)
@@ -56,7 +56,7 @@ def _publish(replies: list[BaseCloudEvent]) -> None:
         if sink.startswith("https:"):
             session.mount("https://", _trusting())
         session.headers.update(identity())
-        ends = time.monotonic() + PUBLISH_SECONDS
+        ends, failure = time.monotonic() + PUBLISH_SECONDS, None
         # In another order each time, which means nothing: for what comes last there may be no time.
         for reply in random.sample(replies, len(replies)):
             left = max(0.01, ends - time.monotonic())
@@ -64,7 +64,11 @@ def _publish(replies: list[BaseCloudEvent]) -> None:
             try:
                 session.post(sink, message.body, headers=message.headers, timeout=left).raise_for_status()
             except requests.RequestException as error:
-                raise Retry(f"the broker at K_SINK accepted no event: {error}") from None
+                failure = Retry(f"the broker at K_SINK accepted no event: {error}")
+                if error.response is None or error.response.status_code >= 500:  # nor will it accept the next one
+                    break
+    if failure:
+        raise failure
 
 
 def _trusting() -> HTTPAdapter:

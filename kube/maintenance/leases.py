@@ -5,6 +5,7 @@ It is the lease that all remediators of medik8s look at, by its namespace and it
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -19,6 +20,8 @@ Lease = Mapping[str, Any]
 HOLDER_IDENTITY = "node-maintenance"
 HOLDER_ANNOTATION = "nodemaintenance.dev/held-for"
 """Annotation: `apiVersion name uid` of the NodeMaintenance that is the holder."""
+HELD_FOR = re.compile(" ".join(3 * ["([!-~]{1,253})"]))
+"""Whoever may write leases may write anything there; of it events are made, whose attributes are not anything."""
 DURATION = timedelta(seconds=3600)
 RENEW_AFTER, SPREAD = DURATION / 2, DURATION / 4
 """A lease is renewed at a moment of its own within `SPREAD` after `RENEW_AFTER`: those of many nodes that were acquired
@@ -52,10 +55,9 @@ class Holder(NamedTuple):
 
 def holder_of(lease: Lease) -> Holder | None:
     """The NodeMaintenance that is the holder; None when another tool is, or the operator that came before us."""
-    words = (lease["metadata"].get("annotations") or {}).get(HOLDER_ANNOTATION, "").split()
-    if lease["spec"].get("holderIdentity") != HOLDER_IDENTITY or len(words) != 3:
-        return None
-    return Holder(*words)
+    named = HELD_FOR.fullmatch((lease["metadata"].get("annotations") or {}).get(HOLDER_ANNOTATION, ""))
+    is_ours = lease["spec"].get("holderIdentity") == HOLDER_IDENTITY
+    return Holder(*named.groups()) if named and is_ours else None
 
 
 def is_holder(lease: Lease, maintenance: Maintenance) -> bool:

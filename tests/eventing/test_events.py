@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.events import Reference, event
+from eventing.wire import binary, received
 from functions.data import data_of
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
@@ -54,6 +56,17 @@ def test_an_event_carries_what_its_triggers_filter_by() -> None:
     }
     assert (made.get_datacontenttype(), made.get_subject()) == ("application/json", "nm")
     assert data_of(made) == {"maintenance": MINE.as_data(), "node": "node-1", "error": ""}
+
+
+@pytest.mark.parametrize("name", ["node-1\n", "node\t1", "node-1\x7f", "node-1\uffff", "n" * 254])
+def test_a_node_name_that_can_be_no_attribute_is_in_the_data_alone(name: str) -> None:
+    """X-6: a schema may let it into an object; who refused the event for it would know nothing of its failure."""
+    message = binary(event(events.MAINTENANCE_FAILED, "begin", MINE, name))
+
+    read = received(message.headers, message.body)
+
+    assert (read.get_extension("node"), read.get_extension("partitionkey")) == (None, "uid-1")
+    assert data_of(read)["node"] == name
 
 
 def test_every_type_of_ours_has_its_meaning() -> None:

@@ -101,6 +101,19 @@ def test_what_takes_too_long_to_publish_is_tried_again(monkeypatch: pytest.Monke
         assert len(slow.at("/")) == 1
 
 
+def test_an_event_that_is_refused_holds_back_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-6: in whatever order they go out; and it is tried again, and said."""
+    with closing(Receiver(otherwise=lambda taken: Answer(400 if taken.id == EVENTS[0].get_id() else 202))) as picky:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("K_SINK", f"{picky.url}/")
+
+        for _ in range(5):
+            with pytest.raises(Retry, match="400"):
+                response_of(EVENTS)
+
+        assert len(picky.at("/")) == 5 * len(EVENTS)
+
+
 def test_where_nobody_asks_for_it_no_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """X-2: plain HTTP and no identity, as Knative is by default."""
     with closing(Receiver(otherwise=lambda _: Answer())) as plain:

@@ -149,7 +149,7 @@ def test_an_unknown_node_is_a_failure(functions: Functions, work: Workload, audi
     assert audit.writes_by() == []
 
 
-@pytest.mark.parametrize("suffix", ["/status", "/", "/..", "?x=1", "#x", ",x", "=x", " "])
+@pytest.mark.parametrize("suffix", ["/status", "/", "/..", "?x=1", "#x", ",x", "=x", " ", "\n"])
 def test_an_odd_node_name_is_an_unknown_node(functions: Functions, work: Workload, audit: Audit, suffix: str) -> None:
     """NMO-19: a name that only resembles a node's, in a path or a selector, names no node, and the status says so."""
     name = f"{work.node()}{suffix}"

@@ -445,7 +445,7 @@ def test_a_broker_that_is_away_is_tried_again(
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", ["a,b", "a=b", "a\\b", "a b", "x/y", "x?y", "..", "."])
+@pytest.mark.parametrize("name", ["a,b", "a=b", "a\\b", "a b", "x/y", "x?y", "..", ".", "a\n"])
 def test_an_odd_node_name_does_not_stop_the_others(
     functions: Functions, work: Workload, sink: Receiver, name: str
 ) -> None:

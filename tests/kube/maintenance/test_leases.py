@@ -123,11 +123,12 @@ def test_ours_says_for_whom() -> None:
         held(metadata={}),
         held(metadata={"annotations": {leases.HOLDER_ANNOTATION: "half"}}),
         held(metadata={"annotations": {leases.HOLDER_ANNOTATION: "nodemaintenance.medik8s.io/v1beta1 nm "}}),
+        held(metadata={"annotations": {leases.HOLDER_ANNOTATION: "nodemaintenance.medik8s.io/v1beta1 nm u\x7f"}}),
         held(metadata={"annotations": None}),
         held(spec={"holderIdentity": "another-tool"}),
         held(spec={}),
     ],
-    ids=["no annotation", "spoiled annotation", "no uid", "null annotations", "another holder", "no holder"],
+    ids=["no annotation", "spoiled annotation", "no uid", "no text", "null annotations", "another holder", "no holder"],
 )
 def test_a_lease_of_another_tool_is_not_ours(lease: Object) -> None:
     """NMO-27: whatever does not say both, holder and object, is held by somebody else."""
