@@ -87,7 +87,7 @@ def invoke(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[
     except Retry as error:
         if not function.failing.lasts(event):
             raise
-        replies = _failed(function, event, str(error))
+        return _failed(function, event, str(error))
     function.failing.passed(event)
     return replies
 

@@ -1,7 +1,9 @@
 """Since when an event fails here, again and again: what does not pass is told, and not tried for ever (rule 11).
 
 The broker tries in growing pauses, and nobody who looks at the maintenance knows of it. After a while the step answers
-with its event of failure; from then on the tick tries, which emits the event anew anyway.
+with its event of failure; from then on the tick tries, which emits the event anew anyway. What it emits is another
+event: where the failure goes on, that one is answered at its first try, or a broker that keeps order would be given
+them faster than it is rid of them.
 """
 
 from __future__ import annotations
@@ -12,33 +14,56 @@ from collections import OrderedDict
 
 from cloudevents.core.base import BaseCloudEvent
 
+from eventing.journal.entries import maintenance_of, node_of
+
 TOLD_SECONDS = 30.0
 """A server that restarts, or many maintenances that begin at once, passes sooner; two ticks have tried by then, too."""
+LASTING_SECONDS = 120.0
+"""For so long behind the last failure that was told, the next one counts as the same: eight ticks, and longer than a
+broker pauses between two tries."""
 KEPT = 1000
-"""Events that fail at once; of more, the oldest are forgotten and told later."""
+"""Events that fail at once, and kinds of them that are told; of more, the oldest are forgotten and told later."""
+
+Moments = OrderedDict[tuple[str, ...], float]
 
 
 class Failing:
     """The events of one function in a process that may succeed later. Safe between threads."""
 
     def __init__(self) -> None:
-        self._since: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._since: Moments = OrderedDict()
+        self._told: Moments = OrderedDict()
         self._lock = threading.Lock()
 
     def lasts(self, event: BaseCloudEvent) -> bool:
-        """Note that the event has failed once more; whether it does for so long that it must be told."""
-        now = time.monotonic()
+        """Note that the event has failed once more; whether it, or its kind, does for so long that it must be told."""
+        now, identity, kind = time.monotonic(), _identity(event), _kind(event)
         with self._lock:
-            since = self._since.setdefault(_identity(event), now)
-            if len(self._since) > KEPT:
-                self._since.popitem(last=False)
-        return now - since >= TOLD_SECONDS
+            since, told = self._since.pop(identity, now), self._told.pop(kind, None)
+            lasts = now - since >= TOLD_SECONDS or (told is not None and now - told <= LASTING_SECONDS)
+            if lasts:
+                _keep(self._told, kind, now)
+            else:
+                _keep(self._since, identity, since)
+        return lasts
 
     def passed(self, event: BaseCloudEvent) -> None:
-        """Forget it: it is answered."""
+        """Forget it, and what was told of its kind: it is answered by the step itself."""
         with self._lock:
             self._since.pop(_identity(event), None)
+            self._told.pop(_kind(event), None)
 
 
-def _identity(event: BaseCloudEvent) -> tuple[str, str]:
+def _keep(moments: Moments, key: tuple[str, ...], moment: float) -> None:
+    moments[key] = moment
+    if len(moments) > KEPT:
+        moments.popitem(last=False)
+
+
+def _identity(event: BaseCloudEvent) -> tuple[str, ...]:
     return event.get_source(), event.get_id()
+
+
+def _kind(event: BaseCloudEvent) -> tuple[str, ...]:
+    """What the tick's next event for the same reason has in common with it."""
+    return event.get_type(), *maintenance_of(event), node_of(event)

@@ -9,6 +9,7 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, marks
+from eventing.events import Reference
 from functions.data import data_of
 from functions.failures import Retry, retry
 from functions.maintenance.subject import failed
@@ -16,7 +17,7 @@ from functions.serving import lasting_failures
 from functions.serving.function import Fail, Function, invoke
 from functions.serving.lasting_failures import KEPT, Failing
 from kube.door.sync_client import Cluster
-from tests.functions.serving.test_looks import hint
+from tests.functions.serving.test_looks import FIRST, OTHER, hint
 
 NONE = cast("Cluster", None)
 
@@ -33,12 +34,18 @@ def busy(_event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
     raise Retry("busy")
 
 
+def drift(
+    number: int = 0, kind: str = events.NODE_DRIFTED, of: Reference = FIRST, node: str = "node-1"
+) -> BaseCloudEvent:
+    return events.event(kind, "resync", of, node, seed=f"{number}{node}")
+
+
 def function(fail: Fail = failed) -> Function:
     return Function("cordon", busy, (), (), fail=fail)
 
 
 def test_a_failure_is_told_after_a_while(clock: list[float]) -> None:
-    """X-6: 503 for half a minute, then the event of failure with the error; the same event again begins anew."""
+    """X-6: 503 for half a minute, then the event of failure with the error."""
     step, event = function(), hint()
     for clock[0] in (0.0, 15.0, 29.9):
         with pytest.raises(Retry):
@@ -48,8 +55,33 @@ def test_a_failure_is_told_after_a_while(clock: list[float]) -> None:
     (told,) = invoke(step, event, NONE)
 
     assert (told.get_type(), data_of(told)["error"]) == (events.MAINTENANCE_FAILED, "busy")
-    with pytest.raises(Retry):
-        invoke(step, event, NONE)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "following", "passed", "is_told"),
+    [
+        pytest.param(0.0, drift(1), False, True, id="at once"),
+        pytest.param(120.0, drift(1), False, True, id="at a later tick"),
+        pytest.param(120.1, drift(1), False, False, id="long after"),
+        pytest.param(0.0, drift(1), True, False, id="passed meanwhile"),
+        pytest.param(0.0, drift(of=OTHER), False, False, id="another maintenance"),
+        pytest.param(0.0, drift(node="node-2"), False, False, id="another node"),
+        pytest.param(0.0, drift(kind=events.NODE_TAINTED), False, False, id="another type"),
+    ],
+)
+def test_the_next_one_of_a_kind_that_fails_for_long_is_told_at_its_first_try(
+    clock: list[float], seconds: float, following: BaseCloudEvent, passed: bool, is_told: bool
+) -> None:
+    """Rule 9: a tick's events would come faster than each fails for half a minute, and their queue grow without end."""
+    memory = Failing()
+    assert not memory.lasts(drift())
+    clock[0] = 30.0
+    assert memory.lasts(drift())
+    if passed:
+        memory.passed(drift(2))
+    clock[0] += seconds
+
+    assert memory.lasts(following) is is_told
 
 
 def test_one_that_passed_meanwhile_begins_anew(clock: list[float]) -> None:
@@ -77,11 +109,14 @@ def test_what_has_no_event_of_failure_and_what_is_a_replay_is_tried_again(clock:
 
 
 def test_it_does_not_remember_without_end(clock: list[float]) -> None:
-    """Of more than it keeps, the oldest are forgotten."""
-    memory = Failing()
-    for number in range(KEPT + 1):
-        assert not memory.lasts(hint(number))
+    """Of more than it keeps, the oldest are forgotten: of what fails, and of what was told."""
+    memory, failing = Failing(), [drift(node=f"node-{number}") for number in range(KEPT + 1)]
+    for event in failing:
+        assert not memory.lasts(event)
     clock[0] = 60.0
 
-    assert memory.lasts(hint(KEPT))
-    assert not memory.lasts(hint(0))
+    assert memory.lasts(failing[-1])
+    assert not memory.lasts(failing[0])
+    for clock[0] in (60.0, 90.0):
+        told = [memory.lasts(event) for event in failing]
+    assert told[:3] == [True, False, True]
