@@ -132,8 +132,8 @@ def _gauge(name: str, help: str, labels: list[str], values: Mapping[Any, float])
 
 
 def _blocked(item: m.Maintenance) -> Iterator[tuple[Waiting, datetime]]:
-    """The blocked pods of one maintenance; of one that is ending, nobody waits for them."""
-    if m.is_deleting(item):
+    """The blocked pods of one maintenance; of one that is ending or has given up, nobody waits for them."""
+    if m.is_deleting(item) or m.has_given_up(item):
         return
     for pod in m.blocked_pods(item):
         budget, since = f"{pod['namespace']}/{pod['budget']}" if pod.get("budget") else "", pod.get("since")

@@ -113,14 +113,15 @@ def _is_old(maintenance: Maintenance, findings: Findings) -> bool:
 
 
 def _status_given_up(maintenance: Maintenance, count: int, now: datetime) -> Object:
-    """The lease is another tool's, whose node it is now: ours is given back (NMO-27a)."""
+    """The lease is another tool's, whose node it is now: ours is given back, and no pod is waited for (NMO-27a)."""
     error = f"maintenance failed: lease could not be extended after {count} attempts"
     remedy = "to go on, delete this object and create it anew once the lease is released"
     conditions = [
         _condition(maintenance, "Cordoned", False, "GivenBack", "another tool holds the lease of the node", now),
         _condition(maintenance, "Drained", False, FAILED, f"{error}; {remedy}", now),
     ]
-    return {"phase": FAILED, "errorOnLeaseCount": count, "lastError": error, "conditions": conditions}
+    lists: Object = {"pendingPods": [], "pendingPodsRefs": [], "pendingCount": 0, "blockedPods": []}
+    return {"phase": FAILED, **lists, "errorOnLeaseCount": count, "lastError": error, "conditions": conditions}
 
 
 def _status_failed(maintenance: Maintenance, findings: Findings, now: datetime) -> Object:

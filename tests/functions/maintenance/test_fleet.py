@@ -99,7 +99,7 @@ def test_a_pod_that_no_budget_blocks_is_shown_without_one() -> None:
 
 
 def test_a_tick_shows_phases_and_what_is_blocked_and_nothing_of_before() -> None:
-    """What is not blocked any more is not shown at all, so that labels do not pile up."""
+    """What is not blocked any more is not shown at all, so that labels do not pile up; so it is where one gave up."""
     fleet = Fleet()
     assert shown(fleet) == {}
 
@@ -115,7 +115,8 @@ def test_a_tick_shows_phases_and_what_is_blocked_and_nothing_of_before() -> None
         **{"Failed": 0, "Ending": 0},
     }
 
-    fleet.update([with_status(phase="Succeeded")])
+    given_up = with_status(phase="Failed", errorOnLeaseCount=4, blockedPods=blocked)
+    fleet.update([with_status(phase="Succeeded"), given_up])
 
     assert not [key for key in shown(fleet) if key[0].startswith("blocked")]
 

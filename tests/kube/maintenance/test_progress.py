@@ -347,7 +347,8 @@ def test_why_it_could_not_begin_is_old_news_once_it_has(phase: str, waits: bool)
 
 def test_at_more_than_three_it_gives_up_for_good() -> None:
     """NMO-27a: Failed with [SRC]'s words; whatever event comes later, nothing is written any more."""
-    third = maintenance({"phase": m.RUNNING, "errorOnLeaseCount": 3})
+    blocked = [{"namespace": "ns", "name": "pod", "reason": "DisruptionBudget", "message": "m"}]
+    third = after(maintenance({"errorOnLeaseCount": 2}), pod(), findings=Findings("x", blocked=blocked, lease_errors=3))
     given_up = after(third, pod(), findings=Findings("x", lease_errors=4))
 
     assert (given_up["status"]["phase"], given_up["status"]["errorOnLeaseCount"]) == (m.FAILED, 4)
@@ -359,6 +360,9 @@ def test_at_more_than_three_it_gives_up_for_good() -> None:
         {**moved, "type": "Cordoned", "reason": "GivenBack", "message": "another tool holds the lease of the node"},
         {**moved, "type": "Drained", "reason": "Failed", "message": f"{error}; {remedy}"},
     ]
+    left = ("pendingPods", "pendingPodsRefs", "pendingCount", "blockedPods")
+    assert all(third["status"][name] for name in left)
+    assert not any(given_up["status"][name] for name in left)
     for findings in (Findings(), DRAINED, Findings(lease_errors=0), Findings("x", lease_errors=5)):
         assert status_patch(given_up, shown([]), [findings], NOW) is None
 
