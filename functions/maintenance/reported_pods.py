@@ -9,23 +9,16 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing.wire import BadEvent
 from functions.data import data_of, is_text, version_of
+from kube.maintenance.objects import is_count
 from kube.maintenance.shown import Looked
 from kube.paths import Object
 from kube.times import moment_or_none
 
 REQUIRED = ("namespace", "name", "reason")
-MOST = 2**31
-"""Above any count of pods."""
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
-
-
 FIELDS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("namespace", "name", "reason", "uid"), is_text),
     **dict.fromkeys(("message", "budget"), lambda value: value == "" or is_text(value)),
-    **dict.fromkeys(("healthy", "needed"), _is_count),
+    **dict.fromkeys(("healthy", "needed"), is_count),
     "allowsNone": lambda value: isinstance(value, bool),
     "retryAfter": lambda value: moment_or_none(value) is not None,
 }

@@ -24,6 +24,8 @@ REQUESTER = "nodemaintenance.dev/requested-by"
 """Annotation with the user who asked, as the command line and the console know him. A claim, not a proof."""
 MOST_LEASE_ERRORS = 3
 """Of so many failed renewals in a row a maintenance thinks nothing; at one more it gives up (NMO-27a)."""
+MOST_PODS = 2**31
+"""Above any count of pods; no schema of a status has more."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
 
 
@@ -145,10 +147,14 @@ def counted(maintenance: Maintenance) -> Object | None:
 
 
 def _counts(known: Any) -> Object | None:
-    try:
-        return {name: int(known[name]) for name in ("totalpods", "evictionPods")}
-    except (ValueError, TypeError, KeyError, OverflowError):
-        return None
+    """Those of an annotation or a status, which anybody may write; None where one of them could be in no status."""
+    found = {name: known.get(name) for name in ("totalpods", "evictionPods")} if isinstance(known, dict) else {}
+    return found if found and all(map(is_count, found.values())) else None
+
+
+def is_count(value: object) -> bool:
+    """Whether it can be how many pods there are."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_PODS
 
 
 def begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:

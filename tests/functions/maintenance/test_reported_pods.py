@@ -9,7 +9,8 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.wire import BadEvent
-from functions.maintenance.reported_pods import MOST, blocked_of
+from functions.maintenance.reported_pods import blocked_of
+from kube.maintenance.objects import MOST_PODS
 from kube.paths import Object
 
 BARE = {"namespace": "shop", "name": "web-1", "reason": "DisruptionBudget"}
@@ -54,7 +55,7 @@ def test_each_must_be_an_object() -> None:
     [
         *((field, value) for field in ("namespace", "name", "reason", "uid") for value in ("", None, 1)),
         *((field, value) for field in ("message", "budget") for value in (None, 1)),
-        *((field, value) for field in ("healthy", "needed") for value in (-1, MOST, True, "1", None)),
+        *((field, value) for field in ("healthy", "needed") for value in (-1, MOST_PODS, True, "1", None)),
         *(("allowsNone", value) for value in (0, "yes", None)),
         *(("retryAfter", value) for value in ("soon", "", None)),
     ],

@@ -32,6 +32,9 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
         pytest.param({m.SNAPSHOT: "[" * 100_000}, None, id="deep"),
         pytest.param({m.SNAPSHOT: '{"totalpods": 4, "uid": "u"}'}, None, id="half"),
         pytest.param({m.SNAPSHOT: '{"totalpods": "x", "evictionPods": 2, "uid": "u"}'}, None, id="no number"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": -3, "evictionPods": 2, "uid": "u"}'}, None, id="negative"),
+        pytest.param({m.SNAPSHOT: f'{{"totalpods": {2**31}, "evictionPods": 2, "uid": "u"}}'}, None, id="too many"),
+        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": true, "uid": "u"}'}, None, id="a truth"),
         pytest.param({m.SNAPSHOT: '{"totalpods": null, "evictionPods": 2, "uid": "u"}'}, None, id="null"),
     ],
 )
