@@ -1,6 +1,11 @@
-"""Counts as text: `1 pod`, `2 pods`; and texts cut to a length."""
+"""Counts as text: `1 pod`, `2 pods`; texts cut to a length, and lists to what they take as JSON."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from kube.paths import Object
 
 
 def counted(number: int, thing: str) -> str:
@@ -11,3 +16,14 @@ def counted(number: int, thing: str) -> str:
 def shortened(text: str, most: int) -> str:
     """The text, or so many characters of its beginning and how many more there were."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
+
+
+def fitting(items: Iterable[Object], limit: int, *, escaped: bool = False) -> list[Object]:
+    """The first of the items, as many as take so many bytes in JSON: in UTF-8, or in ASCII as it travels in events."""
+    kept: list[Object] = []
+    for item in items:
+        limit -= len(json.dumps(item, ensure_ascii=escaped).encode(errors="surrogatepass"))
+        if limit < 0:
+            break
+        kept.append(item)
+    return kept

@@ -25,9 +25,10 @@ from kube.evictions import Batch
 from kube.maintenance.blocked_pods import summary
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import Maintenance, group, trimmed
+from kube.maintenance.progress import LONGEST_ERROR
 from kube.paths import Object
 from kube.resource_versions import is_as_new, newest
-from kube.words import counted
+from kube.words import counted, fitting, shortened
 
 Publish: TypeAlias = Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]
 """Takes the event of a look, and what else answers it."""
@@ -35,6 +36,8 @@ VERSIONS = ("podsVersion", "budgetsVersion")
 """The states that a hint speaks of: no look at it may see older ones."""
 SPOKEN_OF = {events.PODS_GONE: VERSIONS[:1], events.PODS_CAME: VERSIONS[:1], events.BUDGET_OPENED: VERSIONS}
 """Hints that speak of nothing but states: a look that has seen these has done what they call for."""
+TOLD_BYTES = 1_000_000
+"""Of the refusals in one event: of what any server says of any number of pods; who reads an event has a bound."""
 MOST_LOOKS = 100
 """Nodes whose last look is kept; of more, those that still wait for an answer."""
 
@@ -97,7 +100,12 @@ def _refusals(last: BaseCloudEvent, done: Sequence[BaseCloudEvent]) -> Object:
     earlier = [pod for reply in done for pod in data_of(reply).get("blocked") or [] if "retryAfter" in pod]
     resting = {pod["uid"]: pod for pod in earlier if pod["uid"] not in known}
     errors = dict.fromkeys([data.get("error"), *(pod["message"] for pod in resting.values())])
-    return {"blocked": [*(data.get("blocked") or []), *resting.values()], "error": "; ".join(filter(None, errors))}
+    return told_blocked([*(data.get("blocked") or []), *resting.values()], "; ".join(filter(None, errors)))
+
+
+def told_blocked(blocked: list[Object], error: str) -> Object:
+    """What an event says of blocked pods: as many as an event can hold, the first of them first."""
+    return {"blocked": fitting(blocked, TOLD_BYTES, escaped=True), "error": shortened(error, LONGEST_ERROR)}
 
 
 def _answer(

@@ -19,7 +19,7 @@ from eventing import events, marks
 from functions.data import data_of, version_of
 from functions.failures import Failed
 from functions.installs import acts
-from functions.maintenance.batches import SPOKEN_OF, LateEvictions, LookingAtPods, tell
+from functions.maintenance.batches import SPOKEN_OF, LateEvictions, LookingAtPods, tell, told_blocked
 from functions.maintenance.subject import active, node_of, reference_of
 from kube.budgets import AT_WORK, Blocked, identity, plan
 from kube.door.api import Api
@@ -162,10 +162,10 @@ def _more(batch: Batch, maintenance: Maintenance, host: str = "") -> bool:
 
 
 def _data(batch: Batch, version: str, budgets: str) -> Object:
+    error = summary(item for item in batch.blocked if item.reason not in AT_WORK)
     return {
         "evicted": batch.evicted,
-        "blocked": [item.as_data() for item in batch.blocked],
-        "error": summary(item for item in batch.blocked if item.reason not in AT_WORK),
+        **told_blocked([item.as_data() for item in batch.blocked], error),
         "podsVersion": version,
         **({"budgetsVersion": budgets} if budgets else {}),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +27,7 @@ from kube.maintenance.shown import Shown
 from kube.paths import Object
 from kube.pods import Pod
 from kube.times import timestamp
-from kube.words import counted, shortened
+from kube.words import counted, fitting, shortened
 
 PENDING_BYTES, BLOCKED_BYTES = 400_000, 600_000
 """Of the lists of a status; etcd stores no object over 1.5 MiB. Of 600 pods with the longest of names each list is
@@ -164,17 +163,6 @@ def _reached(before: Mapping[str, Any]) -> int:
     """The progress that the status has: from 0 to 100, whoever wrote it."""
     percent = before.get("drainProgress")
     return min(100, max(0, percent)) if isinstance(percent, int) else 0
-
-
-def fitting(items: Iterable[Object], limit: int) -> list[Object]:
-    """The first of the items, as many as take so many bytes in JSON."""
-    kept: list[Object] = []
-    for item in items:
-        limit -= len(json.dumps(item, ensure_ascii=False).encode(errors="surrogatepass"))
-        if limit < 0:
-            break
-        kept.append(item)
-    return kept
 
 
 def _error(findings: Findings) -> str:

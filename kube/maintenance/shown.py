@@ -16,9 +16,12 @@ from kube.maintenance.objects import Maintenance, group
 from kube.nodes import Node, is_closed
 from kube.paths import Object
 from kube.pods import Pod
+from kube.words import fitting
 
 LEFT = ("namespace", "name", "deletionTimestamp", "finalizers")
 """Of a pod's metadata, what a status says of it."""
+LEFT_BYTES = 400_000
+"""Of all these in an event: 600 pods with the longest of names. Finalizers have no bound."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Looked:
     Attributes:
         version: the state of the NodeMaintenance that it read.
         is_closed: the node was cordoned and tainted then.
-        left: the pods that were still to leave; none where whoever hears of it is to look again.
+        left: the pods that were still to leave; none where whoever hears of it is to look again, as where they are too
+            much for an event.
     """
 
     version: str
@@ -70,4 +74,5 @@ class Looked:
     def as_data(self) -> Object:
         """The form that travels."""
         left = [{name: pod["metadata"][name] for name in LEFT if pod["metadata"].get(name)} for pod in self.left]
-        return {"maintenanceVersion": self.version, "closed": self.is_closed, **({"left": left} if left else {})}
+        told = {"left": left} if left and fitting(left, LEFT_BYTES, escaped=True) == left else {}
+        return {"maintenanceVersion": self.version, "closed": self.is_closed, **told}

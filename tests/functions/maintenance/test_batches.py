@@ -9,11 +9,14 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from eventing.wire import binary, received
 from functions.data import data_of
 from functions.maintenance.batches import LookingAtPods
-from functions.maintenance.evict import LAST, NO_TIME, _more
+from functions.maintenance.evict import LAST, NO_TIME, _data, _more
 from kube.budgets import Blocked
 from kube.evictions import Batch
+from kube.maintenance.progress import LONGEST_ERROR
+from kube.maintenance.shown import Looked
 from kube.paths import Object
 from tests.kube.samples import maintenance, pod
 
@@ -133,6 +136,33 @@ def test_that_there_is_more_to_see_is_not_lost() -> None:
 
     assert [reply.get_extension("more") for reply in flagged] == ["true", "true"]
     assert merged(told("a"), told("b")).get_extension("more") is None
+
+
+def test_however_many_are_refused_and_at_whatever_length_an_event_can_say_it() -> None:
+    """X-6: in one batch, and in several that answer as one; whoever has no place there is tried at each look."""
+    many = [
+        {"namespace": "ns", "name": f"pod-{number}", "uid": f"{of}{number}"} for of in "ab" for number in range(330)
+    ]
+    said = "\N{PILE OF POO}" * 1024
+    batches = [Batch(blocked=[Blocked(pod, "Error", said) for pod in part]) for part in (many[:330], many[330:])]
+    first, last = (_data(batch, "1", "1") for batch in batches)
+    later = [{**pod, "retryAfter": "2026-01-02T03:04:05Z"} for pod in first["blocked"]]
+
+    one = told(blocked=last["blocked"], error=last["error"])
+    several = merged(told(blocked=later, error=first["error"]), one)
+
+    for reply in (one, several):
+        message = binary(reply)
+        assert data_of(received(message.headers, message.body))["blocked"][:50] == last["blocked"][:50]
+    assert len(data_of(several)["error"]) < 2 * LONGEST_ERROR
+
+
+def test_what_is_left_is_looked_at_again_where_it_is_too_much_for_an_event() -> None:
+    """X-6: a pod's finalizers are as long as its owner likes."""
+    left = [pod("a", finalizers=[f"example.com/{'x' * 60}"] * 6000)]
+
+    assert "left" not in Looked.at(maintenance(), is_closed=True, left=left).as_data()
+    assert "left" in Looked.at(maintenance(), is_closed=True, left=[pod("a")]).as_data()
 
 
 def test_batches_without_an_answer_answer_nothing() -> None:
