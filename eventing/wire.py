@@ -62,11 +62,11 @@ def received(
     if len(body) > limit:
         raise TooLarge(f"the body has {len(body)} bytes; at most {limit} are taken")
     lowered = {name.lower(): value for name, value in headers.items()}
-    content_type = lowered.get("content-type", "").split(";")[0].strip().lower()
+    content_type = media_type(lowered.get("content-type", ""))
     binary = any(name.startswith("ce-") for name in lowered)
     _check_content_type(content_type, binary=binary, any_data=any_data or not body)
     if content_type:
-        lowered["content-type"] = content_type  # media types have no case (RFC 9110, 8.3.1); the library's test has
+        lowered["content-type"] = content_type  # the library's test has a case
     try:
         _check_required(lowered if binary else json.loads(body), "ce-" if binary else "")
         event = from_http_event(HTTPMessage(lowered, body))
@@ -82,6 +82,11 @@ def received(
     if body and not any_data and not isinstance(event.get_data(), (dict, list, type(None))):
         raise BadEvent("data is not valid JSON")
     return event
+
+
+def media_type(content_type: str) -> str:
+    """The media type in this header, which has no case (RFC 9110, 8.3.1), without its parameters."""
+    return content_type.split(";")[0].strip().lower()
 
 
 def received_or_none(headers: Mapping[str, str], body: bytes | None) -> BaseCloudEvent | None:
@@ -123,9 +128,9 @@ def _check_values(event: BaseCloudEvent, body: bytes) -> None:
             raise BadEvent(f"attribute {name!a} is an object or a list; send a text, a number or a boolean")
         if NO_TEXT.search(name) or (isinstance(value, str) and NO_TEXT.search(value)):
             raise BadEvent(f"attribute {name!a} has characters that are no text")
-    media_type = event.get_datacontenttype() or ""
-    if not (media_type.isascii() and media_type.isprintable()):  # the one attribute that is a header as it stands
-        raise BadEvent(f"datacontenttype {media_type!a} is no media type")
+    kind = event.get_datacontenttype() or ""
+    if not (kind.isascii() and kind.isprintable()):  # the one attribute that is a header as it stands
+        raise BadEvent(f"datacontenttype {kind!a} is no media type")
     if body.count(b"[") + body.count(b"{") > DEEPEST and _is_deep(event.get_data()):
         raise BadEvent(f"data is nested more than {DEEPEST} deep")
     if SURROGATE in body.lower():

@@ -69,7 +69,7 @@ def received(headers: Mapping[str, str], body: bytes) -> Envelope:
     except UnicodeEncodeError:
         raise wire.BadEvent("an attribute has characters that are no text") from None
     lowered = {name.lower(): value for name, value in headers.items()}
-    if not lowered.get(CONTENT_TYPE, "").startswith(wire.STRUCTURED):
+    if wire.media_type(lowered.get(CONTENT_TYPE, "")) != wire.STRUCTURED:
         envelope = Envelope(envelope.headers, body)  # the very bytes: written anew, they could differ
     if traces.FORM.fullmatch(lowered.get(TRACE, "")) and envelope.attribute(TRACE) is None:
         envelope = envelope.extended({TRACE: lowered[TRACE]})

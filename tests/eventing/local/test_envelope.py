@@ -1,0 +1,30 @@
+"""How the local delivery keeps an event: in binary mode, whichever it came in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eventing.local import envelope
+
+EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "datacontenttype": "application/json"}
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        "application/cloudevents+json",
+        "Application/CloudEvents+JSON",
+        "application/cloudevents+json; charset=utf-8",
+        "APPLICATION/CLOUDEVENTS+JSON;charset=UTF-8",
+    ],
+)
+def test_a_structured_event_is_unpacked_however_its_media_type_is_written(media_type: str) -> None:
+    """X-4: a media type has no case; what was taken for binary would reach a subscriber as an event within its data."""
+    body = json.dumps({**EVENT, "data": {"a": 1}}).encode()
+
+    kept = envelope.received({"Content-Type": media_type}, body)
+
+    assert (kept.headers["content-type"], json.loads(kept.body)) == ("application/json", {"a": 1})
+    assert (kept.attribute("id"), kept.attribute("type")) == ("1", "t")
