@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -197,8 +198,17 @@ def test_every_place_that_a_function_writes_to_is_a_volume(name: str) -> None:
         }
 
 
+def threads_of(container: Manifest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many gunicorn has in this container."""
+    monkeypatch.delenv("FUNCTION", raising=False)
+    for item in container["env"]:
+        if item["name"] == "FUNCTION":
+            monkeypatch.setenv("FUNCTION", item["value"])
+    return int(runpy.run_path(str(ROOT / "functions" / "gunicorn.conf.py"))["threads"])
+
+
 @pytest.mark.parametrize("name", [name for name in WITH_FUNCTIONS if name != "plain"])
-def test_knative_services_are_bounded_and_not_for_the_world(name: str) -> None:
+def test_knative_services_are_bounded_and_not_for_the_world(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale bounds, as many requests a pod as gunicorn has threads, visible inside the cluster only."""
     services = [item for item in of_kind(overlay(name), "Service") if item["apiVersion"] != "v1"]
     for service in services:
@@ -206,8 +216,8 @@ def test_knative_services_are_bounded_and_not_for_the_world(name: str) -> None:
         annotations = template["metadata"]["annotations"]
         bounds = [int(annotations[f"autoscaling.knative.dev/{which}-scale"]) for which in ("min", "max")]
         assert 1 <= bounds[0] <= bounds[1]
-        alone = any(item["name"] == "FUNCTION" for item in template["spec"]["containers"][0]["env"])
-        assert template["spec"]["containerConcurrency"] == (16 if alone else 32)
+        threads = threads_of(template["spec"]["containers"][0], monkeypatch)
+        assert template["spec"]["containerConcurrency"] == threads
         assert service["metadata"]["labels"]["networking.knative.dev/visibility"] == "cluster-local"
 
 
