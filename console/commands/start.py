@@ -20,9 +20,9 @@ from console.terminal.screen import live, note, show_json, warn
 from kube.door.access_reviews import whoami
 from kube.door.api import Api
 from kube.door.decoding import hearing
-from kube.maintenance.drain_flags import options_of, spec_of
+from kube.maintenance.drain_flags import drain_of, options_of
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
-from kube.maintenance.objects import FAILED, condition, is_deleting, node_name
+from kube.maintenance.objects import FAILED, condition, is_deleting, node_name, status_of
 from kube.paths import Object
 from kube.pods import NODE_MAINTENANCE, DrainOptions
 from kube.selectors import parsed
@@ -112,7 +112,7 @@ def start(
     async def work(api: Api) -> Object:
         requester = await whoami(api)
         door = api.dry_run() if dry_run else api
-        options, foreseen = options_of({"spec": spec_of(drain)}), await machines_on(api, node)
+        options, foreseen = options_of({"spec": drain_of(drain)}), await machines_on(api, node)
         is_plain = options == NODE_MAINTENANCE and not dry_run
         pods = NO_PODS if is_plain else await pods_foreseen(api, node, options, foreseen.reports)
         foreseen = foreseen.without(pods.machines)
@@ -167,7 +167,7 @@ async def _awaited(api: Api, made: Object, node: str, timeout: float, output: st
 
 def _late(node: str, seconds: float, item: Object) -> str:
     """That it is not drained in time, with what holds it up."""
-    reason = held_up(item.get("status") or {})
+    reason = held_up(status_of(item))
     why = f" ({reason})" if reason else ""
     return f"{node} is not drained after {seconds:g} s{why}, its maintenance goes on: kubectl maintenance status {node}"
 

@@ -14,7 +14,7 @@ from kube.door.api_errors import ApiError, Conflict, Denied, NotFound
 from kube.door.concurrent_requests import together
 from kube.door.decoding import hearing
 from kube.evictions import is_by_admission
-from kube.maintenance.drain_flags import spec_of
+from kube.maintenance.drain_flags import drain_of
 from kube.maintenance.groups import Group
 from kube.maintenance.lookup import maintenances
 from kube.maintenance.objects import REQUESTER, is_deleting, node_name, path
@@ -90,7 +90,7 @@ async def create(
     """
     await known_node(api, node)
     await _refuse_second(api, node)
-    spec = {"nodeName": node, **({"reason": reason} if reason else {}), **spec_of(drain or {})}
+    spec = {"nodeName": node, **({"reason": reason} if reason else {}), **drain_of(drain or {})}
     metadata = {"name": name, **({"annotations": {REQUESTER: requester}} if requester else {})}
     body = {"apiVersion": group.api_version, "kind": "NodeMaintenance", "metadata": metadata, "spec": spec}
     try:

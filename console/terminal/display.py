@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from console.operations.describing import WAITING, age, full_name, held_up, phase_word, remedy
-from kube.maintenance.objects import FAILED, Maintenance, node_name
+from kube.maintenance.objects import FAILED, Maintenance, node_name, spec_of, status_of
 from kube.words import counted
 
 BAR_WIDTH = 20
@@ -33,7 +33,7 @@ def bar(percent: int) -> Text:
 
 def line(maintenance: Maintenance) -> str:
     """One line for a pipe: node, phase, progress, what is left, and why it failed or is held up."""
-    status = maintenance.get("status") or {}
+    status = status_of(maintenance)
     blocked = len(status.get("blockedPods") or [])
     left = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
     progress = f"{phase_word(maintenance)} {status.get('drainProgress') or 0}%"
@@ -53,7 +53,7 @@ def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableTy
         return Text("No maintenance.")
     table = headed("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
     for item in maintenances:
-        status = item.get("status") or {}
+        status = status_of(item)
         word = phase_word(item)
         table.add_row(
             node_name(item),
@@ -62,7 +62,7 @@ def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableTy
             str(len(status.get("pendingPods") or [])),
             str(len(status.get("blockedPods") or [])),
             age(item["metadata"]["creationTimestamp"], now),
-            Text((item.get("spec") or {}).get("reason") or ""),
+            Text(spec_of(item).get("reason") or ""),
         )
     errors = [Text(f"{full_name(item)} {_verb(item)}{_error(item)}", "red") for item in maintenances if _error(item)]
     return Group(table, *errors)
@@ -74,13 +74,13 @@ def _verb(item: Maintenance) -> str:
 
 def _error(item: Maintenance) -> str:
     """Why it failed, or does not begin, after a colon; "" when it is at work."""
-    error = (item.get("status") or {}).get("lastError")
+    error = status_of(item).get("lastError")
     return f": {error}" if phase_word(item) == FAILED or (phase_word(item) == WAITING and error) else ""
 
 
 def _held_up(item: Maintenance) -> str:
     """Why pods are blocked, after a colon; "" where none is."""
-    status = item.get("status") or {}
+    status = status_of(item)
     return f": {held_up(status)}" if status.get("blockedPods") else ""
 
 
@@ -93,8 +93,8 @@ def details(name: str, state: str, maintenances: Sequence[Maintenance], now: dat
 
 
 def _maintenance(item: Maintenance, now: datetime) -> list[RenderableType]:
-    status = item.get("status") or {}
-    reason = (item.get("spec") or {}).get("reason")
+    status = status_of(item)
+    reason = spec_of(item).get("reason")
     parts: list[RenderableType] = [
         Text(""),
         Text(f"{full_name(item)}{f': {reason}' if reason else ''}", "bold"),
@@ -109,7 +109,7 @@ def _maintenance(item: Maintenance, now: datetime) -> list[RenderableType]:
 
 
 def _counts(item: Maintenance, now: datetime) -> str:
-    status = item.get("status") or {}
+    status = status_of(item)
     if "evictionPods" not in status:
         return "not begun yet"
     pending = len(status.get("pendingPods") or [])

@@ -16,7 +16,7 @@ from console.web.context import Context
 from console.web.live import State
 from console.web.protection import token
 from console.web.rows import STATE_FILTERS, Row, Wanted, leading, row, rows, steps
-from kube.maintenance.objects import Maintenance, is_deleting, node_name, requester
+from kube.maintenance.objects import Maintenance, is_deleting, node_name, requester, spec_of, status_of
 from kube.paths import Object
 
 STREAMS = 48
@@ -208,7 +208,7 @@ def _parts(details: Object, banner: str) -> dict[str, str]:
 
 def _shown(item: Maintenance) -> Object:
     """What the page says of one maintenance."""
-    status, metadata = item.get("status") or {}, item["metadata"]
+    status, metadata = status_of(item), item["metadata"]
     blocked = [{**pod, "unblocks": remedy(pod)} for pod in status.get("blockedPods") or []]
     stuck = {(pod["namespace"], pod["name"]) for pod in blocked}
     pending = [pod for pod in status.get("pendingPodsRefs") or [] if (pod["namespace"], pod["name"]) not in stuck]
@@ -222,7 +222,7 @@ def _shown(item: Maintenance) -> Object:
         "evictionPods": status.get("evictionPods"),
         "totalpods": status.get("totalpods"),
         "error": status.get("lastError") or "",
-        "reason": (item.get("spec") or {}).get("reason") or "",
+        "reason": spec_of(item).get("reason") or "",
         "by": requester(item),
         "since": metadata["creationTimestamp"],
         "updated": status.get("lastUpdate") or "",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from console.operations.describing import full_name, held_up, phase_word
-from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED, Maintenance, is_deleting, node_name
+from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED, Maintenance, is_deleting, node_name, spec_of, status_of
 from kube.nodes import is_cordoned, is_labelled, natural
 from kube.paths import Object
 from kube.pods import is_ready
@@ -108,7 +108,7 @@ def leading(found: Sequence[Maintenance]) -> Maintenance:
 
 
 def _in_maintenance(name: str, ready: str, item: Maintenance, count: int) -> Row:
-    status = item.get("status") or {}
+    status = status_of(item)
     blocked = status.get("blockedPods") or []
     word = phase_word(item)
     known = "evictionPods" in status
@@ -125,7 +125,7 @@ def _in_maintenance(name: str, ready: str, item: Maintenance, count: int) -> Row
         total=int(status["evictionPods"]) if known else None,
         blocked=len(blocked),
         why=held_up(status),
-        reason=str((item.get("spec") or {}).get("reason") or ""),
+        reason=str(spec_of(item).get("reason") or ""),
         note=f"{full_name(item)} is being ended; the node comes back by itself." if ending else "",
     )
 

@@ -139,7 +139,7 @@ async def _lease(api: Api, node: str) -> Object | None:
 
 def _count(maintenance: m.Maintenance, node: Node, pods: Sequence[Pod], cluster: Cluster) -> tuple[Object, list[Pod]]:
     """How many pods are on the node and are to leave by `spec.drain` (DRN-1a), and these."""
-    reason = (maintenance.get("spec") or {}).get("reason") or ""
+    reason = m.spec_of(maintenance).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
     log_about(f"Applying Maintenance mode on Node: {name} with Reason: {reason}", maintenance)

@@ -161,7 +161,7 @@ def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float) -> bo
     One that is new, or being deleted, waits for its turn alone: its first event may be lost, and where few are at work
     it is emitted at once (X-3, X-5).
     """
-    metadata, written = item["metadata"], (item.get("status") or {}).get("lastUpdate")
+    metadata, written = item["metadata"], m.status_of(item).get("lastUpdate")
     at_work = bool(written) and not m.is_deleting(item)
     since = written if at_work else metadata.get("deletionTimestamp") or metadata.get("creationTimestamp")
     began, window = moment_or_none(since), queue_seconds + (UNDER_WAY_SECONDS if at_work else 0)

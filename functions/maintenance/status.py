@@ -192,7 +192,7 @@ def _announce(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> 
     elif phase == m.FAILED:
         announce_progress(FAIL, maintenance, cluster, error)
     elif m.phase(maintenance) != m.SUCCEEDED:  # else it runs again, for a pod that came late
-        announce_progress(BEGIN, maintenance, cluster, (maintenance.get("spec") or {}).get("reason") or "")
+        announce_progress(BEGIN, maintenance, cluster, m.spec_of(maintenance).get("reason") or "")
 
 
 def _now_cordoned(maintenance: m.Maintenance, written: Object) -> bool:

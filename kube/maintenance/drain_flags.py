@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from kube.budgets import Blocked, identity
-from kube.maintenance.objects import Maintenance, blocked_pods
+from kube.maintenance.objects import Maintenance, blocked_pods, spec_of
 from kube.paths import Object
 from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, Sorted, is_daemon, is_terminating, key, sort, uid, warning
 from kube.selectors import matches, parsed
@@ -33,7 +33,7 @@ REMEDIES = {
 
 def options_of(maintenance: Maintenance) -> DrainOptions:
     """`spec.drain`; what is not set, or not of its type where no schema held it, is as in the documents' drain."""
-    drain = (maintenance.get("spec") or {}).get("drain")
+    drain = spec_of(maintenance).get("drain")
     if not isinstance(drain, dict):
         return NODE_MAINTENANCE
     grace, skip = (_seconds(drain, name) for name in ("gracePeriodSeconds", "skipWaitForDeleteTimeoutSeconds"))
@@ -139,7 +139,7 @@ def warned(found: Sorted, options: DrainOptions) -> str:
     return warning(Sorted(daemons=daemons, bare=[pod for pod in found.bare if uid(pod) in leaving]))
 
 
-def spec_of(options: Mapping[str, object]) -> Object:
+def drain_of(options: Mapping[str, object]) -> Object:
     """`spec.drain` of the flags that are given, {} for none: what is None is not set."""
     given = {name: value for name, value in options.items() if value is not None}
     return {"drain": given} if given else {}

@@ -39,9 +39,23 @@ def path(maintenance: Maintenance) -> str:
     return f"{group(maintenance).path}/{maintenance['metadata']['name']}"
 
 
+def spec_of(maintenance: Maintenance) -> Mapping[str, Any]:
+    """The spec, {} where there is none: somebody else's CRD may let in anything in its place."""
+    return _object(maintenance.get("spec"))
+
+
+def status_of(maintenance: Maintenance) -> Mapping[str, Any]:
+    """The status, {} before the first one, and where there is anything else in its place."""
+    return _object(maintenance.get("status"))
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def node_name(maintenance: Maintenance) -> str:
     """`spec.nodeName`, "" when an old schema let an object without one in."""
-    return str((maintenance.get("spec") or {}).get("nodeName") or "")
+    return str(spec_of(maintenance).get("nodeName") or "")
 
 
 def trimmed(maintenance: Maintenance) -> Object:
@@ -50,7 +64,7 @@ def trimmed(maintenance: Maintenance) -> Object:
     kept = {name: metadata[name] for name in wanted if name in metadata}
     noted = (metadata.get("annotations") or {}).get(SNAPSHOT)
     annotations = {"annotations": {SNAPSHOT: noted}} if noted else {}
-    drain = (maintenance.get("spec") or {}).get("drain")
+    drain = spec_of(maintenance).get("drain")
     spec, status = {"nodeName": node_name(maintenance)}, {"phase": phase(maintenance)}
     if drain is not None:
         spec["drain"] = drain
@@ -84,18 +98,17 @@ def has_begun(maintenance: Maintenance) -> bool:
 
 def phase(maintenance: Maintenance) -> str:
     """`status.phase`, "" before the first status."""
-    return str((maintenance.get("status") or {}).get("phase") or "")
+    return str(status_of(maintenance).get("phase") or "")
 
 
 def last_error(maintenance: Maintenance) -> str:
     """`status.lastError`, "" for none."""
-    return str((maintenance.get("status") or {}).get("lastError") or "")
+    return str(status_of(maintenance).get("lastError") or "")
 
 
 def lease_errors(maintenance: Maintenance) -> int:
     """How many renewals of the node's lease have failed since the last one that did not (NMO-27a)."""
-    known = maintenance.get("status")
-    count = known.get("errorOnLeaseCount") if isinstance(known, dict) else None
+    count = status_of(maintenance).get("errorOnLeaseCount")
     return count if isinstance(count, int) else 0
 
 
@@ -143,13 +156,13 @@ def counted(maintenance: Maintenance) -> Object | None:
 
     Whoever replaces the object by a file of his own loses the snapshot, but not the status.
     """
-    return _counts(maintenance.get("status")) or (snapshot(maintenance) if has_begun(maintenance) else None)
+    return _counts(status_of(maintenance)) or (snapshot(maintenance) if has_begun(maintenance) else None)
 
 
-def _counts(known: Any) -> Object | None:
+def _counts(known: Mapping[str, Any]) -> Object | None:
     """Those of an annotation or a status, which anybody may write; None where one of them could be in no status."""
-    found = {name: known.get(name) for name in ("totalpods", "evictionPods")} if isinstance(known, dict) else {}
-    return found if found and all(map(is_count, found.values())) else None
+    found = {name: known.get(name) for name in ("totalpods", "evictionPods")}
+    return found if all(map(is_count, found.values())) else None
 
 
 def is_count(value: object) -> bool:
@@ -208,7 +221,7 @@ def release_patch(maintenance: Maintenance) -> Object:
 
 def condition(maintenance: Maintenance, kind: str) -> Object:
     """The condition of that type, {} when there is none."""
-    conditions = (maintenance.get("status") or {}).get("conditions") or []
+    conditions = status_of(maintenance).get("conditions") or []
     return next((dict(item) for item in conditions if item.get("type") == kind), {})
 
 
@@ -232,6 +245,6 @@ def is_told_drained(maintenance: Maintenance) -> bool:
 
 def blocked_pods(maintenance: Maintenance) -> list[Mapping[str, Any]]:
     """The blocked pods of the status, those that are named and have a reason: another program may have written it."""
-    known = (maintenance.get("status") or {}).get("blockedPods")
+    known = status_of(maintenance).get("blockedPods")
     items = [item for item in known if isinstance(item, dict)] if isinstance(known, list) else []
     return [item for item in items if all(isinstance(item.get(name), str) for name in ("namespace", "name", "reason"))]

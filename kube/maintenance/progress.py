@@ -22,6 +22,7 @@ from kube.maintenance.objects import (
     is_deleting,
     lease_errors,
     snapshot,
+    status_of,
 )
 from kube.maintenance.shown import Shown
 from kube.paths import Object
@@ -75,7 +76,7 @@ def status_patch(maintenance: Maintenance, shown: Shown, findings: Iterable[Find
     `shown` was read after `maintenance` was, or by a step that read the same `maintenance`; `findings` are those of one
     event, or of several in their order. The patch is refused if somebody wrote since.
     """
-    before = dict(maintenance.get("status") or {})
+    before = dict(status_of(maintenance))
     after = before
     for found in findings:
         after = {**after, **_status({**maintenance, "status": after}, shown, found, now)}
@@ -131,7 +132,7 @@ def _status_failed(maintenance: Maintenance, findings: Findings, now: datetime) 
 
 
 def _status_begun(maintenance: Maintenance, shown: Shown, findings: Findings, now: datetime) -> Object:
-    before = maintenance.get("status") or {}
+    before = status_of(maintenance)
     counts = snapshot(maintenance) or {}
     told = blocked_pods(maintenance)
     known = told if findings.blocked is None else findings.blocked

@@ -8,6 +8,7 @@ import pytest
 
 from eventing import events
 from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, is_under_way, strays
+from functions.maintenance.fleet import Fleet
 from kube.maintenance import leases
 from kube.maintenance.objects import SNAPSHOT
 from kube.paths import Object
@@ -326,3 +327,16 @@ def test_a_time_in_another_form_stops_no_tick(foreign: object) -> None:
     item = maintenance({"phase": "Running", "lastUpdate": foreign})
 
     assert due(item, known(item, lease(item), IN_MAINTENANCE), NOW) is Look.PODS
+
+
+@pytest.mark.parametrize("field", ["spec", "status"])
+def test_one_whose_spec_or_status_is_no_object_stops_no_other(field: str) -> None:
+    """X-3: somebody else's CRD may let it in, and a tick goes over all of them."""
+    odd = {**OTHER, field: "x"}
+    lists = Known([odd, BEGUN], {"node-1": IN_MAINTENANCE}, {"node-1": lease(BEGUN)})
+
+    Fleet().update(lists.items)
+
+    assert due(BEGUN, lists, NOW) is Look.PODS
+    assert strays(lists) == []
+    assert isinstance(due(odd, lists, NOW), str | Look)

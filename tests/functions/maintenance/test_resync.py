@@ -23,7 +23,7 @@ from tests.faults import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, tick, updated
 from tests.functions.meanwhile import lists_of
-from tests.kube.samples import maintenance
+from tests.kube.samples import IN_MAINTENANCE, maintenance
 from tests.proofs import proves
 from tests.receiver import Receiver
 from tests.workload import Audit, Workload
@@ -397,18 +397,21 @@ def test_drains_are_looked_at_first_and_some_of_what_rests_always(
 
 def test_what_is_malformed_is_in_the_log_and_waits_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """X-3: what no schema of ours lets in, and what a look finds so: the others go on, and an operator reads why."""
-    spoiled = {**maintenance(), "status": "none"}
+    spoiled, now = maintenance({"phase": "Running"}), datetime.now(timezone.utc)
+    lease = leases.lease_of("node-1", spoiled, now)
+    lease["spec"]["renewTime"] = "soon"
+    lists = due.Known([spoiled], {"node-1": IN_MAINTENANCE}, {"node-1": lease})
 
     async def look() -> due.Due:
         raise ValueError("no time in RFC 3339")
 
     with caplog.at_level("INFO", logger=subject.log.name):
-        known = resync._due(spoiled, due.Known([spoiled], {}, {}), datetime.now(timezone.utc))
+        known = resync._due(spoiled, lists, now)
         looked = asyncio.run(resync._looked(spoiled, look()))
 
     assert (known, looked) == ("", (spoiled, ""))
     errors = [vars(record)["fields"]["error"] for record in caplog.records]
-    assert [("no attribute" in error, "RFC 3339" in error) for error in errors] == [(True, False), (False, True)]
+    assert [("does not match" in error, "RFC 3339" in error) for error in errors] == [(True, False), (False, True)]
 
 
 @pytest.mark.usefixtures("alone")

@@ -13,13 +13,13 @@ from kube.maintenance import objects as m
 from kube.maintenance.drain_flags import (
     SKIPPED,
     UNSELECTED,
+    drain_of,
     going,
     known_orphans,
     left_out,
     options_of,
     refused,
     sorted_for,
-    spec_of,
     warned,
 )
 from kube.paths import Object
@@ -216,7 +216,7 @@ def test_a_spec_that_the_status_does_not_speak_of_is_changed(seen: int | None, c
 
 @given(st.dictionaries(st.sampled_from(["force", "podSelector"]), st.sampled_from([None, False, "app=web"])))
 def test_what_is_not_given_is_not_set(given_flags: dict[str, object]) -> None:
-    spec = spec_of(given_flags)
+    spec = drain_of(given_flags)
 
     assert spec.get("drain", {}) == {name: value for name, value in given_flags.items() if value is not None}
     assert spec == {} or spec["drain"]

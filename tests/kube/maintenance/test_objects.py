@@ -73,6 +73,21 @@ def test_the_counts_outlive_the_snapshot(item: Object, counts: Object | None) ->
     assert m.counted(item) == counts
 
 
+@pytest.mark.parametrize("odd", ["x", 1, ["x"], True, None], ids=str)
+@pytest.mark.parametrize("field", ["spec", "status"])
+def test_what_is_no_object_says_nothing(field: str, odd: object) -> None:
+    """X-3: somebody else's CRD may let anything in, and whoever lists it lists the others, too."""
+    item = {**maintenance({"phase": "Running", "lastError": "x", **COUNTS}), field: odd}
+
+    cut = m.trimmed(item)
+
+    said = (m.node_name(item), m.phase(item), m.last_error(item), m.condition(item, "Drained"), m.blocked_pods(item))
+    assert said == (("", "Running", "x", {}, []) if field == "spec" else ("node-1", "", "", {}, []))
+    assert (m.node_name(cut), m.phase(cut)) == said[:2]
+    assert m.has_node(item)
+    assert m.counted(item) == (COUNTS if field == "spec" else snapshot(item))
+
+
 def test_what_is_whole_is_not_begun_again() -> None:
     """X-2: nothing is sent where finalizer, owner and counts are there; each of them that is missing is sent."""
     item = maintenance()
