@@ -176,8 +176,8 @@ def read(document: Document) -> list[ApiServerSource]:
 
 def _watched(document: Document, place: int, entry: Any, namespace: str, mode: str) -> Watched:
     field = f"spec.resources[{place}]"
-    if not isinstance(entry, dict) or not {"apiVersion", "kind"} <= entry.keys():
-        raise document.wrong(field, "must have apiVersion and kind")
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("apiVersion", "kind")):
+        raise document.wrong(field, "must have apiVersion and kind, both strings")
     if entry.keys() - {"apiVersion", "kind", "selector"}:
         raise document.wrong(field, "may have apiVersion, kind and selector only")
     try:

@@ -12,6 +12,7 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from eventing.local.manifests import Document
 from eventing.local.outlet import Outlet
@@ -24,6 +25,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds before a child that ended is started again, doubling; after a run of LONGEST_PAUSE it begins anew."""
 STOP_SECONDS = 5.0
 """What a child gets between SIGTERM and SIGKILL."""
+CONTAINERS = "spec.template.spec.containers"
 OWN_HOST = "PORT"
 """The variable that says where a container serves. It is alone there; here many share one host, and none serves."""
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -66,7 +68,7 @@ class ContainerSource:
                 stdin=asyncio.subprocess.DEVNULL,
                 preexec_fn=_die_with(os.getpid()),
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # no such program; a word or a name that no program can be given
             return f"not started: {error}"
         self.ready = True
         try:
@@ -112,15 +114,31 @@ def read(document: Document, kubeconfig: str | None) -> ContainerSource:
 
 def program(document: Document) -> Program:
     """What the one container of the source would run; it is told no port to serve at."""
-    containers = document.need("spec.template.spec.containers", list)
+    containers = document.need(CONTAINERS, list)
     if len(containers) != 1 or not isinstance(containers[0], dict):
-        raise document.wrong("spec.template.spec.containers", "must be one container")
-    container = containers[0]
-    command = [str(word) for word in [*(container.get("command") or []), *(container.get("args") or [])]]
-    if not container.get("command"):
-        raise document.wrong("spec.template.spec.containers[0].command", "is missing: an image has no meaning here")
+        raise document.wrong(CONTAINERS, "must be one container")
+    command, args = (_words(document, containers[0], name) for name in ("command", "args"))
+    if not command:
+        raise document.wrong(f"{CONTAINERS}[0].command", "is missing: an image has no meaning here")
     if command[0] in ("python", "python3"):
         command[0] = sys.executable
+    return Program([*command, *args], {**_environment(document, containers[0]), OWN_HOST: ""})
+
+
+def _words(document: Document, container: Mapping[str, Any], name: str) -> list[str]:
+    words = container.get(name) or []
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise document.wrong(f"{CONTAINERS}[0].{name}", f"must be a list of strings, is {words!r}")
+    return list(words)
+
+
+def _environment(document: Document, container: Mapping[str, Any]) -> dict[str, str]:
+    """Name to value, of those that have one: what `valueFrom` names is not here."""
     entries = container.get("env") or []
-    environment = {entry["name"]: str(entry["value"]) for entry in entries if "value" in entry}
-    return Program(command, {**environment, OWN_HOST: ""})
+    if not isinstance(entries, list):
+        raise document.wrong(f"{CONTAINERS}[0].env", f"must be a list, is {entries!r}")
+    for place, entry in enumerate(entries):
+        known = [entry.get("name"), entry.get("value", "")] if isinstance(entry, dict) else [None]
+        if not all(isinstance(each, str) for each in known):
+            raise document.wrong(f"{CONTAINERS}[0].env[{place}]", "must have a name, and a value that is a string")
+    return {entry["name"]: entry["value"] for entry in entries if "value" in entry}

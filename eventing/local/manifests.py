@@ -77,7 +77,8 @@ class Document:
 
     def wrong(self, field: str, problem: str) -> ManifestError:
         """The error to raise about a field."""
-        name = self.get("metadata.name", str) or "without name"
+        metadata = self.body.get("metadata")
+        name = (metadata.get("name") if isinstance(metadata, dict) else None) or "without name"  # of whatever type
         return ManifestError(f"{self.file}: {self.kind} {name}: {field} {problem}")
 
 

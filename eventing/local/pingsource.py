@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cloudevents.core.v1.event import CloudEvent
-from croniter import croniter
+from croniter import CroniterBadDateError, croniter
 
 from eventing.events import TICK
 from eventing.local import envelope
@@ -83,9 +82,14 @@ def _schedule(document: Document) -> Schedule:
         raise document.wrong("spec.schedule", f"is no cron expression of 5 or 6 fields: {expression!r}")
     zone = document.get("spec.timezone", str) or "UTC"
     try:
-        return Schedule(expression, ZoneInfo(zone))
-    except (ZoneInfoNotFoundError, ValueError):
+        schedule = Schedule(expression, ZoneInfo(zone))
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # a folder of zones, among others
         raise document.wrong("spec.timezone", f"is no time zone known here: {zone!r}") from None
+    try:
+        schedule.after(datetime.now(timezone.utc))
+    except CroniterBadDateError:
+        raise document.wrong("spec.schedule", f"names a time that never comes: {expression!r}") from None
+    return schedule
 
 
 def _data(document: Document) -> Envelope:
@@ -94,6 +98,6 @@ def _data(document: Document) -> Envelope:
     encoded = document.get("spec.dataBase64", str)
     try:
         body = base64.b64decode(encoded, validate=True) if encoded else (document.get("spec.data", str) or "").encode()
-    except binascii.Error:
+    except ValueError:
         raise document.wrong("spec.dataBase64", "is not base64") from None
     return Envelope({envelope.CONTENT_TYPE: content_type}, body)

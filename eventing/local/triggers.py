@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ DURATION = re.compile(
 )
 UNITS = (604800, 86400, 3600, 60, 1)
 """Seconds in a week, day, hour, minute and second."""
+MOST_DOUBLINGS = 1000
+"""A float has no larger one, and no pause that is doubled so often ends."""
 EXPONENTIAL, LINEAR = "exponential", "linear"
 ALWAYS_THERE = {"specversion", "id", "type", "source", "subject", "time", "datacontenttype", "dataschema"}
 
@@ -46,7 +49,7 @@ class Policy:
         """Seconds to wait when `retries` retries are behind us: Knative's formulas, in which the first linear
         pause is none (`RetryConfigFromDeliverySpec` in its kncloudevents package).
         """
-        return self.delay * (2.0**retries if self.backoff == EXPONENTIAL else retries)
+        return self.delay * (2.0 ** min(retries, MOST_DOUBLINGS) if self.backoff == EXPONENTIAL else retries)
 
 
 KNATIVE_DEFAULT = Policy(retry=10, backoff=EXPONENTIAL, delay=0.2)
@@ -142,7 +145,7 @@ def _seconds(document: Document, field: str, otherwise: float) -> float:
 def seconds(text: str) -> float:
     """Seconds in an ISO 8601 duration such as PT0.2S, weeks to seconds.
 
-    Raises `ValueError` for any other text, and for years and months, which have no fixed length.
+    Raises `ValueError` for any other text, for years and months, which have no fixed length, and for what never ends.
     """
     match = DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
@@ -150,7 +153,10 @@ def seconds(text: str) -> float:
     years, months, *numbers = (float((number or "0").replace(",", ".")) for number in match.groups())
     if years or months:
         raise ValueError(f"{text!r} has years or months, which have no fixed length: give an ISO 8601 duration in days")
-    return sum(number * unit for number, unit in zip(numbers, UNITS, strict=True))
+    found = sum(number * unit for number, unit in zip(numbers, UNITS, strict=True))
+    if not math.isfinite(found):
+        raise ValueError(f"{text[:20]!r} and so on never ends: give an ISO 8601 duration such as PT0.2S")
+    return found
 
 
 def _parallelism(document: Document) -> int:

@@ -175,9 +175,18 @@ def wait_end(child: int) -> bool:
         os.close(child)
 
 
-def test_a_program_that_is_not_there_is_reported_and_the_rest_goes_on(receiver: Receiver, start: Start) -> None:
-    """The broker is not ready then, and says for whom it waits."""
-    missing = {"name": "x", "image": "x", "command": ["/no/such/program"]}
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"command": ["/no/such/program"]},
+        {"command": ["true"], "env": [{"name": "a=b", "value": "c"}]},
+    ],
+    ids=["no program", "no variable"],
+)
+def test_a_program_that_cannot_be_started_is_reported_and_the_rest_goes_on(
+    receiver: Receiver, start: Start, missing: dict[str, Any]
+) -> None:
+    """It may be there later, and meanwhile the log says why."""
     broker = start(source("ContainerSource", "gone", template={"spec": {"containers": [missing]}}), trigger("f"))
 
     assert "not started" in broker.wait_line(msg="source ended", source="gone")["status"]

@@ -70,6 +70,7 @@ def test_years_and_months_are_refused_with_the_reason(text: str) -> None:
 def test_backoff_follows_knatives_formulas(policy: str, pauses: list[float]) -> None:
     """delay * 2^n and delay * n, counted from 0."""
     assert [Policy(retry=9, backoff=policy, delay=0.2).pause(retries) for retries in range(4)] == pauses
+    assert Policy(retry=2000, backoff=policy).pause(1999) == 0.0
 
 
 def read(folder: Path, *bodies: dict[str, Any]) -> dict[str, Trigger]:
@@ -140,6 +141,7 @@ TRIGGER: dict[str, Change] = {
     "spec.delivery.retry": lambda it: it["spec"]["delivery"].update(retry="many"),
     "spec.delivery.retryAfterMax": lambda it: it["spec"]["delivery"].update(retryAfterMax="PT1S"),
     "spec.delivery.deadLetterSink": lambda it: it["spec"]["delivery"].update(deadLetterSink={}),
+    "spec.delivery.timeout 'P999": lambda it: it["spec"]["delivery"].update(timeout=f"P{'9' * 400}D"),
     "kind": lambda it: it.update(kind="Sequence"),
     "metadata.annotations": lambda it: it["metadata"].update(annotations={triggers.PARALLELISM: "0"}),
 }
@@ -147,19 +149,34 @@ PING: dict[str, Change] = {
     "spec.schedule": lambda it: it["spec"].update(schedule="* * *"),
     "spec.timezone": lambda it: it["spec"].update(timezone="Mars/Base"),
     "spec.sink.ref.kind": lambda it: it["spec"]["sink"]["ref"].update(kind="Service"),
+    "spec.timezone is no time zone known here: 'America'": lambda it: it["spec"].update(timezone="America"),
+    "spec.schedule names a time that never comes": lambda it: it["spec"].update(schedule="0 0 31 2 *"),
     "spec.dataBase64": lambda it: it["spec"].update(dataBase64="!"),
+    "spec.dataBase64 is not base64": lambda it: it["spec"].update(dataBase64="ä"),
 }
 API: dict[str, Change] = {
     "spec.mode": lambda it: it["spec"].update(mode="Whole"),
     "spec.resources": lambda it: it["spec"].pop("resources"),
     "spec.resources[0]": lambda it: it["spec"].update(resources=[{"kind": "Node"}]),
+    "spec.resources[0] must": lambda it: it["spec"].update(resources=[{"apiVersion": 1, "kind": "Node"}]),
     "spec.filters": lambda it: it["spec"].update(filters=[]),
 }
+
+
+def container(**changes: object) -> Change:
+    return lambda it: it["spec"]["template"]["spec"]["containers"][0].update(changes)
+
+
 CONTAINER: dict[str, Change] = {
     "spec.template.spec.containers": lambda it: it["spec"].update(template={}),
-    "spec.template.spec.containers[0].command": lambda it: it["spec"]["template"]["spec"]["containers"][0].pop(
-        "command"
-    ),
+    "spec.template.spec.containers[0].command is": container(command=None),
+    "spec.template.spec.containers[0].command must": container(command=5),
+    "spec.template.spec.containers[0].command must be": container(command="python -m x"),
+    "spec.template.spec.containers[0].args": container(args=[5]),
+    "spec.template.spec.containers[0].env must": container(env=5),
+    "spec.template.spec.containers[0].env[0]": container(env=[5]),
+    "spec.template.spec.containers[0].env[0] must": container(env=[{"value": "x"}]),
+    "spec.template.spec.containers[0].env[1]": container(env=[{"name": "a"}, {"name": "b", "value": 5}]),
 }
 SOUND = {
     "Trigger": trigger("t", delivery={"retry": 1}),
@@ -211,6 +228,15 @@ def test_what_is_there_twice_is_refused(tmp_path: Path) -> None:
         read(tmp_path, trigger("t"), trigger("t"))
     with pytest.raises(manifests.ManifestError, match="second Broker"):
         read(tmp_path, broker_with(None), broker_with(None))
+
+
+def test_a_name_that_is_no_text_is_refused_as_it_is(tmp_path: Path) -> None:
+    """YAML takes a number for one where there are no quotes."""
+    body = trigger("t")
+    body["metadata"]["name"] = 5
+
+    with pytest.raises(manifests.ManifestError, match=r"Trigger 5: metadata\.name must be of type str, is 5"):
+        read(tmp_path, body)
 
 
 def test_files_that_are_no_manifests_are_named(tmp_path: Path) -> None:
