@@ -40,7 +40,7 @@ class Program:
 
 
 class ContainerSource:
-    """Keeps one child running."""
+    """Keeps one child running; `ready` while it does."""
 
     def __init__(self, name: str, program: Program) -> None:
         self.name = name
@@ -74,6 +74,7 @@ class ContainerSource:
         try:
             return f"exit {await child.wait()}"
         finally:
+            self.ready = False
             await _stop(child)
 
 

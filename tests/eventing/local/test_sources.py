@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from eventing.local.containersource import ContainerSource, Program
+from eventing.local.outlet import Outlet
 from eventing.local.pingsource import Schedule
 from tests.eventing.local.workbench import ROOT, Broker, source, trigger
 from tests.receiver import PATIENCE, Answer, Received, Receiver
@@ -152,6 +155,15 @@ def test_a_child_that_ends_is_started_again(receiver: Receiver, start: Start) ->
     assert first.id != second.id
     assert second.at - first.at >= 0.5
     assert broker.wait_line(msg="source ended")["status"] == "exit 0"
+
+
+def test_a_source_whose_child_has_ended_is_not_ready() -> None:
+    """The broker says for whom it waits, however often that one was started before."""
+    ended = ContainerSource("child", Program(["true"], {}))
+
+    status = asyncio.run(ended._run_once(Outlet(lambda _event: None, "http://127.0.0.1:1")))
+
+    assert (status, ended.ready) == ("exit 0", False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
