@@ -1,4 +1,4 @@
-"""The two errors that decide what becomes of an event that a step cannot act on (a bug stays a 500)."""
+"""The errors that decide what becomes of an event that a step cannot act on (a bug stays a 500)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from cloudevents.core.base import BaseCloudEvent
 
 class Retry(Exception):
     """The same event may succeed later: answered with 503, so that the broker tries again."""
+
+
+class Busy(Retry):
+    """Another try is under way in this process, and says itself how it ends."""
 
 
 class Failed(Exception):

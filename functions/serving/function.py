@@ -11,7 +11,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import marks
 from eventing.signatures import require_ours
-from functions.failures import Failed, Retry, retry
+from functions.failures import Busy, Failed, Retry, retry
 from functions.serving.lasting_failures import Failing
 from functions.serving.looks import Looks
 from kube.door.api_errors import ApiError, Conflict, Unavailable
@@ -85,7 +85,7 @@ def invoke(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[
     try:
         replies = _looked(function, event, cluster)
     except Retry as error:
-        if not function.failing.lasts(event):
+        if not function.failing.lasts(event, busy=isinstance(error, Busy)):
             raise
         return _failed(function, event, str(error))
     function.failing.passed(event)

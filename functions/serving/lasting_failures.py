@@ -3,7 +3,8 @@
 The broker tries in growing pauses, and nobody who looks at the maintenance knows of it. After a while the step answers
 with its event of failure; from then on the tick tries, which emits the event anew anyway. What it emits is another
 event: where the failure goes on, that one is answered at its first try, or a broker that keeps order would be given
-them faster than it is rid of them.
+them faster than it is rid of them. Not so an event of the API server: the status that tells of a failure is one more
+write of the object, whose event would come at once, for as long as the words differ.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import OrderedDict
 
 from cloudevents.core.base import BaseCloudEvent
 
+from eventing import events
 from eventing.journal.entries import maintenance_of, node_of
 
 TOLD_SECONDS = 30.0
@@ -35,16 +37,20 @@ class Failing:
         self._told: Moments = OrderedDict()
         self._lock = threading.Lock()
 
-    def lasts(self, event: BaseCloudEvent) -> bool:
-        """Note that the event has failed once more; whether it, or its kind, does for so long that it must be told."""
+    def lasts(self, event: BaseCloudEvent, *, busy: bool = False) -> bool:
+        """Note that the event has failed once more; whether it, or its kind, does for so long that it must be told.
+
+        What failed only because another try is under way, `busy`, is told by itself alone.
+        """
         now, identity, kind = time.monotonic(), _identity(event), _kind(event)
         with self._lock:
-            since, told = self._since.pop(identity, now), self._told.pop(kind, None)
-            lasts = now - since >= TOLD_SECONDS or (told is not None and now - told <= LASTING_SECONDS)
-            if lasts:
-                _keep(self._told, kind, now)
-            else:
+            since, told = self._since.pop(identity, now), self._told.get(kind)
+            goes_on = told is not None and now - told <= LASTING_SECONDS and not busy
+            lasts = now - since >= TOLD_SECONDS or goes_on
+            if not lasts:
                 _keep(self._since, identity, since)
+            elif kind:
+                _keep(self._told, kind, now)
         return lasts
 
     def passed(self, event: BaseCloudEvent) -> None:
@@ -56,6 +62,7 @@ class Failing:
 
 def _keep(moments: Moments, key: tuple[str, ...], moment: float) -> None:
     moments[key] = moment
+    moments.move_to_end(key)
     if len(moments) > KEPT:
         moments.popitem(last=False)
 
@@ -65,5 +72,7 @@ def _identity(event: BaseCloudEvent) -> tuple[str, ...]:
 
 
 def _kind(event: BaseCloudEvent) -> tuple[str, ...]:
-    """What the tick's next event for the same reason has in common with it."""
+    """What the tick's next event for the same reason has in common with it; () for what none of ours has emitted."""
+    if not event.get_source().startswith(events.SOURCE):
+        return ()
     return event.get_type(), *maintenance_of(event), node_of(event)

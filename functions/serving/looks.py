@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing.wire import BadEvent
-from functions.failures import Retry
+from functions.failures import Busy, Retry
 from functions.hints import Looking, Replies, State, Subject
 from kube.door.deadline import has_time, seconds_left
 
@@ -116,7 +116,7 @@ class Looks:
     def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:
         """The caller's look, as soon as its place is free; None when another one has absorbed the hint, or seen it.
 
-        Raises `Retry` when the place is busy for too long, behind the last look, and for an event whose own look is
+        Raises `Busy` when the place is taken for too long, behind the last look, and for an event whose own look is
         under way: whoever delivers it again will not have that look's answer, which may hold the next step.
         """
         patience = seconds_left()
@@ -125,15 +125,15 @@ class Looks:
                 return None
             if (other := self._under_way.get(subject)) is not None:
                 if other.key == _key(hint):
-                    raise Retry("its own look is under way")
+                    raise Busy("its own look is under way")
                 if other.is_last:
-                    raise Retry("the look that is under way is the last one that its event makes")
+                    raise Busy("the look that is under way is the last one that its event makes")
                 other.hints.append(hint)
                 return None
             look = self._under_way[subject] = Look(subject, hint)
             if not self._changed.wait_for(lambda: subject.place not in self._places, patience):
                 del self._under_way[subject]
-                raise Retry(f"another look at {subject.place} takes its time")
+                raise Busy(f"another look at {subject.place} takes its time")
             self._places.add(subject.place)
             return look
 

@@ -17,7 +17,9 @@ from functions.serving import lasting_failures
 from functions.serving.function import Fail, Function, invoke
 from functions.serving.lasting_failures import KEPT, Failing
 from kube.door.sync_client import Cluster
+from tests.functions.hints import resource
 from tests.functions.serving.test_looks import FIRST, OTHER, hint
+from tests.kube.samples import maintenance
 
 NONE = cast("Cluster", None)
 
@@ -82,6 +84,34 @@ def test_the_next_one_of_a_kind_that_fails_for_long_is_told_at_its_first_try(
     clock[0] += seconds
 
     assert memory.lasts(following) is is_told
+
+
+def test_a_write_of_the_object_is_no_tick(clock: list[float]) -> None:
+    """Rule 9: the status that tells of the failure is a write, too, whose event would be told at once, and so on.
+
+    Objects that are no NodeMaintenance have none in common either.
+    """
+    memory = Failing()
+    for item in (maintenance(), {**maintenance(), "kind": "Job"}):
+        first, second = (resource(events.RESOURCE_UPDATED, item, str(item["kind"])) for _ in range(2))
+        assert not memory.lasts(first)
+        clock[0] += 30.0
+        assert memory.lasts(first)
+
+        assert not memory.lasts(second)
+
+
+def test_what_waits_for_another_try_is_told_by_itself_alone(clock: list[float]) -> None:
+    """Its answer is that of the try which is under way, and may be lost: it comes again."""
+    memory = Failing()
+    memory.lasts(drift())
+    clock[0] = 30.0
+    memory.lasts(drift())
+
+    assert not memory.lasts(drift(1), busy=True)
+    assert memory.lasts(drift(2))
+    clock[0] = 60.0
+    assert memory.lasts(drift(1), busy=True)
 
 
 def test_one_that_passed_meanwhile_begins_anew(clock: list[float]) -> None:
