@@ -36,8 +36,8 @@ EMITS = (events.NODE_RESTORED, events.MAINTENANCE_FOUND)
 
 def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Undo what the maintenance did to its node (NMO-14, 15, 16); hand it over to another one, if any (X-7)."""
-    if event.get_type() == events.RESOURCE_UPDATED and not _is_ending(event):
-        return []  # the hint suffices: every status write comes by here
+    if event.get_type() == events.RESOURCE_UPDATED and (not _is_ending(event) or m.is_told_kept(data_of(event))):
+        return []  # the hint suffices: every status write comes by here, also the one that tells of a failure
     if not acts(cluster):
         return []
     maintenance = read_maintenance(event, cluster)

@@ -23,6 +23,7 @@ from kube.maintenance.objects import (
     lease_errors,
     snapshot,
     status_of,
+    told_kept,
 )
 from kube.maintenance.shown import Shown
 from kube.paths import Object
@@ -90,7 +91,7 @@ def status_patch(maintenance: Maintenance, shown: Shown, findings: Iterable[Find
 def _status(maintenance: Maintenance, shown: Shown, findings: Findings, now: datetime) -> Object:
     """What the status has after one event; what is not there stays as it is."""
     if is_deleting(maintenance):
-        return {"lastError": _error(findings)} if findings.restoring else {}
+        return {"lastError": told_kept(_error(findings))} if findings.restoring else {}
     if has_given_up(maintenance) or _is_old(maintenance, findings):
         return {}
     if findings.lease_errors and findings.lease_errors > MOST_LEASE_ERRORS:

@@ -276,6 +276,22 @@ def test_an_update_that_is_no_deletion_costs_nothing(functions: Functions, work:
     assert len(audit.writes_by()) == writes
 
 
+def test_the_status_that_tells_why_the_node_is_not_given_back_is_no_hint(
+    functions: Functions, work: Workload, audit: Audit
+) -> None:
+    """Rule 9: where a webhook never says the same twice, each telling would be one more try at once; the tick tries."""
+    item = deleting(work, in_maintenance(functions, work, work.node()))
+    told = {**item, "status": {**item.get("status", {}), "lastError": m.told_kept("refused at 12:00:01")}}
+    writes = len(audit.writes_by())
+
+    assert functions.answer("restore", updated(told)) is None
+    assert len(audit.writes_by()) == writes
+
+    functions.answer("restore", said(events.MAINTENANCE_ENDED, item))
+
+    assert is_gone(work, item)
+
+
 def test_a_duplicate_does_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
     """X-2: restored, and then maintained by another object of the same name: the old event leaves that alone."""
     node = work.node()

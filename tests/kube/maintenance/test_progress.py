@@ -385,7 +385,8 @@ def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None
     patch = status_patch(ending, shown([pod()]), [findings], NOW)
 
     assert patch is not None
-    assert {key: value for key, value in patch["status"].items() if key != "lastUpdate"} == {"lastError": "no right"}
+    written = {key: value for key, value in patch["status"].items() if key != "lastUpdate"}
+    assert written == {"lastError": "the node is not given back: no right"}
     ending["status"] = patch["status"]
     assert status_patch(ending, shown([pod()]), [findings], LATER) is None
 
