@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from kube.paths import Object
 
+WORDS = len("… (123456789 more characters)")
+
 
 def counted(number: int, thing: str) -> str:
     """`1 pod`, `2 pods`: the number with its thing, `thing` being one whose plural ends with s."""
@@ -14,8 +16,12 @@ def counted(number: int, thing: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or so many characters of its beginning and how many more there were."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
+    """The text, or so many characters of its beginning and how many more there were.
+
+    One that is longer by no more than these words take stays, and so does one that was cut before.
+    """
+    over = len(text) - most
+    return text if over <= WORDS else f"{text[:most]}… ({over} more characters)"
 
 
 def fitting(items: Iterable[Object], limit: int, *, escaped: bool = False) -> list[Object]:

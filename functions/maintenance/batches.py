@@ -9,6 +9,7 @@ it, after some time or when the process ends: each eviction is in the journal (N
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from cloudevents.core.base import BaseCloudEvent
@@ -36,7 +37,7 @@ VERSIONS = ("podsVersion", "budgetsVersion")
 """The states that a hint speaks of: no look at it may see older ones."""
 SPOKEN_OF = {events.PODS_GONE: VERSIONS[:1], events.PODS_CAME: VERSIONS[:1], events.BUDGET_OPENED: VERSIONS}
 """Hints that speak of nothing but states: a look that has seen these has done what they call for."""
-TOLD_BYTES = 1_000_000
+TOLD_BYTES = 1_200_000
 """Of the refusals in one event: of what any server says of any number of pods; who reads an event has a bound."""
 MOST_LOOKS = 100
 """Nodes whose last look is kept; of more, those that still wait for an answer."""
@@ -104,8 +105,12 @@ def _refusals(last: BaseCloudEvent, done: Sequence[BaseCloudEvent]) -> Object:
 
 
 def told_blocked(blocked: list[Object], error: str) -> Object:
-    """What an event says of blocked pods: as many as an event can hold, the first of them first."""
-    return {"blocked": fitting(blocked, TOLD_BYTES, escaped=True), "error": shortened(error, LONGEST_ERROR)}
+    """What an event says of blocked pods: as many as it can hold, by uid, so that it is the same ones each time.
+
+    One that was left out at times would lose since when it is blocked, and with that its pause.
+    """
+    ordered = sorted(blocked, key=itemgetter("uid"))
+    return {"blocked": fitting(ordered, TOLD_BYTES, escaped=True), "error": shortened(error, LONGEST_ERROR)}
 
 
 def _answer(

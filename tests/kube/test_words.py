@@ -10,9 +10,10 @@ def test_one_is_no_plural() -> None:
 
 
 def test_a_long_text_says_how_much_of_it_is_left_out() -> None:
-    """One that fits is left as it is."""
-    assert shortened("abcde", 5) == "abcde"
-    assert shortened("abcdefg", 5) == "abcde… (2 more characters)"
+    """One that fits is left as it is, with as many more as that takes, and so is one that was cut before."""
+    long = "abcde" * 10
+    assert shortened("abcde" * 6, 5) == "abcde" * 6
+    assert shortened(long, 5) == "abcde… (45 more characters)" == shortened(shortened(long, 5), 5)
 
 
 def test_a_list_is_cut_to_what_it_takes_in_the_json_that_is_meant() -> None:
