@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ from console.web.audit import written_as_made
 from console.web.callers import to_start
 from console.web.context import Context
 from eventing.journal.entries import Entry, Query
+from eventing.journal.keys import event_keys
 from eventing.replay.redrive import is_open, still_open
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import NAMESPACE
@@ -43,7 +46,8 @@ class Redriving:
         numbers = [letter.seq for letter in waiting]
         others = [one for one in self._context.journal.listed(newest)[::-1] if one.seq not in numbers]
         found = [*waiting, *others][:PAGE]
-        return render_template("dead_letters.html", user=user, entries=found, waiting=numbers, page=PAGE, lanes=lanes)
+        told = {"user": user, "entries": found, "waiting": waiting, "page": PAGE, "lanes": lanes, "digest": digest}
+        return render_template("dead_letters.html", **told)
 
     def redrive(self) -> str:
         """Deliver every `letter` again, to the one function that it was meant for; without `confirm`, ask first.
@@ -54,7 +58,7 @@ class Redriving:
         self._context.cluster.run(caller.require(to_start(MEDIK8S, state.groups)))
         found = items(self._chosen(), self._context.functions, NAMESPACE, self._context.cluster)
         if request.form.get("confirm") != "yes":
-            return render_template("redrive.html", items=found, lanes=lanes)
+            return render_template("redrive.html", items=found, lanes=lanes, digest=digest)
         broker = self._context.broker or broker_address(self._context.cluster, NAMESPACE)
         run = Run(found, broker, self._context.journal, written_as_made(self._context))
         number = uuid.uuid4().hex
@@ -72,11 +76,21 @@ class Redriving:
         return render_template("redriven.html", run=self._runs[number], number=number, lanes=lanes)
 
     def _chosen(self) -> list[Entry]:
-        """The open dead letters that the form names; 404 when one of them is not there, or was redriven already."""
+        """The open dead letters that the form names by number and digest.
+
+        404 when one of them is not there, another one of its number is, or it was redriven already.
+        """
         wanted = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal() and len(seq) <= DIGITS}
         if not 0 < len(wanted) <= PAGE:
             raise NotFound(f"no such open dead letter, or more than {PAGE}: nothing was redriven; load the page again")
         found = self._context.journal.listed(Query(dead=True, numbers=tuple(wanted)))
         if len(found) < len(wanted) or not all(map(is_open, found)):
             raise NotFound("no such open dead letter: nothing was redriven; load the page again")
+        if not {*map(digest, found)} <= {*request.form.getlist("digest")}:
+            raise NotFound("another dead letter has that number now: nothing was redriven; load the page again")
         return found
+
+
+def digest(letter: Entry) -> str:
+    """What tells a dead letter from another one that has its number, once the journal's file was replaced."""
+    return hashlib.sha256(json.dumps(event_keys(letter.event), sort_keys=True).encode()).hexdigest()[:32]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +32,7 @@ MODES: dict[str, tuple[Callable[[Scene], dict[str, str]], Callable[[Scene], dict
     ),
 }
 """Way to say who asks → headers of somebody who may, and of somebody who may only look."""
+DIGEST = re.compile(r'name="digest" value="([^"]+)"')
 NAMES = {"token": "admin", "proxy": "boss"}
 
 
@@ -112,7 +114,8 @@ def test_a_redrive_is_done_when_it_was_delivered(site: Site, receiver: Receiver,
     where = {"functions": receiver.url, "broker": f"{receiver.url}/broker"}
     with Console(site.scene.cluster, tmp_path, "--journal", file, **where) as console, requests.Session() as session:
         here = Site(site.scene, console)
-        asked = {"csrf": Form(here, session).token, "letter": letters, "confirm": "yes"}
+        digests = DIGEST.findall(session.get(here.url("/dead-letters"), timeout=10).text)
+        asked = {"csrf": Form(here, session).token, "letter": letters, "digest": digests, "confirm": "yes"}
         assert session.post(here.url("/dead-letters/redrive"), asked, timeout=10).status_code == 200
         lines = audited(here, 4, action="redrive")
 

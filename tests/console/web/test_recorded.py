@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,15 +11,21 @@ import pytest
 import requests
 from cloudevents.core.v1.event import CloudEvent
 
+from console.web.app import create_app
+from console.web.callers import as_owner
 from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.events import MAINTENANCE_BEGUN, RESOURCE_ADDED
 from eventing.journal.entries import Attempt, Query
 from eventing.journal.store import Journal
 from eventing.wire import binary
+from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from localcluster.web_console import Console
 from tests.console.web.callers import look
 from tests.console.web.site import Browser, Site
+from tests.receiver import Receiver
+
+FIELD = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +168,32 @@ def test_a_journal_that_is_not_there_yet_is_made_by_nobody_but_record(site: Site
             assert [one for one in ("before.it", "behind.it") if one in shown] == [kind]
             for one in tmp_path.glob("journal.db*"):
                 one.unlink()
+
+
+def test_a_form_redrives_no_other_letter_of_its_number(site: Site, receiver: Receiver, tmp_path: Path) -> None:
+    """X-6: the journal's file was replaced between two pages: whoever answers the old one learns it."""
+    file, cluster = tmp_path / "journal.db", Cluster(str(site.scene.cluster.kubeconfig))
+    with closing(cluster), closing(Journal(file, create=False, awaited=True)) as journal:
+        identify = as_owner(cluster.api)
+        app = create_app(cluster, identify, journal=journal, functions=receiver.url, broker=receiver.url)
+        with closing(app.extensions["live"]), app.test_client() as console:
+            pages = []
+            for key in ("1", "2"):
+                for one in tmp_path.glob("journal.db*"):
+                    one.unlink()
+                event = CloudEvent({"id": key, "source": "/s", "type": MAINTENANCE_BEGUN}, {})
+                with closing(Journal(file)) as book:
+                    book.write(as_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away")))
+                pages.append(dict(FIELD.findall(console.get("/dead-letters").text)))
+            refused = console.post("/dead-letters/redrive", data={**pages[0], "confirm": "yes"})
+            asked = console.post("/dead-letters/redrive", data=pages[1])
+
+    assert pages[0]["letter"] == pages[1]["letter"]
+    assert refused.status_code == 404
+    assert "another dead letter has that number now: nothing was redriven; load the page again" in refused.text
+    assert asked.status_code == 200
+    assert pages[1].items() <= dict(FIELD.findall(asked.text)).items()
+    assert receiver.requests == []
 
 
 def test_an_event_is_shown_without_values_of_the_environment(site: Site) -> None:

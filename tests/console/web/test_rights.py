@@ -10,6 +10,7 @@ import pytest
 import requests
 from cloudevents.core.v1.event import CloudEvent
 
+from console.web.redriving import digest
 from eventing import events
 from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.entries import Query
@@ -146,7 +147,10 @@ def test_who_may_start_replays_and_redrives(tokens: Site, scene: Scene, journal:
 
     assert form(tokens, headers, REPLAY, looks=headers).status_code == 200
     assert [request.headers["ce-replay"] != "" for request in function.at("/cordon")] == [True]
-    assert form(tokens, headers, REDRIVE, looks=headers, letter="2", confirm="yes").status_code == 200
+    with closing(Journal(journal)) as book:
+        (letter,) = book.select(Query(dead=True))
+    chosen = {"letter": "2", "digest": digest(letter), "confirm": "yes"}
+    assert form(tokens, headers, REDRIVE, looks=headers, **chosen).status_code == 200
     assert "ce-replay" not in function.wait_for("/cordon", 2)[1].headers
     for about in ({"action": "replay", "event": "1"}, {"action": "redrive", "letter": "2"}):
         line = audited(tokens, 1, **about)[-1]
