@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from flask import flash, make_response, redirect, render_template, request, url_for
+from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations import maintaining
@@ -112,7 +113,7 @@ class Acting:
         page = render_template(
             "confirm.html",
             **{"action": action, "verb": VERBS[action], "names": possible, "refused": refused, "user": user},
-            **{"at": request.values.get("at", ""), "longest": LONGEST_REASON, "warned": warned, "unasked": unasked},
+            **{"at": _given().get("at", ""), "longest": LONGEST_REASON, "warned": warned, "unasked": unasked},
             uids=[item["metadata"]["uid"] for item in state.maintenances if node_name(item) in possible],
         )
         return make_response(page)
@@ -140,7 +141,7 @@ class Acting:
 
 def _chosen() -> list[str]:
     """The nodes that the request names. Raises `Refusal` for none, for too many, and for one without a name."""
-    names = list(dict.fromkeys(request.values.getlist("node")))
+    names = list(dict.fromkeys(_given().getlist("node")))
     if not names:
         raise Refusal(HTTPStatus.BAD_REQUEST, "no node was chosen: nothing was changed", "choose at least one")
     if not all(names):
@@ -149,6 +150,11 @@ def _chosen() -> list[str]:
         message = f"node: at most {MOST_NODES} at a time, not {len(names)}: nothing was changed"
         raise Refusal(HTTPStatus.BAD_REQUEST, message, "choose fewer")
     return names
+
+
+def _given() -> MultiDict[str, str]:
+    """The fields of the form, of which alone the audit line speaks; of a link, which changes nothing, the query's."""
+    return request.form if request.method == "POST" else request.args
 
 
 async def _begin(actor: Actor, node: str) -> None:

@@ -145,7 +145,7 @@ def test_an_old_stop_window_ends_no_maintenance_that_it_did_not_show(form: Form,
 
 @proves("OSV-8")
 def test_a_form_that_names_no_node_ends_nothing(form: Form, scene: Scene) -> None:
-    """OSV-8: an empty name is no node's, and least of all that of every node."""
+    """OSV-8: an empty name is no node's, and least of all that of every node; what the address says is no form."""
     node = scene.node("unnamed-1")
     path = scene.maintain(node)
     scene.reaches(path)
@@ -153,8 +153,11 @@ def test_a_form_that_names_no_node_ends_nothing(form: Form, scene: Scene) -> Non
     forms = [(action, names) for action in ("/stop", "/start") for names in ([""], [node, ""])]
     answers = [form.post(action, *names, confirm="yes") for action, names in forms]
 
-    assert [answer.status_code for answer in answers] == [400] * 4
+    addressed = [form.post(f"{action}?node={node}", confirm="yes") for action in ("/stop", "/start")]
+
+    assert [answer.status_code for answer in (*answers, *addressed)] == [400] * 6
     assert all("node: one is without a name: nothing was changed" in answer.text for answer in answers)
+    assert all("no node was chosen: nothing was changed" in answer.text for answer in addressed)
     assert not scene.admin.get(path)["metadata"].get("deletionTimestamp")
     scene.delete(path)
 
