@@ -135,7 +135,10 @@ def _check_free(listen: str) -> None:
 
 
 def _journal(settings: Settings) -> Journal | None:
-    """The journal, which need not be there yet: `record` makes or migrates it, and the pages say so until then."""
+    """The journal, which need not be there yet: `record` makes or migrates it, and the pages say so until then.
+
+    So do they while a PostgreSQL is away: nodes are drained without it. Raises `OperationError` for what is no journal.
+    """
     try:
         return Journal(settings.journal, create=False, awaited=True) if settings.journal else None
     except JournalError as error:

@@ -47,7 +47,7 @@ class JournalError(OSError):
 
 
 class NotYet(JournalError):
-    """There is no journal yet, or one of an older release: the function `record` makes or migrates it."""
+    """There is none yet, or one of an older release, which `record` makes or migrates; or its server is away."""
 
 
 class BadData(BadEvent):
@@ -58,8 +58,8 @@ class Database:
     """Connections to one database. Safe to share between threads.
 
     Tables that are missing are made, those of an older version migrated; with `create` off, which asks for no right to
-    write, that is a `NotYet`, with `awaited` only once something is to be read or written. Tables of a newer version
-    are a `JournalError` for everybody. A file that was replaced is opened anew, also by who reads.
+    write, that is a `NotYet`, as a server is that is away. With `awaited` it is one once something is to be read or
+    written. Tables of a newer version are a `JournalError` for everybody. A file that was replaced is opened anew.
     """
 
     def __init__(self, url: str | Path, *, create: bool, awaited: bool = False) -> None:
@@ -190,7 +190,8 @@ class Database:
         except (DataError, OverflowError, UnicodeError) as error:
             raise BadData(f"the journal cannot hold it: {_reason(error)}") from None
         except (SQLAlchemyError, ImportError, WrongVersion, BlockingIOError) as error:
-            raise JournalError(f"journal {_without_password(self.url)}: {_reason(error)}") from None
+            kind = NotYet if isinstance(error, OperationalError) and self._path is None else JournalError
+            raise kind(f"journal {_without_password(self.url)}: {_reason(error)}") from None
 
 
 def file_of(url: str) -> str | None:

@@ -44,7 +44,7 @@ class Journal:
     Every method raises `JournalError` when the database does not do it, and `BadData`, a `BadEvent`, for what it
     could never hold, or be asked for.
     With `create` off, one that is not there is not made, nor is an older one migrated: an error, with `awaited` not at
-    once, but of each method until somebody has done so.
+    once, but of each method until somebody has done so, and until the database's server answers.
     """
 
     def __init__(self, url: str | Path, *, create: bool = True, awaited: bool = False) -> None:

@@ -56,6 +56,23 @@ def test_one_thread_tries_it_and_no_other_waits(postgresql: PostgreSQL, relay: R
         assert journal.write(numbered(1))
 
 
+def test_a_reader_that_starts_before_the_server_reads_once_that_answers(postgresql: PostgreSQL, relay: Relay) -> None:
+    """X-6: a console is there for nodes, too; what is asked of the journal meanwhile is an error that names it."""
+    url = make_url(postgresql.database()).set(host="127.0.0.1", port=relay.port)
+    through = url.render_as_string(hide_password=False)
+    Journal(through).close()
+    relay.cut()
+    with pytest.raises(JournalError):
+        Journal(through, create=False)
+    with closing(Journal(through, create=False, awaited=True)) as reader:
+        with pytest.raises(JournalError, match=f"journal {through}: "):
+            reader.select()
+
+        relay.mend()
+
+        assert reader.select() == []
+
+
 def test_who_waits_for_an_answer_asks_whether_the_host_is_there(postgresql: PostgreSQL) -> None:
     """Nothing is sent that could miss its acknowledgement, and the system's own probes begin after two hours."""
     with closing(Journal(postgresql.database())) as journal, journal._database.reading() as connection:
