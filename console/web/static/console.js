@@ -102,9 +102,11 @@ document.addEventListener("htmx:oobAfterSwap", (event) => {
 });
 document.addEventListener("htmx:sseError", () => tell(document.hidden ? "paused" : "reconnecting"));
 
-// A run's page asks again: who cannot answer now, such as a proxy, takes nothing from it.
+// What asks anew by itself keeps what it shows while nobody can answer, be it the cluster or a proxy. What has not shown
+// anything yet says why.
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (event.target.id === "run" && event.detail.xhr.status >= 500) event.detail.shouldSwap = false;
+  if (event.target !== event.detail.requestConfig.elt || event.detail.xhr.status < 500) return;
+  event.detail.shouldSwap = event.target.querySelector(".loading") !== null;
 });
 
 // A page that nobody sees has no stream. The extension opens one anew that is closed, once it is told of an error.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -28,7 +29,7 @@ from eventing.journal.store import Journal
 from kube.door.api import Api
 from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S, Group
-from kube.mutex.objects import NAMESPACE
+from kube.mutex.objects import NAMESPACE, RUN
 from localcluster.access import write_kubeconfig
 from localcluster.processes import await_ready
 from localcluster.web_console import Console
@@ -193,7 +194,16 @@ def test_a_console_that_is_told_nothing_but_answers_is_not_old(app: tuple[Flask,
     assert live.now().version >= state.version
 
 
-PAGES = ("/nodes", "/nodes/relayed-1", f"/upgrades/{NAMESPACE}/relayed-1")
+PAGES = {
+    "/nodes": "relayed-1",
+    "/nodes/relayed-1": "All events of this maintenance",
+    f"/upgrades/{NAMESPACE}/relayed-1": "All events of this run",
+}
+"""Page → words on it, of its timeline where it has one."""
+COUNT_REFUSED = """
+  window.refused = 0;
+  document.addEventListener("htmx:afterRequest", (event) => { window.refused += event.detail.xhr.status >= 500; });
+"""
 
 
 @dataclass(frozen=True)
@@ -218,13 +228,14 @@ class Windows:
             browser.look()
             browser.open(path)
 
+    def at(self, path: str, see: Callable[[], T]) -> T:
+        """What is seen in the one of this page."""
+        self._driver.switch_to.window(self._handles[path])
+        return see()
+
     def each(self, see: Callable[[], T]) -> dict[str, T]:
         """What is seen in each."""
-        seen = {}
-        for path, handle in self._handles.items():
-            self._driver.switch_to.window(handle)
-            seen[path] = see()
-        return seen
+        return {path: self.at(path, see) for path in self._handles}
 
     def close(self) -> None:
         """Leave the one that was there before."""
@@ -238,20 +249,31 @@ def outage(
 ) -> dict[str, Shown]:
     """Give what the pages show when the way to the cluster is cut; it is mended, and they are live again."""
     site.scene.node("relayed-1")
-    console = Console(site.scene.cluster, tmp_path_factory.mktemp("far"), "--kubeconfig", kubeconfig)
+    folder = tmp_path_factory.mktemp("far")
+    journal = folder / "journal.db"
+    console = Console(site.scene.cluster, folder, "--kubeconfig", kubeconfig, "--journal", journal)
     console.server.command[1:3] = ["-c", HASTY]
     with mutexes.kinds(site.scene.cluster), console:
-        mutexes.create(site.scene.admin, "relayed-1")
+        run = mutexes.create(site.scene.admin, "relayed-1")
+        with closing(Journal(journal)) as book:
+            book.write(drained("relayed-1"))
+            book.write(CloudEvent({"id": "run", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": RUN}, run))
         far, browser = Site(site.scene, console), Browser(driver, console)
+
+        def be_new(words: str) -> str:
+            browser.until(lambda: words in browser.text("main"))
+            browser.script(COUNT_REFUSED)
+            return browser.text("#stale")
 
         def be_old() -> tuple[str, str, int]:
             browser.until(lambda: browser.text("#stale"))
             browser.until(lambda: browser.text("#connection") == "old")
+            if browser.all("[sse-connect] [hx-get]"):
+                browser.until(lambda: browser.script("return window.refused"))
             return browser.text("main"), browser.text("#stale"), look(far, "/health/liveness").status_code
 
         with closing(Windows(browser)) as windows:
-            windows.each(lambda: browser.until(lambda: "relayed-1" in browser.text("main")))
-            before = windows.each(lambda: browser.text("#stale"))
+            before = {path: windows.at(path, partial(be_new, words)) for path, words in PAGES.items()}
             relay.cut()
             away = windows.each(be_old)
             relay.mend()
@@ -262,12 +284,12 @@ def outage(
 
 @pytest.mark.parametrize("path", PAGES)
 def test_an_open_page_says_so_while_the_cluster_is_away(outage: dict[str, Shown], path: str) -> None:
-    """A banner with the time that what is shown is of; it goes when the cluster answers."""
+    """A banner with the time that what is shown is of, which stays; it goes when the cluster answers."""
     page = outage[path]
 
     assert page.before == ""
     assert "The cluster does not answer" in page.banner
-    assert "relayed-1" in page.main
+    assert PAGES[path] in page.main
     assert page.alive == 200
 
 
@@ -309,6 +331,12 @@ def test_a_list_that_gets_its_first_node_says_no_more_that_there_is_none(site: S
     browser.until(lambda: browser.text("#none") == "No node is like that.")
 
 
+def drained(node: str) -> CloudEvent:
+    """That a maintenance which is gone had drained the node."""
+    about = events.Reference(MEDIK8S.api_version, node, f"uid-{node}")
+    return events.event(events.NODE_DRAINED, "evict", about, node)
+
+
 def heartbeat(number: int, node: str) -> CloudEvent:
     fields = {"id": f"beat-{number}", "source": "/apis", "type": events.RESOURCE_UPDATED, "kind": "Node"}
     return CloudEvent(fields, {"metadata": {"name": node}})
@@ -316,18 +344,16 @@ def heartbeat(number: int, node: str) -> CloudEvent:
 
 def test_a_timeline_is_found_however_many_heartbeats_came_after_it(site: Site, tmp_path: Path) -> None:
     """The last maintenance of the node, not the last events."""
-    about = {"apiVersion": MEDIK8S.api_version, "name": "beaten", "uid": "uid-beaten"}
-    fields = {"id": "old", "source": "/test", "type": events.NODE_DRAINED, "node": "beaten-1", "subject": "beaten"}
     file = tmp_path / "journal.db"
     with closing(Journal(file)) as book:
-        book.write(CloudEvent({**fields, "maintenance": "uid-beaten"}, {"node": "beaten-1", "maintenance": about}))
+        book.write(drained("beaten-1"))
         for number in range(200):
             book.write(heartbeat(number, "beaten-1"))
     with Console(site.scene.cluster, tmp_path, "--journal", file) as console:
         shown = look(Site(site.scene, console), "/timeline/beaten-1").text
 
     assert "No event of this node was recorded" not in shown
-    assert "/events?maintenance=uid-beaten" in shown
+    assert "/events?maintenance=uid-beaten-1" in shown
 
 
 def test_a_timeline_is_of_the_maintenance_that_the_page_shows(site: Site) -> None:
