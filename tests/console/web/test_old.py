@@ -25,6 +25,7 @@ from console.web.app import create_app
 from console.web.callers import as_owner
 from console.web.live import STALE_SECONDS, Live
 from eventing import events
+from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.store import Journal
 from kube.door.api import Api
 from kube.door.sync_client import Cluster
@@ -36,6 +37,7 @@ from localcluster.web_console import Console
 from tests.console.commands import mutexes
 from tests.console.web.callers import look
 from tests.console.web.site import Browser, Site
+from tests.receiver import PATIENCE, Answer, Received, Receiver
 from tests.relay import Relay
 
 T = TypeVar("T")
@@ -291,6 +293,38 @@ def test_an_open_page_says_so_while_the_cluster_is_away(outage: dict[str, Shown]
     assert "The cluster does not answer" in page.banner
     assert PAGES[path] in page.main
     assert page.alive == 200
+
+
+def test_the_progress_of_a_redrive_outlasts_an_answer_that_fails(
+    site: Site, browser: Browser, relay: Relay, kubeconfig: Path, receiver: Receiver, tmp_path: Path
+) -> None:
+    """X-6: it shows how far it was, goes on asking, and shows the end."""
+    file, go = tmp_path / "journal.db", threading.Event()
+
+    def slow(_: Received) -> Answer:
+        go.wait(PATIENCE)
+        return Answer(204)
+
+    receiver.answers["/cordon"] = slow
+    with closing(Journal(file)) as book:
+        event = CloudEvent({"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
+        book.write(as_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away")))
+    where = {"functions": receiver.url, "broker": receiver.url}
+    options = ("--kubeconfig", kubeconfig, "--journal", file)
+    with Console(site.scene.cluster, tmp_path, *options, **where) as console:
+        far = Browser(browser.driver, console)
+        far.open("/dead-letters")
+        far.one("tbody form button").click()
+        far.window()
+        far.one("dialog[open] .buttons button").click()
+        far.until(lambda: "Redriving: 0 of 1" in far.text("dialog[open]"))
+        far.script(COUNT_REFUSED)
+        relay.cut()
+        far.until(lambda: far.script("return window.refused"))
+        assert "Redriving: 0 of 1" in far.text("dialog[open]")
+        go.set()
+        relay.mend()
+        far.until(lambda: far.text("#redriven h2") == "Redriven")
 
 
 @pytest.mark.parametrize("path", ["/nodes", "/nodes/hidden-2"])
