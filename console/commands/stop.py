@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import click
 
-from console.operations.describing import full_name, node_report
+from console.operations.describing import full_name, kept, node_report
 from console.operations.maintaining import end
 from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api, within
@@ -14,6 +14,7 @@ from console.terminal.errors import goes_on
 from console.terminal.options import Name, check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
 from kube.door.api import Api, absent_ok
+from kube.maintenance.objects import finalizers, standing
 from kube.nodes import node_path
 from kube.paths import Object
 
@@ -35,28 +36,35 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
 
     async def work(api: Api) -> Object:
         goes_on(lambda: f"what is marked for deletion ends without this command: kubectl maintenance status {node}")
-        ended = await end(api, node)
+        ended, left = await end(api, node), list[Object]()
         if wait:
-            await within(timeout, _gone(api, node, ended), lambda: _still_there(ended))
-        names = [full_name(item) for item in ended]
-        return {**node_report(node, await absent_ok(api.get(node_path(node)))), "deleted": names}
+            left = await within(timeout, _left(api, node, ended), lambda: _still_there(ended))
+            for item in left:
+                note(kept(item), output)
+        report = node_report(node, await absent_ok(api.get(node_path(node))))
+        keepers = {full_name(item): finalizers(item) for item in left}
+        return {**report, "deleted": [full_name(item) for item in ended], "keptBy": keepers}
 
     report = with_api(work)
     for name in report["deleted"]:
-        note(f"{name} {'deleted' if wait else 'marked for deletion'}", output)
+        if name not in report["keptBy"]:
+            note(f"{name} {'deleted' if wait else 'marked for deletion'}", output)
     if wait:
         note(f"Node {node}: {report['state']}", output)
     if output == "json":
         show_json(report)
 
 
-async def _gone(api: Api, node: str, ended: list[Object]) -> None:
-    """Return when none of these objects is there any more: their finalizer goes last, after the node is restored."""
+async def _left(api: Api, node: str, ended: list[Object]) -> list[Object]:
+    """Those of these objects that somebody else's finalizer keeps, once all are over: ours goes last, after the node
+    is restored."""
     uids = {item["metadata"]["uid"] for item in ended}
     async with aclosing(watched(api, node)) as states:
         async for state in states:
-            if uids.isdisjoint(item["metadata"]["uid"] for item in state):
-                return
+            left = [item for item in state if item["metadata"]["uid"] in uids]
+            if not standing(left):
+                return left
+    raise click.ClickException(f"the watch on {node} ended: see kubectl maintenance status {node}")
 
 
 def _still_there(ended: list[Object]) -> str:

@@ -15,6 +15,7 @@ from kube.door.api import JSON_PATCH, Api
 from kube.door.api_errors import Conflict
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.lookup import maintenances
+from kube.maintenance.objects import standing
 from kube.nodes import is_labelled, node_path, restore_patch
 from kube.paths import Object
 
@@ -47,7 +48,7 @@ async def _uncordon(api: Api, name: str) -> tuple[bool, Object]:
     With our label, by which the node would be found and given back, go the drain taints; without, they are somebody's.
     A one-line error while the node is in maintenance, which would cordon it again.
     """
-    for other in await maintenances(api, name):
+    for other in standing(await maintenances(api, name)):
         raise click.ClickException(f"{name} is in maintenance by {full_name(other)}: kubectl maintenance stop {name}")
     for _ in range(ATTEMPTS):
         node = await known_node(api, name)

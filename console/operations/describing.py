@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.objects import Maintenance, is_deleting, phase
+from kube.maintenance.objects import Maintenance, finalizers, is_deleting, phase
 from kube.nodes import is_cordoned, is_tainted
 from kube.paths import Object
 from kube.times import moment_or_none
@@ -33,6 +33,12 @@ def plain(item: Object) -> Object:
 def phase_word(maintenance: Maintenance) -> str:
     """The phase, or what comes before the first and after the last one."""
     return "Ending" if is_deleting(maintenance) else phase(maintenance) or WAITING
+
+
+def kept(maintenance: Maintenance) -> str:
+    """Why one that is over is still there."""
+    keepers = ", ".join(finalizers(maintenance))
+    return f"{full_name(maintenance)} is over, and stays until its finalizers are taken off: {keepers}"
 
 
 def age(since: str, now: datetime) -> str:

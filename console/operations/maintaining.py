@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
-from console.operations.describing import full_name, phase_word
+from console.operations.describing import full_name, kept, phase_word
 from console.operations.errors import Refusal
 from kube.door.api import Api, absent_ok
 from kube.door.api_errors import ApiError, Conflict, Denied, NotFound
@@ -17,7 +17,7 @@ from kube.evictions import is_by_admission
 from kube.maintenance.drain_flags import drain_of
 from kube.maintenance.groups import Group
 from kube.maintenance.lookup import maintenances
-from kube.maintenance.objects import REQUESTER, is_deleting, node_name, path
+from kube.maintenance.objects import REQUESTER, is_deleting, is_over, node_name, path, standing
 from kube.nodes import is_cordoned, node_path
 from kube.paths import Object
 from kube.virtualization import outlook
@@ -100,8 +100,8 @@ async def create(
         message = f"this cluster has no {kind}"
         raise Refusal(HTTPStatus.NOT_FOUND, message, "install that CRD, or use another --group") from None
     except Conflict:
-        other = node_name(await api.get(f"{group.path}/{name}"))
-        message = f"the NodeMaintenance {name} exists for {other}"
+        other = await api.get(f"{group.path}/{name}")
+        message = kept(other) if is_over(other) else f"the NodeMaintenance {name} exists for {node_name(other)}"
         raise Refusal(HTTPStatus.CONFLICT, message, "choose another --name") from None
 
 
@@ -124,7 +124,7 @@ async def foreseen(api: Api, group: Group, node: str) -> list[str]:
 
 
 async def _refuse_second(api: Api, node: str) -> None:
-    for other in await maintenances(api, node):
+    for other in standing(await maintenances(api, node)):
         if is_deleting(other):
             message = f"{node} is being given back by {full_name(other)}"
             raise Refusal(HTTPStatus.CONFLICT, message, "try again when that is gone")
@@ -141,8 +141,8 @@ async def end(api: Api, node: str) -> list[Object]:
 
 
 async def to_end(api: Api, node: str) -> list[Object]:
-    """Every maintenance of the node; refuse where there is none."""
-    found = await maintenances(api, node)
+    """Every maintenance of the node that is not over; refuse where there is none."""
+    found = standing(await maintenances(api, node))
     if not found:
         raise await _nothing_to_end(api, node)
     return found

@@ -216,7 +216,7 @@ def _objection(state: State, action: str, name: str) -> Refusal | None:
     shown = row(name, facts, found)
     if shown.offers == action:
         return None
-    message = shown.note or f"{name} is {'in maintenance already' if found else 'not in maintenance'}"
+    message = shown.note or f"{name} is {'in maintenance already' if shown.offers == STOP else 'not in maintenance'}"
     return Refusal(HTTPStatus.CONFLICT, message, f"kubectl maintenance status {name}")
 
 

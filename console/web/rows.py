@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from console.operations.describing import full_name, held_up, phase_word
-from kube.maintenance.objects import FAILED, RUNNING, SUCCEEDED, Maintenance, is_deleting, node_name, spec_of, status_of
+from kube.maintenance.objects import (
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    Maintenance,
+    is_deleting,
+    is_over,
+    node_name,
+    spec_of,
+    standing,
+    status_of,
+)
 from kube.nodes import is_cordoned, is_labelled, natural
 from kube.paths import Object
 from kube.pods import is_ready
@@ -82,18 +93,18 @@ def key(name: str) -> str:
 
 
 def rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenance]) -> list[Row]:
-    """A row for every node and for every name that a maintenance calls a node; natural order of names."""
+    """A row for every node and for every name that a standing maintenance calls a node; natural order of names."""
     by_node: dict[str, list[Maintenance]] = {}
-    for item in maintenances:
+    for item in standing(maintenances):
         by_node.setdefault(node_name(item), []).append(item)
     return [row(name, nodes.get(name), by_node.get(name, [])) for name in sorted({*nodes, *by_node}, key=natural)]
 
 
 def row(name: str, node: NodeFacts | None, found: Sequence[Maintenance]) -> Row:
-    """The row of one node; of several maintenances it shows the one that drains it."""
+    """The row of one node; of several maintenances it shows the one that drains it, and none that is over."""
     ready = "gone" if node is None else "Ready" if node.ready else "NotReady"
-    if found:
-        return _in_maintenance(name, ready, leading(found), len(found))
+    if claims := standing(found):
+        return _in_maintenance(name, ready, leading(claims), len(claims))
     if node is None:
         return Row(name, ready, "Gone", "off", "", note="The node is gone: there is nothing to start or stop.")
     if node.cordoned:
@@ -103,8 +114,8 @@ def row(name: str, node: NodeFacts | None, found: Sequence[Maintenance]) -> Row:
 
 
 def leading(found: Sequence[Maintenance]) -> Maintenance:
-    """The maintenance that drains the node: not one that failed, nor one that ends, where there is another."""
-    return min(found, key=lambda item: (is_deleting(item), phase_word(item) == FAILED))
+    """The maintenance that drains the node: not one that failed, ends or is over, where there is another."""
+    return min(found, key=lambda item: (is_over(item), is_deleting(item), phase_word(item) == FAILED))
 
 
 def _in_maintenance(name: str, ready: str, item: Maintenance, count: int) -> Row:

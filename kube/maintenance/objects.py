@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from kube.maintenance.groups import GROUPS, Group
 from kube.nodes import Node
 from kube.paths import Object
 
 Maintenance = Mapping[str, Any]
+Item = TypeVar("Item", bound=Maintenance)
 FINALIZER = "nodemaintenance.dev/restore"
 LEGACY_FINALIZERS = ("foregroundDeleteNodeMaintenance",)
 """Left on objects by the old operator; taken off with ours, so that those objects can be deleted (NMO-16)."""
@@ -91,6 +92,11 @@ def has_finalizer(maintenance: Maintenance) -> bool:
 def is_over(maintenance: Maintenance) -> bool:
     """Deleted and released: if it is still there, then for somebody else's finalizer, and its node is none of its."""
     return is_deleting(maintenance) and not has_finalizer(maintenance)
+
+
+def standing(maintenances: Iterable[Item]) -> list[Item]:
+    """All but those that are over."""
+    return [item for item in maintenances if not is_over(item)]
 
 
 def has_begun(maintenance: Maintenance) -> bool:

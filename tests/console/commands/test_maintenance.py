@@ -49,8 +49,27 @@ def test_a_node_goes_into_maintenance_and_comes_back(installed: LocalCluster, ru
         "schedulable": True,
         "state": "schedulable",
         "deleted": [name],
+        "keptBy": {},
     }
     assert not is_cordoned(installed, node)
+
+
+def test_one_that_is_over_keeps_its_node_from_nothing(installed: LocalCluster, run: Run, node: str) -> None:
+    """NMO-14, NMO-22: it stays for somebody else's finalizer, which `stop` names and does not wait for."""
+    name, keeper = f"nodemaintenance.nodemaintenance.medik8s.io/{node}", "backup.example/keep"
+    assert run("start", node, "--wait", "--timeout=30s").exit_code == 0
+    patch = [{"op": "add", "path": "/metadata/finalizers/-", "value": keeper}]
+    installed.kubectl("patch", "nm", node, "--type=json", "-p", json.dumps(patch))
+
+    stopped, again = run("stop", node), run("stop", node)
+    uncordoned, taken, other = run("uncordon", node), run("start", node), run("start", node, "--name", f"{node}-again")
+
+    kept = f"{name} is over, and stays until its finalizers are taken off: {keeper}"
+    assert (stopped.exit_code, stopped.output) == (0, f"{kept}\nNode {node}: schedulable\n")
+    assert (again.exit_code, uncordoned.exit_code, taken.exit_code, other.exit_code) == (1, 0, 1, 0)
+    assert f"{node} is not in maintenance" in again.stderr
+    assert taken.stderr == f"Error: {kept}: choose another --name\n"
+    installed.kubectl("patch", "nm", node, "--type=json", "-p", '[{"op": "remove", "path": "/metadata/finalizers"}]')
 
 
 def test_start_shows_progress_by_lines_where_there_is_no_terminal(installed: LocalCluster, run: Run, node: str) -> None:

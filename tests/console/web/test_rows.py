@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from console.web.rows import CHANGED, GONE, NEW, START, STOP, NodeFacts, Row, Step, Wanted, row, rows, steps
+from console.web.rows import CHANGED, GONE, NEW, START, STOP, NodeFacts, Row, Step, Wanted, leading, row, rows, steps
 from tests.kube.samples import maintenance
 
 READY = NodeFacts("node-1", ready=True, cordoned=False, version="", taints=())
@@ -67,6 +67,17 @@ def test_one_that_is_ending_offers_nothing() -> None:
 
     assert (shown.state, shown.offers) == ("Coming back", "")
     assert "comes back by itself" in shown.note
+
+
+def test_one_that_is_over_is_nobodys_maintenance() -> None:
+    """OSV-8: it is still there for somebody else's finalizer, and its node may be taken out again."""
+    ending = in_maintenance({"phase": "Succeeded"}, deletionTimestamp="2026-01-01T00:00:00Z")
+    over = {**ending, "metadata": {**ending["metadata"], "finalizers": ["backup.example/keep"]}}
+
+    assert (row("node-1", READY, [over]).state, row("node-1", READY, [over]).offers) == ("In service", START)
+    assert row("node-1", READY, [over, in_maintenance({"phase": "Running", **COUNTED})]).state == "Draining"
+    assert leading([over, ending]) == ending
+    assert rows({}, [over]) == []
 
 
 def test_of_several_maintenances_the_one_that_drains_is_shown() -> None:
