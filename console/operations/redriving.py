@@ -80,20 +80,19 @@ def items(letters: Iterable[Entry], base: str, namespace: str, cluster: Cluster)
     from console.operations.replaying import Targets, Wanted  # no dead letter is listed the later for it
 
     targets = Targets(Wanted(base=base, namespace=namespace), cluster)
-    return [_item(letter, targets) for letter in letters]
+    return [item_of(letter, targets) for letter in letters]
 
 
-def _item(letter: Entry, targets: Targets) -> Item:
+def item_of(letter: Entry, targets: Targets) -> Item:
+    """Where this one is to be delivered; where the other functions are that take its event is nothing to it."""
     function = function_of(letter)
-    try:
-        found = [target.url for target in targets.of(original(letter.event)) if target.function == function]
-    except NoResult:
-        return Item(
-            letter, "", f"no Trigger says where {function} is: name the URL below it by --functions or $FUNCTIONS"
-        )
-    if not found:
+    if function not in targets.functions(original(letter.event)):
         return Item(letter, "", f"no Trigger delivers such an event to {function or 'a function that is not named'}")
-    return Item(letter, found[0])
+    try:
+        return Item(letter, targets.url(function))
+    except NoResult:
+        problem = f"no Trigger says where {function} is: name the URL below it by --functions or $FUNCTIONS"
+        return Item(letter, "", problem)
 
 
 def redriven(found: Sequence[Item], broker: str, book: Journal) -> Iterator[Result]:

@@ -79,12 +79,17 @@ class Targets:
 
     def of(self, event: BaseCloudEvent) -> list[Target]:
         """The functions named, else all whose Trigger's filter lets the event pass; each once, in their order."""
-        if self._named:
-            return [Target(name, self._url(name)) for name in self._named]
-        subscribed = [each.name for each in self._triggers if each.matches(lambda name: _attribute(event, name))]
-        return [Target(name, self._url(name)) for name in dict.fromkeys(subscribed) if name != RECORDS_ONLY]
+        return [Target(name, self.url(name)) for name in self.functions(event)]
 
-    def _url(self, function: str) -> str:
+    def functions(self, event: BaseCloudEvent) -> list[str]:
+        """Their names alone, wherever they are."""
+        if self._named:
+            return list(self._named)
+        subscribed = [each.name for each in self._triggers if each.matches(lambda name: _attribute(event, name))]
+        return [name for name in dict.fromkeys(subscribed) if name != RECORDS_ONLY]
+
+    def url(self, function: str) -> str:
+        """Where the function answers, "" for in this process."""
         if self._wanted.in_process:
             return ""
         if self._wanted.url:

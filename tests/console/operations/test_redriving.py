@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from console.operations.redriving import Item, Run, items, redriven
+from console.operations.redriving import Item, Run, item_of, items, redriven
+from console.operations.replaying import Targets, Wanted
 from eventing import events
 from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.entries import Entry
@@ -20,6 +21,7 @@ from eventing.journal.store import Journal, Query
 from kube.door.sync_client import Cluster
 from localcluster.cluster import LocalCluster
 from localcluster.processes import free_port
+from tests.console.operations.test_replaying import trigger
 from tests.postgresql import PostgreSQL
 from tests.receiver import Answer, Received, Receiver
 
@@ -73,6 +75,24 @@ def test_a_letter_s_own_address_is_never_asked(receiver: Receiver, book: Journal
     assert [result.failed for result in done] == [True, False]
     assert "no Trigger says where cordon is" in done[0].problem
     assert [request.path for request in receiver.requests] == ["/cordon"]
+
+
+@pytest.mark.parametrize(
+    ("function", "url", "problem"),
+    [("cordon", "http://cordon.example", ""), ("status", "", "no Trigger says where status is: name the URL below")],
+)
+def test_it_is_of_no_account_where_another_function_is(
+    book: Journal, admin: Cluster, tmp_path: Path, function: str, url: str, problem: str
+) -> None:
+    """X-6: two take the event, and the Trigger of one of them has no address yet."""
+    file = tmp_path / "triggers.yaml"
+    file.write_text(f"{trigger('cordon-on-begun', {}, 'http://cordon.example')}\n---\n{trigger('status-on-begun', {})}")
+    (letter,) = letters(book, f"http://gone/{function}", "1")
+
+    found = item_of(letter, Targets(Wanted(manifests=(file,)), admin))
+
+    assert found.url == url
+    assert found.problem.startswith(problem)
 
 
 @pytest.mark.parametrize("name", ["restore", "nobody", "", "record", "..%2fx"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from console.operations.errors import NoResult
-from console.operations.replaying import FUNCTIONS, Targets, Wanted
+from console.operations.replaying import FUNCTION_LABEL, FUNCTIONS, Targets, Wanted
 from eventing import events
 from functions import app
 from kube.door.sync_client import Cluster
@@ -29,10 +29,11 @@ def admin(cluster: LocalCluster) -> Iterator[Cluster]:
     door.close()
 
 
-def trigger(name: str, spec: dict[str, Any], **labels: str) -> str:
-    """A Trigger in JSON, which is YAML too."""
-    head = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": {"name": name, "labels": labels}}
-    return json.dumps({**head, "spec": spec})
+def trigger(name: str, spec: dict[str, Any], url: str = "", function: str = "") -> str:
+    """A Trigger in JSON, which is YAML too; where its subscriber is, and its label, "" for none."""
+    labels = {"labels": {FUNCTION_LABEL: function}} if function else {}
+    head = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": {"name": name, **labels}}
+    return json.dumps({**head, "spec": spec, "status": {"subscriberUri": url} if url else {}})
 
 
 def targets(folder: Path, admin: Cluster, *documents: str, **wanted: Any) -> list[str]:
@@ -54,7 +55,7 @@ def test_a_subscriber_that_is_no_function_of_ours_gets_nothing(
 ) -> None:
     """X-2: it knows no dry run; named, it is unknown."""
     ours = trigger("cordon-on-begun", {**FOREIGN, "filter": {"attributes": {"type": events.MAINTENANCE_BEGUN}}})
-    labelled = trigger("ours", FOREIGN, **{"nodemaintenance.dev/function": "status"})
+    labelled = trigger("ours", FOREIGN, function="status")
     foreign = trigger("my-logger", spec)
 
     assert targets(tmp_path, admin, foreign, ours, labelled) == ["cordon", "status"]
