@@ -31,13 +31,10 @@ def replay_lines(replayed: Replayed) -> Text:
 
 
 def _of_difference(difference: Difference) -> Text:
+    field, then, now = escaped(difference.field), _value(difference.then), _value(difference.now)
     if difference.explained:
-        return Text(f"\n    {difference.field}: {_value(difference.then)} → {_value(difference.now)}: ", "dim").append(
-            escaped(difference.explained)
-        )
-    then = (f"\n      - {_value(difference.then)}", "red")
-    now = (f"\n      + {_value(difference.now)}", "green")
-    return Text.assemble(f"\n    {escaped(difference.field)}", then, now)
+        return Text(f"\n    {field}: {then} → {now}: ", "dim").append(escaped(difference.explained))
+    return Text.assemble(f"\n    {field}", (f"\n      - {then}", "red"), (f"\n      + {now}", "green"))
 
 
 def _value(value: Any) -> str:

@@ -1,0 +1,29 @@
+"""A replay on a terminal, on plain objects."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from console.operations.diff import Replayed
+from console.terminal.diff import lost_lines, replay_lines
+from eventing.journal.entries import Entry
+from eventing.replay.again import Answer
+from eventing.replay.differences import Difference
+from tests.console.commands.test_foreign_text import EVIL, SHOWN
+
+
+@pytest.mark.parametrize("explained", ["", EVIL])
+def test_what_a_recording_says_is_shown_and_not_obeyed(explained: str) -> None:
+    """X-6: whoever may post an event chooses the fields of its data, and a function's answer may repeat them."""
+    event = CloudEvent({"id": EVIL, "source": "/s", "type": EVIL}, {})
+    difference = Difference(EVIL, "cordon", EVIL, EVIL, [EVIL], explained)
+    now = Answer(EVIL, 503, 0.1, error=EVIL)
+
+    lines = replay_lines(Replayed(Entry(1, datetime.now(timezone.utc), event), None, now, [difference])).plain
+
+    assert lines.count(SHOWN) >= 5
+    assert "\x1b" not in lines + lost_lines([EVIL]).plain
+    assert "\u202e" not in lines
