@@ -167,6 +167,11 @@ def to_stop(groups: Iterable[Group]) -> list[Right]:
     return [_of("delete", group) for group in groups]
 
 
+def to_read_mutex(kind: str) -> list[Right]:
+    """What reading a recorded object of the upgrade mutex needs: of a run what its page does."""
+    return [RUNS_LIST if kind == RUN else Right("get", PLURALS[kind], MUTEX_GROUP)]
+
+
 def to_replay(groups: Iterable[Group]) -> list[Right]:
     """What looking at the objects of a recording needs: what became of nodes, pods and maintenances."""
     return [NODES_GET, PODS_GET, *(_of("get", group) for group in groups)]

@@ -13,7 +13,7 @@ from console.operations.archive_contents import without_values
 from console.operations.moments import parse_moment
 from console.operations.replaying import dry_run
 from console.web import lanes
-from console.web.callers import to_replay, to_replay_a_run, to_start
+from console.web.callers import to_read_mutex, to_replay, to_replay_a_run, to_start
 from console.web.context import Context
 from console.web.rows import leading
 from eventing.event_types import KNOWN, short
@@ -59,9 +59,11 @@ class EventPages:
         )
 
     def event(self, seq: int) -> str:
-        """One event as JSON, with its attempts."""
+        """One event as JSON, with its attempts; about the upgrade mutex for who may read its objects alone."""
         _, user = self._context.viewed()
         entry = self._entry(seq)
+        if entry.kind in MUTEX:
+            self._context.cluster.run(self._context.caller().require(to_read_mutex(entry.kind)))
         return render_template("event.html", user=user, entry=entry, text=pretty(entry), lanes=lanes)
 
     def replay(self, seq: int) -> str:

@@ -17,6 +17,7 @@ from eventing.journal.entries import Query
 from eventing.journal.store import Journal
 from eventing.wire import BATCH
 from kube.maintenance.groups import MEDIK8S
+from kube.mutex.objects import RULE, RUN
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.web_console import Console
@@ -51,11 +52,14 @@ def function() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory, function: Receiver) -> Path:
-    """A journal with event 1, and the same as dead letter 2."""
+    """A journal with event 1, the same as dead letter 2, and objects of the upgrade mutex as 3 and 4."""
     file = tmp_path_factory.mktemp("rights") / "journal.db"
     with closing(Journal(file)) as book:
         book.write(recorded())
         book.write(as_dead_letter(recorded(), DeadLetter(f"{function.url}/cordon", 503, SECRET)))
+        for kind in (RULE, RUN):
+            about = {"id": kind, "source": "/apis", "type": events.RESOURCE_ADDED, "kind": kind}
+            book.write(CloudEvent(about, {"metadata": {"name": "disks", "uid": kind}, "spec": {"said": SECRET}}))
     return file
 
 
@@ -97,6 +101,19 @@ def test_who_may_not_look_reads_nothing_of_the_journal(tokens: Site, scene: Scen
 def test_who_may_look_reads_the_journal(tokens: Site, scene: Scene, path: str) -> None:
     """The same rights as for the nodes' pages."""
     assert look(tokens, path, bearer(scene, VIEWER)).status_code == 200
+
+
+@pytest.mark.parametrize(("page", "right"), [("/events/3", "get mutexrules"), ("/events/4", "list mutexrunconfigs")])
+def test_an_object_of_the_upgrade_mutex_is_shown_to_who_may_read_it(
+    tokens: Site, scene: Scene, page: str, right: str
+) -> None:
+    """Rules name images and scripts; the pages of runs ask for the same right."""
+    allowed = account(scene, right.replace(" ", "-"), [*LOOKS, right])
+
+    refused, shown = look(tokens, page, bearer(scene, VIEWER)), look(tokens, page, allowed)
+
+    assert (refused.status_code, shown.status_code) == (403, 200)
+    assert (SECRET in refused.text, SECRET in shown.text) == (False, True)
 
 
 def test_what_is_not_there_is_nobodys_to_know_without_the_right_to_look(tokens: Site, scene: Scene) -> None:
