@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 from flask import flash, make_response, redirect, render_template, request, url_for
@@ -16,7 +17,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations import maintaining
 from console.operations.errors import OperationError, Refusal
-from console.web.audit import note_outcomes
+from console.web.audit import Ended, written_as_made
 from console.web.callers import Caller, to_see, to_start, to_stop
 from console.web.context import Context
 from console.web.faults import status_of
@@ -41,15 +42,6 @@ MOST_NODES = 500
 AT_ONCE = 20
 """Nodes whose requests are under way: the others who look at the console share its connections."""
 VERBS = {START: "Start", STOP: "Stop"}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one node; `error` is "" and `status` 200 when it was done."""
-
-    node: str
-    error: str = ""
-    status: int = HTTPStatus.OK
 
 
 @dataclass(frozen=True)
@@ -93,9 +85,9 @@ class Acting:
         names = _chosen()
         if request.method != "POST" or request.form.get("confirm") != "yes":
             return self._window(action, names)
-        outcomes = self._context.cluster.run(_outcomes(self._context.caller(), rights, names, work))
-        note_outcomes({each.node: (each.status, each.error) for each in outcomes})
-        return _answer(action, outcomes)
+        actor = self._context.cluster.run(_actor(self._context.caller(), rights))
+        ended = self._context.cluster.run(carried_out(names, partial(work, actor), written_as_made(self._context)))
+        return _answer(action, ended)
 
     def _window(self, action: str, names: list[str]) -> AnyResponse:
         """The confirmation window: whom it concerns, and who is left out and why."""
@@ -174,18 +166,26 @@ async def _end(actor: Actor, node: str) -> None:
     await maintaining.delete(actor.door, found)
 
 
-async def _outcomes(
-    caller: Caller, rights: Iterable[Right], names: Iterable[str], work: Callable[[Actor, str], Awaitable[None]]
-) -> list[Outcome]:
-    """What became of each node, some at a time; `Denied` before the first where the caller lacks one of the rights."""
+async def _actor(caller: Caller, rights: Iterable[Right]) -> Actor:
+    """Who acts; `Denied` where the caller lacks one of the rights."""
     await caller.require(rights)
-    actor, places = Actor(caller, await caller.door(), await caller.name()), asyncio.Semaphore(AT_ONCE)
+    return Actor(caller, await caller.door(), await caller.name())
 
-    async def outcome(name: str) -> Outcome:
+
+async def carried_out(
+    names: Iterable[str], work: Callable[[str], Awaitable[None]], told: Callable[[Ended], None]
+) -> list[Ended]:
+    """Do the work for each node, some at a time, and return what became of each, which `told` hears as soon as it is
+    known."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str) -> Ended:
         async with places:
-            return await _outcome(name, work(actor, name))
+            ended = await _ended(name, work(name))
+        told(ended)
+        return ended
 
-    return await together(*(outcome(name) for name in names))
+    return await together(*map(one, names))
 
 
 async def _told(name: str, asking: Awaitable[list[str]]) -> list[str]:
@@ -196,15 +196,15 @@ async def _told(name: str, asking: Awaitable[list[str]]) -> list[str]:
         return [f"what it means for {name} could not be asked: {error.message}"]
 
 
-async def _outcome(name: str, work: Awaitable[None]) -> Outcome:
+async def _ended(name: str, work: Awaitable[None]) -> Ended:
     """What became of one node: one that is refused does not stop the others."""
     try:
         await work
     except OperationError as error:
-        return Outcome(name, error.message, error.http_status)
+        return Ended(name, error.http_status, error.message)
     except ApiError as error:
-        return Outcome(name, error.message, status_of(error))
-    return Outcome(name)
+        return Ended(name, status_of(error), error.message)
+    return Ended(name, HTTPStatus.OK)
 
 
 def _objection(state: State, action: str, name: str) -> Refusal | None:
@@ -220,15 +220,15 @@ def _objection(state: State, action: str, name: str) -> Refusal | None:
     return Refusal(HTTPStatus.CONFLICT, message, f"kubectl maintenance status {name}")
 
 
-def _answer(action: str, outcomes: Iterable[Outcome]) -> AnyResponse:
+def _answer(action: str, ended: Iterable[Ended]) -> AnyResponse:
     """The answer: where it came from with a message, or what went wrong with the first refusal's status."""
-    done = [each.node for each in outcomes if not each.error]
-    failed = [each for each in outcomes if each.error]
+    succeeded = [each.name for each in ended if not each.error]
+    failed = [each for each in ended if each.error]
     word = {START: "Maintenance of {} begins.", STOP: "Maintenance of {} ends."}[action]
-    message = word.format(", ".join(done[:5]) + (f" and {len(done) - 5} more" if len(done) > 5 else ""))
+    message = word.format(", ".join(succeeded[:5]) + (f" and {len(succeeded) - 5} more" if len(succeeded) > 5 else ""))
     if failed:
-        page = render_template("outcomes.html", verb=VERBS[action], message=message if done else "", failed=failed)
-        return make_response(page, HTTPStatus.OK if done else failed[0].status)
+        page = render_template("outcomes.html", verb=VERBS[action], message=message if succeeded else "", failed=failed)
+        return make_response(page, HTTPStatus.OK if succeeded else failed[0].status)
     if "HX-Request" in request.headers:
         return make_response(render_template("done.html", message=message))
     flash(message)

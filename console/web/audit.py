@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
-from console.operations.redriving import Result
 from console.web.context import Context
 from eventing.logs import JsonLines
 from kube.door.api_errors import ApiError
@@ -45,31 +45,36 @@ def audit(app: Flask, context: Context) -> None:
         if asked:
             who = _who(context)
             for what in asked:
-                _write({**what, **who, **_outcome(what, response)})
+                _write({**what, **who, **_said(Ended("", response.status_code, getattr(g, "refusal", "")))})
         return response
 
     app.after_request(written)
 
 
-def note_outcomes(outcomes: Mapping[str, tuple[int, str]]) -> None:
-    """Tell what became of each node of this request: a status, and the sentence that says what went wrong or ""."""
-    g.outcomes = outcomes
+@dataclass(frozen=True)
+class Ended:
+    """What became of one thing that a request named.
 
-
-def written_as_made(context: Context) -> Callable[[Result], None]:
-    """How the redrive that this request began is to be written down, instead of with its answer, which knows no end.
-
-    A line for what became of each dead letter; from any thread, in the name of who asked.
+    Attributes:
+        error: the sentence that says what went wrong, "" for nothing.
+        word: the outcome, "" where the status says it.
     """
-    who, g.later = _who(context), True
 
-    def write(result: Result) -> None:
-        made = result.attempt
-        status, error = (made.status, made.error) if made else (HTTPStatus.CONFLICT, result.problem)
-        outcome = "refused" if result.is_closed else "failed" if result.failed else "done"
-        said = {"outcome": outcome, "status": int(status)}
-        what = {"action": "redrive", "letter": str(result.item.letter.seq), **who, **said}
-        _write({**what, **({"error": error} if error else {})})
+    name: str
+    status: int
+    error: str = ""
+    word: str = ""
+
+
+def written_as_made(context: Context) -> Callable[[Ended], None]:
+    """How what this request begins is to be written down, instead of with its answer, which may never come.
+
+    A line for what became of each thing, as soon as that is known; from any thread, in the name of who asked.
+    """
+    who, action, g.later = _who(context), str(request.endpoint), True
+
+    def write(ended: Ended) -> None:
+        _write({"action": action, ACTIONS[action]: ended.name[:LONGEST], **who, **_said(ended)})
 
     return write
 
@@ -106,7 +111,7 @@ def _who(context: Context) -> dict[str, Any]:
 def _shortened(asked: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
     """The same, but only the first of a request that was refused as a whole; `more` says how many others it named."""
     more = len(asked) - MOST_REFUSED
-    if response.status_code < HTTPStatus.BAD_REQUEST or "outcomes" in g or more <= 0:
+    if response.status_code < HTTPStatus.BAD_REQUEST or more <= 0:
         return [*asked]
     return [*asked[: MOST_REFUSED - 1], {**asked[MOST_REFUSED - 1], "more": more}]
 
@@ -127,11 +132,10 @@ def _forwarded() -> dict[str, str]:
     return {"forwarded": hops[:LONGEST]} if hops else {}
 
 
-def _outcome(what: Mapping[str, Any], response: Response) -> dict[str, Any]:
-    known = getattr(g, "outcomes", {}).get(what.get("node", ""))
-    status, error = known or (response.status_code, getattr(g, "refusal", ""))
-    word = "done" if status < HTTPStatus.BAD_REQUEST else "failed" if status >= 500 else "refused"
-    return {"outcome": word, "status": int(status), **({"error": error} if error else {})}
+def _said(ended: Ended) -> dict[str, Any]:
+    word = "done" if ended.status < HTTPStatus.BAD_REQUEST else "failed" if ended.status >= 500 else "refused"
+    said = {"outcome": ended.word or word, "status": int(ended.status)}
+    return {**said, **({"error": ended.error} if ended.error else {})}
 
 
 def _write(fields: Mapping[str, Any]) -> None:

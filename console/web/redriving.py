@@ -6,13 +6,14 @@ import hashlib
 import json
 import uuid
 from dataclasses import replace
+from http import HTTPStatus
 
 from flask import render_template, request
 from werkzeug.exceptions import NotFound
 
-from console.operations.redriving import Run, broker_address, items
+from console.operations.redriving import Result, Run, broker_address, items
 from console.web import lanes
-from console.web.audit import written_as_made
+from console.web.audit import Ended, written_as_made
 from console.web.callers import to_start
 from console.web.context import Context
 from eventing.journal.entries import Entry, Query
@@ -60,7 +61,8 @@ class Redriving:
         if request.form.get("confirm") != "yes":
             return render_template("redrive.html", items=found, lanes=lanes, digest=digest)
         broker = self._context.broker or broker_address(self._context.cluster, NAMESPACE)
-        run = Run(found, broker, self._context.journal, written_as_made(self._context))
+        write = written_as_made(self._context)
+        run = Run(found, broker, self._context.journal, lambda result: write(_ended(result)))
         number = uuid.uuid4().hex
         self._runs[number] = run
         while len(self._runs) > RUNS:
@@ -89,6 +91,14 @@ class Redriving:
         if not {*map(digest, found)} <= {*request.form.getlist("digest")}:
             raise NotFound("another dead letter has that number now: nothing was redriven; load the page again")
         return found
+
+
+def _ended(result: Result) -> Ended:
+    """What the audit line says of one."""
+    made = result.attempt
+    status, error = (made.status, made.error) if made else (HTTPStatus.CONFLICT, result.problem)
+    word = "refused" if result.is_closed else "failed" if result.failed else "done"
+    return Ended(str(result.item.letter.seq), status, error, word)
 
 
 def digest(letter: Entry) -> str:

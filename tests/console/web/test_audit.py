@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -11,6 +12,8 @@ import pytest
 import requests
 from cloudevents.core.v1.event import CloudEvent
 
+from console.web.acting import carried_out
+from console.web.audit import Ended
 from eventing import events
 from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.store import Journal, Query
@@ -128,6 +131,28 @@ def test_a_redrive_is_done_when_it_was_delivered(site: Site, receiver: Receiver,
     ]
     assert {(line["user"], line["from"]) for line in lines} == {("admin", "127.0.0.1")}
     assert ["error" in line for line in lines] == [True, True, False, True]
+
+
+def test_what_became_of_a_node_is_told_before_the_others_are_done() -> None:
+    """X-6: of a console that is killed amid a request the lines say what it has done."""
+    told: list[str] = []
+
+    async def act_on_both() -> None:
+        first = asyncio.Event()
+
+        async def work(node: str) -> None:
+            if node == "slow":
+                await first.wait()
+
+        def tell(ended: Ended) -> None:
+            told.append(ended.name)
+            first.set()
+
+        await asyncio.wait_for(carried_out(["slow", "quick"], work, tell), 5)
+
+    asyncio.run(act_on_both())
+
+    assert told == ["quick", "slow"]
 
 
 def test_a_forged_request_leaves_a_line_too(asked: tuple[str, Site]) -> None:
