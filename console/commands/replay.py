@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -104,7 +105,7 @@ def _replay(calls: Sequence[Call], changes: Changes, how: How, cluster: Cluster,
         _show_lost(changes)
     found = []
     for entry, target in calls:
-        replayed = compared(entry, _answer(entry, target, how, cluster), changes)
+        replayed = compared(entry, target.function, partial(_answer, entry, target, how, cluster), changes)
         found.append(replayed)
         if output == "table":
             show(replay_lines(replayed))
@@ -134,6 +135,7 @@ def _end(found: Sequence[Replayed], changes: Changes, how: How, output: str) -> 
         raise click.exceptions.Exit(1)
     if FAILS in results:
         now = next(replayed.now for replayed in found if replayed.result == FAILS)
-        raise NoResult(f"{now.function} fails now, {now.status} {now.error}: see its log, and replay again")
+        remedy = "see its log, or say by --functions where functions are, and replay again"
+        raise NoResult(f"{now.function} fails now, {now.status} {now.error}: {remedy}")
     if results == {UNRECORDED}:
         raise NoResult("the journal does not know what these functions answered then: nothing could be compared")

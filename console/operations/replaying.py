@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,9 +17,10 @@ from eventing.journal.entries import Entry
 from eventing.local import manifests
 from eventing.local.manifests import ManifestError
 from eventing.local.triggers import Policy, Trigger
-from eventing.replay.again import Answer, new_replay_id, recorded, replay
+from eventing.replay.again import Answer, NoAnswer, new_replay_id, recorded, replay
 from eventing.replay.changes import Changes, objects_in, read_changes
 from eventing.replay.differences import compare
+from eventing.replay.redrive import NOBODY_THERE
 from eventing.subscriptions import SUBSCRIPTIONS, function_of
 from eventing.urls import below
 from kube.door.api import Api, absent_ok
@@ -166,9 +168,16 @@ class DryRun:
     lost: tuple[str, ...]
 
 
-def compared(entry: Entry, now: Answer, changes: Changes) -> Replayed:
-    """The answer now beside the recorded one; `changes` has what of the recording is gone since."""
-    then = recorded(entry, now.function)
+def compared(entry: Entry, function: str, ask: Callable[[], Answer], changes: Changes) -> Replayed:
+    """The answer now beside the recorded one; `changes` has what of the recording is gone since.
+
+    Where there is none that could be compared, the function fails now, and says why: it keeps no other from its turn.
+    """
+    then = recorded(entry, function)
+    try:
+        now = ask()
+    except NoAnswer as error:
+        return Replayed(entry, then, Answer(function, NOBODY_THERE, 0.0, error=str(error)), [])
     return Replayed(entry, then, now, compare(then, now, changes) if then else [])
 
 
@@ -176,10 +185,10 @@ def dry_run(entry: Entry, cluster: Cluster, caller: Api, functions: str) -> DryR
     """Replay the event to every function whose Trigger lets it pass; none of their writes is kept.
 
     In: the console's door, which finds the Triggers; the caller's, which sees what became of the objects; below which
-    URL functions answer by name, "" for where the Triggers say. Raises `NoResult` and `NoAnswer`, in one line each.
+    URL functions answer by name, "" for where the Triggers say. Raises `NoResult`.
     """
     targets = Targets(Wanted(base=functions, namespace=NAMESPACE), cluster).of(entry.event)
     changes = cluster.run(read_changes(caller, objects_in([entry])))
-    replay_id = new_replay_id()
-    answers = [replay(entry, target.function, target.url, dry_run=True, replay_id=replay_id) for target in targets]
-    return DryRun(tuple(compared(entry, now, changes) for now in answers), tuple(changes.lost()))
+    ask = partial(replay, entry, dry_run=True, replay_id=new_replay_id())
+    found = (compared(entry, each.function, partial(ask, each.function, each.url), changes) for each in targets)
+    return DryRun(tuple(found), tuple(changes.lost()))

@@ -49,9 +49,8 @@ def goes_on(rest: Callable[[], str]) -> None:
 
 @contextmanager
 def door() -> Iterator[Cluster]:
-    """The cluster that the command line names. `ApiError` and `NoAnswer` inside become `NoResult`."""
+    """The cluster that the command line names. `ApiError` inside becomes `NoResult`."""
     from console.terminal.connection import sentence
-    from eventing.replay.again import NoAnswer
     from kube.door.sync_client import Cluster  # whoever opens no door waits for none of it
 
     try:
@@ -62,8 +61,6 @@ def door() -> Iterator[Cluster]:
             cluster.close()
     except ApiError as error:
         raise NoResult(sentence(error)) from None
-    except NoAnswer as error:
-        raise NoResult(f"{error}: name the URL under which functions are found by --functions") from None
 
 
 def confirm(question: str, otherwise: str) -> None:

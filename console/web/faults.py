@@ -11,7 +11,6 @@ from werkzeug.wrappers import Response as AnyResponse
 from console.operations.errors import OperationError
 from console.web.audit import note_refusal
 from eventing.journal.store import BadData, JournalError
-from eventing.replay.again import NoAnswer
 from kube.door.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
 
 STATUSES = {NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT, Rejected: HTTPStatus.BAD_REQUEST}
@@ -22,7 +21,6 @@ def show_errors(app: Flask) -> None:
     """Have every error of the app answered by a page."""
     app.register_error_handler(OperationError, lambda error: page(error.message, error.http_status))
     app.register_error_handler(ApiError, lambda error: page(error.message, status_of(error)))
-    app.register_error_handler(NoAnswer, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
     app.register_error_handler(JournalError, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
     app.register_error_handler(BadData, lambda error: page(str(error), HTTPStatus.BAD_REQUEST))
     app.register_error_handler(HTTPException, _http)

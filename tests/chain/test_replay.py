@@ -347,7 +347,7 @@ def test_a_wrong_replay_is_one_line_and_exit_2(scene: Scene, words: list[str], s
 
 
 ASTRAY = {
-    "nobody there": (["--functions", f"http://127.0.0.1:{free_port()}", DRY], "Error: no answer from http://127.0.0.1"),
+    "nobody there": (["--functions", f"http://127.0.0.1:{free_port()}", DRY], "Error: begin fails now, 503 no answer"),
     "no URL": (["--functions", "here", DRY], "Error: Invalid value for '--functions': 'here' is not a URL"),
     "no such step": (["--from", "node.painted", DRY], "Error: --from node.painted: there are only"),
     "backwards": (["--from", "node.drained", "--until", "node.cordoned", DRY], "Error: --until node.cordoned comes"),

@@ -78,14 +78,17 @@ def test_where_functions_are_for_all_commands_yields(
 
 
 @pytest.mark.parametrize("answer", [Answer(302, {"location": "/login"}), Answer(202), Answer(204), Answer(200)])
-def test_who_is_no_function_gives_no_result(run: Run, receiver: Receiver, journal: str, answer: Answer) -> None:
-    """X-2: a login page or a broker at that address has answered nothing that could be compared."""
+def test_who_is_no_function_fails_and_ends_no_replay(
+    run: Run, receiver: Receiver, journal: str, answer: Answer
+) -> None:
+    """X-2: a login page or a broker at that address has answered nothing that could be compared, in no event's case."""
     receiver.answers["/status"] = lambda _: answer
 
     status, results, said = replayed(run, receiver, journal, "--maintenance", "uid-replayed")
 
-    assert (status, results) == (2, [])
-    assert said.startswith(f"Error: status answered {answer.status} and nothing, not {BATCH}")
+    assert (status, results) == (2, ["fails"] * 3)
+    words = f"503 status answered {answer.status} and nothing, not {BATCH} as each function of ours"
+    assert said.startswith(f"Error: status fails now, {words}: see its log, or say by --functions where ")
 
 
 ANSWERS = {
