@@ -6,8 +6,9 @@ import click
 
 from console.operations import drain_without_maintenance
 from console.terminal.connection import with_api
-from console.terminal.options import Name, cluster_options, output_option
+from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import note, show_json
+from console.terminal.values import Name
 
 
 @click.command

@@ -11,8 +11,9 @@ from console.operations.pods_foreseen import DAEMON, Pods, fates
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, dry_run_switch, switch
-from console.terminal.options import Name, cluster_options, output_option, timeout_option
+from console.terminal.options import cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json, warn
+from console.terminal.values import Name, Text
 from kube.door.api import Api
 from kube.paths import Object
 from kube.pods import DrainOptions, Sorted, key, name_of, warnings
@@ -25,7 +26,7 @@ from kube.pods import DrainOptions, Sorted, key, name_of, warnings
 )
 @switch("--ignore-daemonsets", help="Leave DaemonSet pods where they are.")
 @switch("--force", help="Evict pods too that no controller makes again.")
-@click.option("--pod-selector", default="", help="Evict only pods with these labels, such as app=web.")
+@click.option("--pod-selector", type=Text(), default="", help="Evict only pods with these labels, such as app=web.")
 @dry_run_switch("Show what would be done, and change nothing.")
 @timeout_option("0", "all pods are gone")
 @output_option

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from console.operations.errors import NoResult
-from console.terminal.options import Moment, Name, is_given, picked
+from console.terminal.options import is_given, picked
 from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show_json_list
 from console.terminal.selection import refuse_both, run_option, uid_of_run
 from console.terminal.timeline import as_json, table_lines, tree_lines
+from console.terminal.values import Moment, Name
 from eventing.event_types import KNOWN, short, whole
 from eventing.journal.entries import Entry, Query
 from eventing.journal.portions import bare

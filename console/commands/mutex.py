@@ -12,9 +12,10 @@ from console.operations import upgrade_runs
 from console.operations.run_reports import report
 from console.terminal.connection import with_api
 from console.terminal.escaping import escaped_all
-from console.terminal.options import Name, cluster_options, output_option, watch_option
+from console.terminal.options import cluster_options, output_option, watch_option
 from console.terminal.run_display import details, line, overview
 from console.terminal.screen import live, note, show, show_json, show_json_line
+from console.terminal.values import Name
 from kube.door.api import Api
 from kube.mutex.objects import full_name
 from kube.paths import Object

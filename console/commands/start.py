@@ -15,8 +15,9 @@ from console.operations.pods_foreseen import Pods, pods_foreseen
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, dry_run_switch, switch
-from console.terminal.options import Name, check_timeout, cluster_options, output_option, timeout_option
+from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import live, note, show_json, warn
+from console.terminal.values import Name, Text
 from kube.door.access_reviews import whoami
 from kube.door.api import Api
 from kube.door.decoding import hearing
@@ -52,7 +53,7 @@ def selector(_context: click.Context, _option: click.Parameter, value: str | Non
 
 @click.command(cls=KubectlFlags)
 @click.argument("node", type=Name())
-@click.option("--reason", default="", help="Why, in your own words.")
+@click.option("--reason", type=Text(), default="", help="Why, in your own words.")
 @click.option("--name", type=Name(), default="", help="Name of the NodeMaintenance.  [default: the node's name]")
 @click.option(
     "--group", type=click.Choice(list(GROUPS)), default="medik8s", show_default=True, help="API group to use."

@@ -18,8 +18,9 @@ from console.terminal.connection import with_api
 from console.terminal.display import details, line, overview
 from console.terminal.escaping import escaped_all
 from console.terminal.machine_display import machines
-from console.terminal.options import Name, cluster_options, output_option, watch_option
+from console.terminal.options import cluster_options, output_option, watch_option
 from console.terminal.screen import live, show, show_json, show_json_line
+from console.terminal.values import Name
 from kube.door.api import Api, absent_ok
 from kube.maintenance.lookup import maintenances
 from kube.nodes import node_path

@@ -11,8 +11,9 @@ from console.operations.maintaining import end
 from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
-from console.terminal.options import Name, check_timeout, cluster_options, output_option, timeout_option
+from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
+from console.terminal.values import Name
 from kube.door.api import Api, absent_ok
 from kube.maintenance.objects import finalizers, standing
 from kube.nodes import node_path

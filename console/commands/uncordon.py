@@ -9,8 +9,9 @@ import click
 from console.operations.describing import SCHEDULABLE, full_name, node_report
 from console.operations.maintaining import known_node
 from console.terminal.connection import with_api
-from console.terminal.options import Name, cluster_options, output_option
+from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import note, show_json
+from console.terminal.values import Name
 from kube.door.api import JSON_PATCH, Api
 from kube.door.api_errors import Conflict
 from kube.maintenance.groups import DRAIN_TAINTS

@@ -1,92 +1,21 @@
-"""Options that commands share, and the types of their values: durations, moments, names, URLs."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from console.operations.moments import parse_moment
-from eventing.urls import is_url
+from console.terminal.values import Account, Duration, Name, Url
 from kube.paths import NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 KUBECONFIG, CONTEXT = "console.kubeconfig", "console.context"
 AS_USER, AS_GROUPS = "console.as", "console.as_groups"
-SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-SURROGATE = re.compile("[\ud800-\udfff]")
-"""What stands for a byte of the command line that is no UTF-8."""
-PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
-
-
-class Duration(click.ParamType[float]):
-    """A length of time as kubectl writes it: `90s`, `5m`, `1h30m`; `0` is without limit. In seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Give the seconds; a usage error when it is no duration."""
-        if isinstance(value, float):
-            return value
-        parts = PART.findall(str(value))
-        if not parts or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h30m", param, ctx)
-        return sum(float(number) * SECONDS[unit] for number, unit in parts)
-
-
-class Moment(click.ParamType[datetime]):
-    """`10m`, `2h`, `1d`: so long ago; else an ISO 8601 time, local where it names no zone."""
-
-    name = "moment"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Give the time, with zone; a usage error when it is none."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            return parse_moment(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Name(click.ParamType[str]):
-    """The name of an object, or what else tells one from the others, in UTF-8; a default of "" is none.
-
-    An empty one on the command line is a variable of a shell that is not set, and must not stand for all.
-    """
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Give it as it is; a usage error for an empty one, and for one that is no text."""
-        if not str(value).strip() and not _is_default(param, ctx):
-            self.fail("it is empty: name one, or is a variable of the shell not set?", param, ctx)
-        if SURROGATE.search(str(value)):
-            self.fail("it is no UTF-8: name one as the cluster does", param, ctx)
-        return str(value)
-
-
-def _is_default(param: click.Parameter | None, ctx: click.Context | None) -> bool:
-    named = param.name if param else None
-    return bool(ctx and named and ctx.get_parameter_source(named) is ParameterSource.DEFAULT)
-
-
-class Url(click.ParamType[str]):
-    """An address on the command line; "" is none."""
-
-    name = "URL"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Give it as it is; a usage error when nothing can be sent there."""
-        if value and not is_url(value):
-            self.fail(f"{value!r} is not a URL such as http://127.0.0.1:8080", param, ctx)
-        return str(value)
 
 
 def cluster_options(command: Decorated) -> Decorated:
@@ -102,10 +31,16 @@ def cluster_options(command: Decorated) -> Decorated:
         "--context", expose_value=False, callback=_remember(CONTEXT), help="Which of the kubeconfig's contexts to use."
     )
     user = click.option(
-        "--as", expose_value=False, callback=_remember(AS_USER), metavar="USER", help="Act as this user."
+        "--as",
+        type=Account(),
+        expose_value=False,
+        callback=_remember(AS_USER),
+        metavar="USER",
+        help="Act as this user.",
     )
     groups = click.option(
         "--as-group",
+        type=Account(),
         multiple=True,
         expose_value=False,
         callback=_remember(AS_GROUPS),

@@ -10,7 +10,7 @@ import click
 
 from console.operations.errors import NoResult
 from console.terminal.escaping import escaped
-from console.terminal.options import Name
+from console.terminal.values import Name
 from eventing.events import SOURCE
 from eventing.journal.entries import Entry, Query
 from eventing.journal.portions import bare

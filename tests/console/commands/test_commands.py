@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from console.cli import commands
-from console.terminal.options import Duration
+from console.terminal.values import Duration
 from localcluster.access import UNPRIVILEGED
 from tests.console.conftest import ROOT, Run
 from tests.proofs import proves
@@ -61,6 +61,11 @@ def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
         ["console", "--listen=nowhere:8090"],
         ["console", "--groups-header=X-Groups"],
         ["console", "--user-header=X-User", "--proxy=nowhere"],
+        ["drain", "node-1", "--pod-selector=\udcff"],
+        ["start", "node-1", "--reason=\udcff"],
+        ["status", "--as=\udcff"],
+        ["status", "--as=a\nb"],
+        ["status", "--as=a", "--as-group=a\x00"],
     ],
     ids=" ".join,
 )
@@ -77,6 +82,7 @@ def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
         *(["start", ""], ["stop", ""], ["status", ""], ["cordon", ""], ["drain", ""], ["uncordon", " "]),
         *(["mutex", "status", ""], ["mutex", "retry", ""], ["redrive", "--yes", ""]),
         *(["start", "node-1", "--name="], ["certificates", "--renew="], ["must-gather", "--namespace="]),
+        *(["status", "--as="], ["status", "--as=eve", "--as-group="]),
         *(["events", "--node="], ["events", "--maintenance="], ["events", "--run="]),
         *(["replay", "--id="], ["replay", "--maintenance="], ["replay", "--run="]),
         *(["replay", "--maintenance=node-1", end] for end in ("--from=", "--until=")),
