@@ -114,7 +114,7 @@ def _counts(item: Maintenance, now: datetime) -> str:
         return "not begun yet"
     pending = len(status.get("pendingPods") or [])
     since = age(item["metadata"]["creationTimestamp"], now)
-    return f"{pending} of {counted(status['evictionPods'], 'pod')} left, begun {since} ago"
+    return f"{pending} of {counted(status['evictionPods'], 'pod')} left, created {since} ago"
 
 
 def _pending(status: Mapping[str, Any]) -> list[RenderableType]:

@@ -224,7 +224,7 @@ def _shown(item: Maintenance) -> Object:
         "error": status.get("lastError") or "",
         "reason": spec_of(item).get("reason") or "",
         "by": requester(item),
-        "since": metadata["creationTimestamp"],
+        "created": metadata["creationTimestamp"],
         "updated": status.get("lastUpdate") or "",
         "ending": is_deleting(item),
         "conditions": status.get("conditions") or [],
