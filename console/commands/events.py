@@ -17,7 +17,7 @@ from console.terminal.recording import journal_option, opened
 from console.terminal.screen import show_json_list
 from console.terminal.selection import refuse_both, run_option, uid_of_run
 from console.terminal.timeline import as_json, table_lines, tree_lines
-from console.terminal.values import Moment, Name
+from console.terminal.values import Limit, Moment, Name
 from eventing.event_types import KNOWN, short, whole
 from eventing.journal.entries import Entry, Query
 from eventing.journal.portions import bare
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 LIMIT = 2000
 """Events for eyes; an export has no limit of its own."""
-MOST = 2**63 - 1
-"""The largest limit that a database can be given."""
 BESIDE_IMPORT = ("file", "journal")
 """The parameters of an import."""
 
@@ -69,7 +67,7 @@ class Filters:
 )
 @click.option(
     "--limit",
-    type=click.IntRange(0, MOST),
+    type=Limit(),
     help=f"At most so many, the newest; 0 for all.  [default: {LIMIT}; 0 for jsonl]",
 )
 @click.option(

@@ -16,6 +16,7 @@ SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 SURROGATE = re.compile("[\ud800-\udfff]")
 """What stands for a byte of the command line that is no UTF-8."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+MOST = 2**63 - 1
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
 
@@ -87,6 +88,22 @@ class Account(Name):
 def _is_default(param: click.Parameter | None, ctx: click.Context | None) -> bool:
     named = param.name if param else None
     return bool(ctx and named and ctx.get_parameter_source(named) is ParameterSource.DEFAULT)
+
+
+class Limit(click.ParamType[int]):
+    """How many at most; 0 is all. No database can be given a larger number."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Give the number; a usage error when it is none, or none that can be asked for."""
+        try:
+            number = int(value)
+        except ValueError:
+            number = -1
+        if not 0 <= number <= MOST:
+            self.fail(f"{value!r} is no number from 1 to {MOST}; 0 is for all", param, ctx)
+        return number
 
 
 class Url(click.ParamType[str]):

@@ -219,7 +219,9 @@ def test_a_broken_line_is_told_with_file_and_number(show: Events, tmp_path: Path
             ("--journal", "postgresql://u:p@h:5432x/db"),
             "journal h:5432x/db: take a path, sqlite:///PATH or postgresql://",
         ),
-        (("--limit", str(2**63)), "Invalid value for '--limit': 9223372036854775808 is not in the range"),
+        (("--limit", str(2**63)), "'9223372036854775808' is no number from 1 to 9223372036854775807; 0 is for all"),
+        (("--limit", "-1"), "Invalid value for '--limit': '-1' is no number from 1 to "),
+        (("--limit", "all"), "Invalid value for '--limit': 'all' is no number from 1 to "),
         (("--node", "\udcff"), "Invalid value for '--node': it is no UTF-8"),
     ],
 )
