@@ -25,6 +25,8 @@ from localcluster.trouble import LocalClusterError
 OVERLAYS = ROOT / "manifests" / "overlays"
 KNATIVE = ".knative.dev"
 BROKER_CLASS = "eventing.knative.dev/broker.class"
+KEY, OURS = "signing", "app.kubernetes.io/part-of=node-maintenance"
+"""The Secret with the key that our programs sign events with, and what selects their pods."""
 LOOKED_AT = ("Broker", "Service", "ContainerSource")
 """Kinds whose namespace is asked for before anything is applied."""
 Kind = tuple[str, str]
@@ -123,18 +125,32 @@ def deploy(overlay: str) -> None:
 def _share_key(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
     """Make the Secret with the key that our programs sign events with, before their pods, unless it is there.
 
-    Its namespace comes first, where it is one of the objects.
+    Its namespace comes first, where it is one of the objects. Pods that run there without the key start anew.
     """
     for space in {item["metadata"]["namespace"] for item in items if item["kind"] == "ContainerSource"}:
         own = [item for item in items if item["kind"] == "Namespace" and item["metadata"]["name"] == space]
         for body in own:
             _run(kubectl, "apply", "-f", "-", text=json.dumps(body))
-        metadata = {"name": "signing", "namespace": space}
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": KEY, "namespace": space}}
         body = {**secret, "stringData": {"key": secrets.token_urlsafe(32)}}
         answer = _run(kubectl, "create", "-f", "-", text=json.dumps(body), check=False)
-        if answer.returncode and "AlreadyExists" not in answer.stderr:
-            raise LocalClusterError(f"the Secret signing could not be made: {answer.stderr.strip()}")
+        if answer.returncode == 0:
+            _restart(kubectl, space)
+        elif "AlreadyExists" not in answer.stderr:
+            raise LocalClusterError(f"the Secret {KEY} could not be made: {answer.stderr.strip()}")
+
+
+def _restart(kubectl: str, space: str) -> None:
+    """End the pods of a namespace that began without its new key: who has one refuses what they emit, for good."""
+    words = ("delete", "pods", "-n", space, "-l", OURS)
+    answer = _run(kubectl, *words, "--wait=false", check=False)
+    if answer.returncode:
+        remedy = f"end them by `kubectl {' '.join(words)}`, then `make deploy` again"
+        raise LocalClusterError(
+            f"pods that run without the new Secret {KEY} are left: {answer.stderr.strip()}; {remedy}"
+        )
+    if "deleted" in answer.stdout:
+        print(f"the Secret {KEY} is new, so the pods in {space} start anew")
 
 
 def _program() -> str:
