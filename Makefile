@@ -133,7 +133,7 @@ down: ## end what `make up` started
 status: ## show the processes of what is up: state, restarts, why each ended last
 	@$(LOOK) status
 
-deploy: $(STAMP) ## install on the cluster of your kubeconfig; OVERLAY=knative, or another of manifests/overlays, or a folder
+deploy: $(STAMP) ## install on the cluster of your kubeconfig; OVERLAY=mine, a folder of yours over one of manifests/overlays, which names the image
 	@$(BIN)/python -m localcluster.deploy '$(OVERLAY)'
 
 cluster-functest: $(STAMP) ## try what is installed on the cluster of your kubeconfig; NODE=name is drained and given back

@@ -27,6 +27,8 @@ KNATIVE = ".knative.dev"
 BROKER_CLASS = "eventing.knative.dev/broker.class"
 KEY, OURS = "signing", "app.kubernetes.io/part-of=node-maintenance"
 """The Secret with the key that our programs sign events with, and what selects their pods."""
+PLACEHOLDER = "nodemaintenance"
+"""The image that our manifests name, for `images` of an overlay to replace: no registry has it."""
 LOOKED_AT = ("Broker", "Service", "ContainerSource")
 """Kinds whose namespace is asked for before anything is applied."""
 Kind = tuple[str, str]
@@ -88,6 +90,16 @@ def obstacles(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, An
     return found
 
 
+def nameless(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say which of these objects would run the placeholder, and so nothing at all."""
+    makers = [item for item in items if "template" in item.get("spec", {})]
+    return [
+        f"{item['kind']} {item['metadata']['name']}"
+        for item in makers
+        if any(each.get("image") == PLACEHOLDER for each in item["spec"]["template"]["spec"]["containers"])
+    ]
+
+
 def _class(broker: Mapping[str, Any]) -> str:
     return str((broker["metadata"].get("annotations") or {}).get(BROKER_CLASS, ""))
 
@@ -116,6 +128,9 @@ def deploy(overlay: str) -> None:
     if found := obstacles(items, [one for space in spaces(items) for one in _live(kubectl, space)]):
         remedy = 'see "Another broker or overlay" in docs/install.md'
         raise LocalClusterError(f"nothing was applied, since another install is there: {'; '.join(found)}; {remedy}")
+    if found := nameless(items):
+        remedy = f"say under `images` in an overlay of your own what {PLACEHOLDER} is, see docs/install.md"
+        raise LocalClusterError(f"nothing was applied, since {', '.join(found)} would have no image; {remedy}")
     _share_key(kubectl, items)
     done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
     if done.returncode:

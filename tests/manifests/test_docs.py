@@ -14,8 +14,9 @@ from functions.app import FUNCTIONS
 from kube.cpu import capabilities, node_patch
 from kube.mutex.objects import FINALIZER, NAMESPACE, RUN_LABEL
 from kube.virtualization import launcher_budgets
+from localcluster.deploy import PLACEHOLDER, nameless
 from tests.manifests import wiring
-from tests.manifests.rendering import INSTALLS, MANIFESTS, ROOT, Manifest, of_kind, overlay, rendered, text
+from tests.manifests.rendering import INSTALLS, MANIFESTS, OVERLAYS, ROOT, Manifest, of_kind, overlay, rendered, text
 from tests.proofs import proves
 from tests.sources import OPT_IN, steps_of
 
@@ -63,13 +64,20 @@ def shown(folder: Path, number: int) -> list[Manifest]:
     return rendered(folder)
 
 
-def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "name"), [(0, "knative"), (2, "func")])
+def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Path, number: int, name: str) -> None:
     """The functions and PodSource are one image, said once."""
-    objects = shown(tmp_path, 0)
+    objects = shown(tmp_path, number)
 
-    assert images(overlay("knative")) == {"nodemaintenance"}
+    assert images(overlay(name)) == {PLACEHOLDER}
     assert images(objects) == {"registry.example/nodemaintenance:v1"}
-    assert len(objects) == len(overlay("knative"))
+    assert len(objects) == len(overlay(name))
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_no_overlay_of_ours_has_an_image_that_a_registry_has(name: str) -> None:
+    """So `make deploy` refuses each of them as it is."""
+    assert nameless(overlay(name))
 
 
 def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.proofs import proves
 SPACE = "switched"
 KINDS = "brokers.eventing.knative.dev,services,services.serving.knative.dev,routes.serving.knative.dev,configmaps"
 BROKERS = ("plain", "rabbitmq", "kafka")
+IMAGES = "images: [{name: nodemaintenance, newName: registry.example/nodemaintenance}]"
 
 
 def chosen(name: str) -> list[Manifest]:
@@ -38,11 +39,11 @@ def made_by_serving(cluster: LocalCluster) -> Manifest:
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
-def written(folder: Path, items: list[Manifest]) -> str:
-    """An overlay of these objects and one more, which tells whether anything was applied."""
+def written(folder: Path, items: list[Manifest], images: str = IMAGES) -> str:
+    """An overlay of these objects, with their image, and one more, which tells whether anything was applied."""
     mark = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied", "namespace": SPACE}}
     (folder / "all.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, mark]}))
-    (folder / "kustomization.yaml").write_text("resources: [all.json]\n")
+    (folder / "kustomization.yaml").write_text(f"resources: [all.json]\n{images}\n")
     return str(folder)
 
 
@@ -97,6 +98,17 @@ def test_the_same_choice_comes_over_itself(switched: LocalCluster, tmp_path: Pat
     deploy.deploy(written(tmp_path, chosen("knative")))
 
     assert "applied" in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout
+
+
+@proves("NMO-26a")
+def test_a_name_that_stands_for_the_image_is_not_applied(switched: LocalCluster, tmp_path: Path) -> None:
+    """No node could pull it, and `kubectl apply` says nothing of that."""
+    overlay_as_it_is = written(tmp_path, of_kind(chosen("knative"), "Service"), images="")
+
+    with pytest.raises(LocalClusterError, match=r"nothing was applied, since Service begin would .* `images`"):
+        deploy.deploy(overlay_as_it_is)
+
+    assert "applied" not in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout
 
 
 def test_no_two_brokers_share_a_policy() -> None:
