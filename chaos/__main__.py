@@ -92,7 +92,7 @@ def run(
         with Observer(scene.cluster.kubeconfig, scene.cluster.audit_log, say) as observer:
             mischief.play(plan.actions(seed, seconds, names, scene.targets))
             calm, left = await_calm(scene)
-        ended = [server.name for server in (*scene.cluster.servers, *scene.servers) if not server.alive]
+        ended = scene.ended()
         tally, violations = observer.watcher.tally, observer.violations
     return Run(engine, seed, seconds, mischief.done, mischief.failed, tally, violations, calm, left, ended)
 

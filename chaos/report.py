@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from chaos.judge import Tally
+from localcluster.up.keeper import Record
 from localcluster.wings.choice import MAINTENANCE
 
 
@@ -16,7 +17,7 @@ class Run:
 
     Attributes:
         calm: seconds until all was as it should be, None when it never was; then `left` says what is not.
-        ended: processes of ours that ended by themselves, and how.
+        ended: processes that are down, and those of ours that ended by themselves, and how.
     """
 
     engine: str
@@ -54,6 +55,15 @@ def lines(run: Run) -> Iterator[str]:
     if run.calm is not None:
         yield f"all was as it should be {run.calm:.1f} s after the last deed"
     yield from (f"LEFT: {line}" for line in run.left)
+
+
+def ended_by_themselves(records: Iterable[Record], ours: Collection[str]) -> list[str]:
+    """Which of these names ended by themselves, and how; what mischief ended is not in a record."""
+    return [
+        f"{record.name}: {record.ended}, started again {record.restarts} times"
+        for record in records
+        if record.name in ours and record.ended
+    ]
 
 
 def _counts(counts: Mapping[str, int]) -> str:

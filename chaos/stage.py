@@ -10,7 +10,8 @@ from pathlib import Path
 import requests
 
 from chaos.plan import App
-from chaos.targets import Opened, Targets, targets
+from chaos.report import ended_by_themselves
+from chaos.targets import Opened, Targets, ours, targets
 from kube.door.sync_client import Cluster
 from kube.paths import Object
 from localcluster import deliveries
@@ -46,7 +47,9 @@ class Stage:
 
     Attributes:
         servers: the processes of the product, its engine and the console.
+        ours: those of them that are programs of ours.
         targets: which of them each kind of deed ends.
+        keeper: starts again what ends by itself.
     """
 
     cluster: LocalCluster
@@ -55,7 +58,14 @@ class Stage:
     faults: Faults
     admin: Cluster
     servers: list[Server]
+    ours: list[Server]
     targets: Targets
+    keeper: Keeper
+
+    def ended(self) -> list[str]:
+        """Processes that are down, and those of ours that ended by themselves and were started again."""
+        down = [server.name for server in (*self.cluster.servers, *self.servers) if not server.alive]
+        return [*down, *ended_by_themselves(self.keeper.records(), {server.name for server in self.ours})]
 
 
 @contextmanager
@@ -78,7 +88,8 @@ def stage(engine: str, directory: Path, nodes: int, wing: str = MAINTENANCE) -> 
                 product.route(lambda name: f"{between.url}/{name}")
             servers = [*product.servers, console.server]
             keeper.keep(servers)
-            yield Stage(cluster, product, network, faults, admin, servers, targets(product, console.server))
+            parts = ours(product, console.server), targets(product, console.server)
+            yield Stage(cluster, product, network, faults, admin, servers, *parts, keeper)
 
 
 def _opened(engine: str, cluster: LocalCluster, directory: Path, called_at: str, asking: str, wing: str) -> Opened:

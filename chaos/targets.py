@@ -69,6 +69,16 @@ def targets(product: Opened, console: Server) -> Targets:
     }
 
 
+def ours(product: Opened, console: Server) -> list[Server]:
+    """Give the programs of ours: none of these ends by itself, whatever is done to them and to others.
+
+    RabbitMQ's ingress and dispatchers do without it, and what Knative brings is not ours to judge.
+    """
+    if isinstance(product, EngineProduct):
+        return [*product.functions.values(), product.adapters[OURS], console]
+    return [*product.servers, console]
+
+
 def _of_engine(product: EngineProduct) -> Targets:
     found = {
         "kill functions": {name: Target(server) for name, server in product.functions.items()},

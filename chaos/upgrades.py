@@ -41,7 +41,7 @@ def run(engine: str, seed: int, seconds: float, folder: Path, workers: int, say:
             amid = _Amid(shown, scene, upgrade)
             mischief = Mischief(shown, seed)
             calm, seen = amid.play(mischief, plan.upgrade_actions(seed, seconds, shown.targets))
-        ended = [server.name for server in (*shown.cluster.servers, *shown.servers) if not server.alive]
+        ended = shown.ended()
     found, wrong = list(violations(seen)), list(left(seen))
     for violation in found:
         say(f"VIOLATION: {violation}")

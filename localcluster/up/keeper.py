@@ -128,6 +128,11 @@ class Keeper:
             name = f"keeper of {kept.server.name}"
             threading.Thread(target=self._run, args=(kept,), name=name, daemon=True).start()
 
+    def records(self) -> list[Record]:
+        """Give what is known now of all kept servers."""
+        with self._lock:
+            return [kept.record() for kept in self._kept]
+
     def stop(self) -> None:
         """Restart nothing from now on; the threads end with their servers."""
         with self._lock:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from chaos.judge import Tally
-from chaos.report import Run, lines
+from chaos.report import Run, ended_by_themselves, lines
+from localcluster.up.keeper import Record
 
 
 def run(**more: Any) -> Run:
@@ -44,3 +45,13 @@ def test_a_report_names_the_wing_and_counts_pods_where_pods_are_evicted() -> Non
     assert upgraded[0].startswith("mutex on engine local")
     assert "pods evicted: 0, of these granted twice: 0" in drained
     assert not any(line.startswith("pods evicted") for line in upgraded)
+
+
+def test_a_process_of_ours_that_ended_by_itself_is_named_though_it_runs_again() -> None:
+    """What mischief ended, or never ended, has no end in its record; what is not ours may end without RabbitMQ."""
+    crashed = Record("functions", 1, "log", restarts=2, ended="killed by SIGSEGV")
+    others = [Record("delivery", 2, "log"), Record("ingress", 3, "log", restarts=9, ended="exit status 1")]
+
+    found = ended_by_themselves([crashed, *others], {"functions", "delivery"})
+
+    assert found == ["functions: killed by SIGSEGV, started again 2 times"]

@@ -143,6 +143,7 @@ def test_what_was_ended_on_purpose_stays_down_until_it_is_started(watch: Watch, 
     os.kill(witness.pid, signal.SIGKILL)  # ended later, and so noticed later
     watch.until(lambda record: record.restarts == 1, witness)
     assert not server.alive
+    assert [record.ended for record in watch.keeper.records()] == ["", "killed by SIGKILL"]
 
     server.start()
     os.kill(server.pid, signal.SIGKILL)
