@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -18,37 +19,43 @@ from kube.nodes import NODES as NODES_PATH
 from kube.paths import Object
 
 WATCHED = ((NODES, NODES_PATH), (PODS, "/api/v1/pods"), (MAINTENANCES, MEDIK8S.path), (MAINTENANCES, KUBEVIRT.path))
-LOOK_SECONDS = 0.5
+LOOK_SECONDS, SYNC_SECONDS = 0.5, 30.0
 SETTLED = 20.0
 """Seconds after which all that belongs to a moment has come, also from behind an API server that was away."""
 
 
 class Observer:
-    """At work while the block runs; `violations` are those found so far, each said at once, too."""
+    """At work while the block runs; `violations` are those found so far, each said at once, too.
+
+    Entering and leaving raise what has ended a thread: who sees nothing any more must not pass for one who saw nothing
+    wrong. Entering raises `TimeoutError` when the watches do not stand.
+    """
 
     def __init__(self, kubeconfig: Path, log: Path, say: Callable[[str], None]) -> None:
         self.watcher, self.violations = Watcher(), list[str]()
         self._kubeconfig, self._log, self._say = kubeconfig, log, say
         self._position, self._rest = log.stat().st_size, b""
         self._lock, self._ending, self._synced = threading.Lock(), threading.Event(), threading.Semaphore(0)
-        threads = (("watches", self._watch), ("audit log", self._read))
-        self._threads = [threading.Thread(target=work, name=name, daemon=True) for name, work in threads]
+        self._threads, self._works = ThreadPoolExecutor(2, "observer"), list[Future[None]]()
 
     def __enter__(self) -> Observer:
-        for thread in self._threads:
-            thread.start()
-        for _ in WATCHED:
-            if not self._synced.acquire(timeout=30):
-                raise TimeoutError("the watches do not stand")
+        self._works = [self._threads.submit(work) for work in (self._watch, self._read)]
+        if not all(self._synced.acquire(timeout=SYNC_SECONDS) for _ in WATCHED):
+            self._end()
+            raise TimeoutError("the watches do not stand")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        for thread in self._threads:
-            thread.join()
+        self._end()
         with self._lock:
             self._judge(time.time() + SETTLED)
             self._note(self.watcher.end())
+
+    def _end(self) -> None:
+        self._ending.set()
+        self._threads.shutdown()
+        for work in self._works:
+            work.result()
 
     def take(self, seen: Observation) -> None:
         """Hand it to the watcher."""

@@ -34,8 +34,9 @@ class Run:
 
     @property
     def is_good(self) -> bool:
-        """Nothing was violated, and the calm came in time."""
-        return not (self.violations or self.left or self.ended) and self.calm is not None
+        """Something was judged, nothing was violated, and the calm came in time."""
+        wrong = self.violations or self.left or self.ended
+        return not wrong and self.calm is not None and bool(self.tally.judged.total())
 
 
 def lines(run: Run) -> Iterator[str]:
@@ -47,7 +48,7 @@ def lines(run: Run) -> Iterator[str]:
     granted = run.tally.granted
     if run.wing == MAINTENANCE:
         yield f"pods evicted: {len(granted)}, of these granted twice: {sum(count > 1 for count in granted.values())}"
-    yield f"judged: {_counts(run.tally.judged) or 'nothing'}"
+    yield f"judged: {_counts(run.tally.judged) or 'NOTHING, so the run proves nothing: give it more SECONDS'}"
     yield f"not judged, as a watch was broken: {_counts(run.tally.blind) or 'nothing'}"
     for violation, count in Counter(run.violations).items():
         yield f"VIOLATION: {violation}" + (f" ({count} times)" if count > 1 else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from localcluster.up.keeper import Record
 
 
 def run(**more: Any) -> Run:
-    usual: dict[str, Any] = {"done": {"start": 2}, "failed": [], "tally": Tally(), "violations": [], "calm": 4.2}
+    tally = Tally(judged=Counter(evictions=3))
+    usual: dict[str, Any] = {"done": {"start": 2}, "failed": [], "tally": tally, "violations": [], "calm": 4.2}
     return Run("local", 7, 60, **{**usual, **more})
 
 
@@ -31,6 +33,7 @@ def test_a_good_run_says_what_was_done() -> None:
         ({"violations": ["p went", "p went"]}, "VIOLATION: p went (2 times)"),
         ({"calm": None, "left": ["node-1 is cordoned"]}, "LEFT: node-1 is cordoned"),
         ({"ended": ["delivery"]}, "ENDED BY ITSELF: delivery"),
+        ({"tally": Tally()}, "judged: NOTHING, so the run proves nothing: give it more SECONDS"),
     ],
 )
 def test_a_bad_run_says_why(more: dict[str, Any], line: str) -> None:
