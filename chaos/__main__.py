@@ -1,12 +1,13 @@
 """`make chaos`: minutes of mischief from a seed, judged all the time, and the state after the calm.
 
-Exit status 1 when anything was violated; the folder with the logs is then named.
+Exit status 1 when anything was violated; the folder with the logs is then named, and else removed.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import shutil
 import sys
 import tempfile
 import time
@@ -61,10 +62,8 @@ def main(engines: str, wing: str, seed: int, runs: int, seconds: float | None, n
             found = upgrades.run(engine, number, lasting, folder, nodes, say)
         else:
             found = run(engine, number, lasting, folder, nodes, pods, say)
-        print("\n".join(lines(found)), flush=True)
-        if not found.is_good:
-            print(f"logs and journal: {folder}", file=sys.stderr)
-            bad += 1
+        conclude(found, folder)
+        bad += not found.is_good
     if runs > 1:
         say(f"{runs * len(wanted)} runs, {bad} of them bad")
     raise SystemExit(1 if bad else 0)
@@ -95,6 +94,15 @@ def run(
         ended = scene.ended()
         tally, violations = observer.watcher.tally, observer.violations
     return Run(engine, seed, seconds, mischief.done, mischief.failed, tally, violations, calm, left, ended)
+
+
+def conclude(found: Run, folder: Path) -> None:
+    """Print the report, and name the folder of a bad run; that of a good one is removed."""
+    say("\n".join(lines(found)))
+    if found.is_good:
+        shutil.rmtree(folder)
+    else:
+        print(f"logs and journal: {folder}", file=sys.stderr)
 
 
 def await_calm(scene: Stage) -> tuple[float | None, list[str]]:

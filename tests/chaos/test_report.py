@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chaos.__main__ import conclude
 from chaos.judge import Tally
 from chaos.report import Run, ended_by_themselves, lines
 from localcluster.up.keeper import Record
@@ -39,6 +41,18 @@ def test_a_good_run_says_what_was_done() -> None:
 def test_a_bad_run_says_why(more: dict[str, Any], line: str) -> None:
     assert not run(**more).is_good
     assert line in list(lines(run(**more)))
+
+
+@pytest.mark.parametrize("left", [[], ["node-1 is cordoned"]], ids=["good", "bad"])
+def test_the_folder_of_a_bad_run_is_kept_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], left: list[str]
+) -> None:
+    folder = tmp_path / "run"
+    (folder / "servers").mkdir(parents=True)
+
+    conclude(run(left=left), folder)
+
+    assert folder.exists() is (str(folder) in capsys.readouterr().err) is bool(left)
 
 
 def test_a_report_names_the_wing_and_counts_pods_where_pods_are_evicted() -> None:
