@@ -70,13 +70,21 @@ class Results:
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, each: Round | Finding | Failure) -> None:
-        """Keep one."""
+        """Keep one. A failure takes the place of what was measured of its case, which is no such case then."""
+        if isinstance(each, Failure):
+            self._drop(each.engine, each.case)
         if isinstance(each, Round):
             self.rounds.append(each)
         elif isinstance(each, Finding):
             self.findings.append(each)
         else:
             self.failures.append(each)
+
+    def _drop(self, engine: str, case: str) -> None:
+        """Forget all of a case."""
+        self.rounds = [each for each in self.rounds if (each.engine, each.case) != (engine, case)]
+        self.findings = [each for each in self.findings if (each.engine, each.case) != (engine, case)]
+        self.failures = [each for each in self.failures if (each.engine, each.case) != (engine, case)]
 
     def ordered(self) -> Results:
         """The same in the order of the engines and cases, whenever each was measured."""

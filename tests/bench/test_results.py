@@ -80,7 +80,7 @@ def test_what_is_measured_anew_replaces_that_engine_and_case_alone() -> None:
 
 
 def test_each_kind_is_kept_by_itself_and_told_in_a_line() -> None:
-    (drain,), finding, failure = rounds("ours", 1.0), Finding("e", "c", "w", 1.0), Failure("e", "c", "why")
+    (drain,), finding, failure = rounds("ours", 1.0), Finding("e", "d", "w", 1.0), Failure("e", "c", "why")
     found = Results()
     for each in (drain, finding, failure):
         found.add(each)
@@ -88,6 +88,16 @@ def test_each_kind_is_kept_by_itself_and_told_in_a_line() -> None:
     assert found == Results({}, [drain], [finding], [failure])
     assert drain.line == "local: 10 pods: ours: 1.00 s"
     assert failure.line == "e: c: not measured: why"
+
+
+def test_a_case_that_failed_has_no_rounds_and_no_findings() -> None:
+    """As one beside foreign writes that were too few: what was drained meanwhile is published as no such case."""
+    others = [Round("knative", "10 pods", "ours", 0, 1, 1, 1), Round("local", "100 pods", "ours", 0, 1, 1, 1)]
+    failure, found = Failure("local", "10 pods", "why"), Results()
+    for each in (*rounds("ours", 1.0, 2.0), Finding("local", "10 pods", "w", 1.0), *others, failure):
+        found.add(each)
+
+    assert found == Results({}, others, [], [failure])
 
 
 def test_results_are_ordered_as_the_cases_are_whenever_each_was_measured() -> None:
