@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import subprocess
 import time
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from bench import floor
 from bench.cases import Case
-from bench.stopwatch import Watching
+from bench.stopwatch import PATIENCE, Watching
 from kube.door.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED
@@ -32,7 +33,10 @@ class Way(Protocol):
     name: str
 
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
-        """Drain them; gives the moment at which it was said to be done."""
+        """Drain them; gives the moment at which it was said to be done.
+
+        Raises when that takes longer than `PATIENCE`: `TimeoutError`, or `RuntimeError` with what a program said.
+        """
 
     def give_back(self, nodes: Sequence[str]) -> float:
         """Make the nodes schedulable again; gives the moment at which the last one was."""
@@ -84,8 +88,9 @@ class Kubectl:
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
         """See `Way`."""
         quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+        words = (*KUBECTL, f"--timeout={PATIENCE:.0f}s")
         running = [
-            subprocess.Popen([*self._line, "drain", node, *KUBECTL], stdout=quiet, stderr=pipe, text=True)
+            subprocess.Popen([*self._line, "drain", node, *words], stdout=quiet, stderr=pipe, text=True)
             for node in nodes
         ]
         for each in running:
@@ -112,7 +117,11 @@ class Floor:
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
         """See `Way`."""
         namespace = pods[0]["metadata"]["namespace"]
-        self._cluster.run(floor.drain(self._cluster.api, nodes, pods, namespace, budgets=bool(case.budget)))
+        draining = floor.drain(self._cluster.api, nodes, pods, namespace, budgets=bool(case.budget))
+        try:
+            self._cluster.run(asyncio.wait_for(draining, PATIENCE))
+        except asyncio.TimeoutError:
+            raise TimeoutError(f"not all pods could be evicted within {PATIENCE:.0f} s") from None
         return self._watching.last("pod gone", [pod["metadata"]["name"] for pod in pods])
 
     def give_back(self, nodes: Sequence[str]) -> float:

@@ -1,0 +1,52 @@
+"""A drain that does not end is a case that failed, not the end of the bench."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bench import ways
+from bench.cases import Case
+from bench.load import DELAY
+from bench.stopwatch import Watching
+from bench.ways import Floor, Kubectl, Way
+from localcluster.cluster import LocalCluster
+from tests.workload import Workload
+
+NODE, APP = "node-1", "kept"
+AT_ONCE = {"gracePeriodSeconds": 0}
+Made = Callable[[LocalCluster, Watching], Way]
+
+
+def kubectl(cluster: LocalCluster, watching: Watching) -> Way:
+    return Kubectl(cluster.kubeconfig, watching)
+
+
+def floor(cluster: LocalCluster, watching: Watching) -> Way:
+    return Floor(cluster.door(), watching)
+
+
+@pytest.fixture(scope="module")
+def watching(quiet: LocalCluster) -> Iterator[Watching]:
+    with Watching(quiet.kubeconfig) as watching:
+        yield watching
+
+
+@pytest.mark.parametrize(("way", "budget", "ending"), [(kubectl, 0, "60s"), (floor, 1, "0s")], ids=["kubectl", "floor"])
+def test_a_drain_that_lasts_too_long_is_given_up(
+    quiet: LocalCluster, watching: Watching, monkeypatch: pytest.MonkeyPatch, way: Made, budget: int, ending: str
+) -> None:
+    """Behind a budget that does not open, or for a pod that does not end: kubectl tries a budget in pauses of 5 s."""
+    monkeypatch.setattr(ways, "PATIENCE", 1.0)
+    work = Workload(quiet, quiet.door())
+    pods = work.pods(NODE, APP, labels={"app": APP}, annotations={DELAY: ending})
+    if budget:
+        work.budget(APP, {"app": APP}, 1, counted=1)
+    draining = way(quiet, watching)
+
+    with pytest.raises((TimeoutError, RuntimeError), match=r"within 1 s|deadline exceeded"):
+        draining.drain(Case("10 pods", pods=1, budget=budget), [NODE], pods)
+
+    draining.give_back([NODE])
+    work.admin.run(work.admin.api.request("DELETE", f"/api/v1/namespaces/{work.namespace}/pods/{APP}", body=AT_ONCE))
