@@ -49,7 +49,7 @@ QUICK_ROUNDS = 3
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of every way, in turn.")
 @click.option("--quick", "subset", flag_value=QUICK, help="Two cases, three rounds.")
 @click.option("--full", "subset", flag_value=FULL, help="All cases, those of a thousand nodes, too.")
-@click.option("--add", is_flag=True, help="Keep what the file has of other engines and cases.")
+@click.option("--add", is_flag=True, help="Keep what the file has of cases until they are measured.")
 @click.option(
     "--results", "file", type=click.Path(path_type=Path), default=RESULTS, help="Where all rounds are written."
 )
@@ -65,17 +65,18 @@ def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, f
     wanted = [engine.strip() for engine in engines.split(",")]
     for engine in wanted:
         deliveries.named(engine).check()  # what is missing is said before the first round
-    kept = results.read(file).without(wanted, cases) if add and file.exists() else Results()
-    found = Results(results.machine(), kept.rounds, kept.findings, kept.failures)
+    kept = results.read(file) if add and file.exists() else Results()
+    found, failed = kept.continued(results.machine()), False
     for engine in wanted:
         deliveries.named(engine).build()
         with closing(_measured(engine, cases, QUICK_ROUNDS if subset == QUICK else rounds, other)) as measured:
             for each in measured:
                 say(each.line)
                 found.add(each)
+                failed = failed or isinstance(each, Failure)
                 results.write(file, found)  # now, as the next one may fail
     print(tables.everything(found.ordered()))
-    if found.failures:
+    if failed:
         raise SystemExit(1)
 
 
@@ -161,5 +162,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end)
     try:
         main()
-    except LocalClusterError as error:
+    except (LocalClusterError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

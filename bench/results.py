@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.cases import CASES, Measured
+from bench.cases import CASES
 from bench.findings import Finding
 from localcluster.deliveries import DELIVERIES
+from localcluster.trouble import LocalClusterError
 
 KINDS = ("events", "requests", "cpu", "memory", "waits")
 LARGEST_PARTS = 8
@@ -62,17 +63,29 @@ class Failure:
 
 @dataclass
 class Results:
-    """All that was measured, and on what."""
+    """All that was measured.
+
+    Attributes:
+        about: when and on what, of all that `earlier` does not name.
+        earlier: the same of what an earlier run has measured, by `place`.
+    """
 
     about: Mapping[str, Any] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    earlier: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _begun: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
-    def add(self, each: Round | Finding | Failure) -> None:
-        """Keep one. A failure takes the place of what was measured of its case, which is no such case then."""
-        if isinstance(each, Failure):
-            self._drop(each.engine, each.case)
+    def add(self, each: Measurement) -> None:
+        """Keep one.
+
+        The first of a case takes the place of what an earlier run has of it; a failure also that of what this one has,
+        which was no such case then.
+        """
+        if isinstance(each, Failure) or place(each) not in self._begun:
+            self._drop(place(each))
+        self._begun.add(place(each))
         if isinstance(each, Round):
             self.rounds.append(each)
         elif isinstance(each, Finding):
@@ -80,39 +93,43 @@ class Results:
         else:
             self.failures.append(each)
 
-    def _drop(self, engine: str, case: str) -> None:
+    def _drop(self, case: str) -> None:
         """Forget all of a case."""
-        self.rounds = [each for each in self.rounds if (each.engine, each.case) != (engine, case)]
-        self.findings = [each for each in self.findings if (each.engine, each.case) != (engine, case)]
-        self.failures = [each for each in self.failures if (each.engine, each.case) != (engine, case)]
+        self.rounds = [each for each in self.rounds if place(each) != case]
+        self.findings = [each for each in self.findings if place(each) != case]
+        self.failures = [each for each in self.failures if place(each) != case]
+        self.earlier.pop(case, None)
+
+    def continued(self, about: Mapping[str, Any]) -> Results:
+        """The same, to be added to by a run that measures then, and on that."""
+        known: list[Measurement] = [*self.rounds, *self.findings, *self.failures]
+        cases = dict.fromkeys(map(place, known))
+        before = {case: self.earlier.get(case, self.about) for case in cases}
+        earlier = {case: found for case, found in before.items() if found != about}
+        return Results(about, self.rounds, self.findings, self.failures, earlier)
 
     def ordered(self) -> Results:
         """The same in the order of the engines and cases, whenever each was measured."""
         engines, cases = [*DELIVERIES], [case.name for case in CASES]
 
-        def place(each: Round | Finding | Failure) -> tuple[int, int]:
+        def order(each: Measurement) -> tuple[int, int]:
             return engines.index(each.engine), cases.index(each.case) if each.case in cases else len(cases)
 
         return Results(
             self.about,
-            sorted(self.rounds, key=place),
-            sorted(self.findings, key=place),
-            sorted(self.failures, key=place),
+            sorted(self.rounds, key=order),
+            sorted(self.findings, key=order),
+            sorted(self.failures, key=order),
+            self.earlier,
         )
 
-    def without(self, engines: Iterable[str], cases: Iterable[Measured]) -> Results:
-        """The same without what is to be measured anew."""
-        anew = {(engine, case.name) for engine in engines for case in cases}
 
-        def kept(each: Round | Finding | Failure) -> bool:
-            return (each.engine, each.case) not in anew
+Measurement = Round | Finding | Failure
 
-        return Results(
-            self.about,
-            [each for each in self.rounds if kept(each)],
-            [each for each in self.findings if kept(each)],
-            [each for each in self.failures if kept(each)],
-        )
+
+def place(each: Measurement) -> str:
+    """The engine and the case, which are measured by one run."""
+    return f"{each.engine}: {each.case}"
 
 
 def machine() -> dict[str, Any]:
@@ -193,20 +210,26 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write(file: Path, results: Results) -> None:
-    """All of it as JSON, a round or a finding a line."""
-    entries = []
+    """All of it as JSON, a round or a finding a line. The file is whole at any moment; raises `OSError`."""
+    entries = [f'"{name}": {json.dumps(getattr(results, name))}' for name in ("about", "earlier")]
     for name in ("rounds", "findings", "failures"):
         lines = ",\n".join(json.dumps(asdict(each), ensure_ascii=False) for each in getattr(results, name))
         entries.append(f'"{name}": [\n{lines}\n]')
-    file.write_text("{\n" + ",\n".join([f'"about": {json.dumps(dict(results.about))}', *entries]) + "\n}\n")
+    new = file.with_name(f"{file.name}.new")
+    new.write_text("{\n" + ",\n".join(entries) + "\n}\n")
+    new.replace(file)
 
 
 def read(file: Path) -> Results:
-    """What `write` wrote."""
-    found = json.loads(file.read_text())
-    return Results(
-        found["about"],
-        [Round(**each) for each in found["rounds"]],
-        [Finding(**each) for each in found["findings"]],
-        [Failure(**each) for each in found["failures"]],
-    )
+    """What `write` wrote. Raises `LocalClusterError` for a file that is none of those."""
+    try:
+        found = json.loads(file.read_text())
+        return Results(
+            found["about"],
+            [Round(**each) for each in found["rounds"]],
+            [Finding(**each) for each in found["findings"]],
+            [Failure(**each) for each in found["failures"]],
+            found.get("earlier", {}),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise LocalClusterError(f"{file} has no results of the bench: {error!r}; remove it and measure anew") from None

@@ -6,12 +6,15 @@ It is made of `template.md` beside this file, in which a name in double braces s
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bench import results
 from bench.page import plots, tables
 from bench.results import Results, grouped, ratio
 from bench.stopwatch import ROOT
+from localcluster.trouble import LocalClusterError
 
 MEASURED = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "performance.md"
@@ -25,7 +28,8 @@ NOTHING = "Nothing."
 def page(found: Results) -> str:
     """The whole page."""
     parts = {
-        "machine": ", ".join(f"{name} {value}" for name, value in found.about.items()),
+        "machine": listed(found.about),
+        "earlier": earlier(found),
         "plots": "\n".join(f"![{plot.title}](performance/{plot.name})" for plot in plots.plots(found)),
         "times": tables.times(found.rounds),
         "slower": slower(found) or NOTHING,
@@ -38,6 +42,19 @@ def page(found: Results) -> str:
     for name, part in parts.items():
         text = text.replace(f"{{{{{name}}}}}", part)
     return text
+
+
+def listed(about: Mapping[str, Any]) -> str:
+    """When and on what something was measured, in words."""
+    return ", ".join(f"{name} {value}" for name, value in about.items())
+
+
+def earlier(found: Results) -> str:
+    """What an earlier run has measured, a line for each time and machine; "" where one run has measured all."""
+    runs: dict[str, list[str]] = {}
+    for case, about in found.earlier.items():
+        runs.setdefault(listed(about), []).append(case)
+    return "\n".join(f"- by an earlier run: {'; '.join(cases)}: {about}" for about, cases in runs.items())
 
 
 def slower(found: Results) -> str:
@@ -68,4 +85,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LocalClusterError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
-from bench.cases import REST, Case
+import pytest
+
+from bench.cases import REST
 from bench.findings import Finding
-from bench.results import Failure, Results, Round, costs, medians, ratio, read, spread, summary, table, typical, write
+from bench.results import (
+    Failure,
+    Measurement,
+    Results,
+    Round,
+    costs,
+    medians,
+    ratio,
+    read,
+    spread,
+    summary,
+    table,
+    typical,
+    write,
+)
+from localcluster.trouble import LocalClusterError
 
 
 def rounds(way: str, *seconds: float) -> list[Round]:
@@ -58,9 +76,8 @@ def test_a_table_is_markdown() -> None:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    found = Results(
-        {"cores": 2}, rounds("ours", 1.0, 2.0), [Finding("e", "c", "w", 1.0, 2.0)], [Failure("e", "c", "é")]
-    )
+    measured = rounds("ours", 1.0, 2.0), [Finding("e", "c", "w", 1.0, 2.0)], [Failure("e", "c", "é")]
+    found = Results({"cores": 2}, *measured, {"e: c": {"cores": 1}})
     file = tmp_path / "results.json"
 
     for each in (found, Results()):
@@ -68,15 +85,54 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         assert read(file) == each
 
 
-def test_what_is_measured_anew_replaces_that_engine_and_case_alone() -> None:
-    found = Results(
-        {}, rounds("ours", 1.0), [Finding("local", REST.name, "w", 1.0)], [Failure("knative", "10 pods", "e")]
+def test_what_is_measured_anew_takes_the_place_of_that_case_when_it_comes_and_not_before() -> None:
+    """A run that is ended before has erased nothing; the second round of a case does not replace the first."""
+    old = Results({"date": "Monday"}, rounds("ours", 1.0), [Finding("local", REST.name, "w", 1.0)])
+    found = old.continued({"date": "Friday"})
+    assert found == replace(
+        old,
+        about={"date": "Friday"},
+        earlier={"local: 10 pods": {"date": "Monday"}, f"local: {REST.name}": {"date": "Monday"}},
     )
 
-    assert found.without(["local"], [Case("10 pods"), REST]) == Results(
-        {}, failures=[Failure("knative", "10 pods", "e")]
-    )
-    assert found.without(["local"], [Case("100 pods")]) == found
+    for each in rounds("ours", 7.0, 8.0):
+        found.add(each)
+
+    assert found.rounds == rounds("ours", 7.0, 8.0)
+    assert found.findings == old.findings
+    assert found.earlier == {f"local: {REST.name}": {"date": "Monday"}}
+
+
+def test_a_case_keeps_when_it_was_measured_through_several_runs() -> None:
+    found = Results({"date": "Monday"}, rounds("ours", 1.0))
+    for day in ("Tuesday", "Friday"):
+        found = found.continued({"date": day})
+
+    assert found.earlier == {"local: 10 pods": {"date": "Monday"}}
+    assert found.continued({"date": "Monday"}).earlier == {}
+
+
+@pytest.mark.parametrize("text", ['{"about": {}, "rounds": [', "[]", '{"about": {}, "rounds": [{"no": 1}]}'])
+def test_a_file_that_has_no_results_is_named_in_a_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "results.json"
+    file.write_text(text)
+
+    with pytest.raises(LocalClusterError, match=rf"{file} has no results of the bench: .*; remove it and measure anew"):
+        read(file)
+
+
+def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path: Path) -> None:
+    """A run that a full disk ends leaves what the one before has measured."""
+    file, found = tmp_path / "results.json", Results({}, rounds("ours", 1.0))
+    write(file, found)
+
+    with pytest.raises(TypeError, match="object is not JSON serializable"):
+        write(file, Results({"cores": object()}))
+    Path(f"{file}.new").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write(file, Results())
+
+    assert read(file) == found
 
 
 def test_each_kind_is_kept_by_itself_and_told_in_a_line() -> None:
@@ -94,7 +150,8 @@ def test_a_case_that_failed_has_no_rounds_and_no_findings() -> None:
     """As one beside foreign writes that were too few: what was drained meanwhile is published as no such case."""
     others = [Round("knative", "10 pods", "ours", 0, 1, 1, 1), Round("local", "100 pods", "ours", 0, 1, 1, 1)]
     failure, found = Failure("local", "10 pods", "why"), Results()
-    for each in (*rounds("ours", 1.0, 2.0), Finding("local", "10 pods", "w", 1.0), *others, failure):
+    measured: list[Measurement] = [*rounds("ours", 1.0, 2.0), Finding("local", "10 pods", "w", 1.0), *others, failure]
+    for each in measured:
         found.add(each)
 
     assert found == Results({}, others, [], [failure])

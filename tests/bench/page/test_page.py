@@ -8,6 +8,7 @@ import pytest
 
 from bench.findings import Finding
 from bench.page.__main__ import FOLDER, PAGE, SHOWN, page, slower
+from bench.page.goals import HINTS
 from bench.page.plots import Plot, is_in, plots
 from bench.results import Failure, Results, Round, read
 
@@ -40,11 +41,28 @@ def test_the_page_shows_what_was_measured_and_what_was_not() -> None:
 
     text = page(found)
 
-    assert "Measured with: cores 2." in text
+    assert "Measured with: cores 2.\n\n" in text
     assert "| local | 10 pods | ours | 1.00 (1.00–1.00) |" in text
     assert "local: 100 pods: not measured: it rained" in text
     assert "![local: how long a drain takes](performance/times-local.svg)" in text
     assert "{{" not in text
+
+
+def test_the_page_says_what_an_earlier_run_has_measured() -> None:
+    found = Results(
+        {"cores": 2}, earlier={"local: a": {"cores": 1}, "local: b": {"cores": 8}, "local: c": {"cores": 1}}
+    )
+
+    text = page(found)
+
+    assert "- by an earlier run: local: a; local: c: cores 1\n- by an earlier run: local: b: cores 8\n" in text
+
+
+@pytest.mark.parametrize("hint", HINTS)
+def test_the_page_names_each_event_that_is_counted_as_a_hint(hint: str) -> None:
+    [sentence] = [line for line in page(Results()).splitlines() if "A hint is an event" in line]
+
+    assert f"`{hint.removeprefix('dev.nodemaintenance.')}`" in sentence
 
 
 def test_an_observation_is_on_the_page_with_its_limit_or_without() -> None:

@@ -1,0 +1,41 @@
+"""What a run makes of what it measures: it is added to what earlier runs have measured, and the run is judged alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import bench.__main__ as program
+from bench.results import Failure, Results, Round, read, write
+
+OLD, NEW = (Round("local", case, "ours", 0, 1.0, 0.1, 0.2) for case in ("100 pods", "10 pods"))
+FAILED, FAILS = Failure("knative", "10 pods", "it rained"), Failure("local", "10 pods", "it rains")
+
+
+@pytest.mark.parametrize(
+    ("measured", "status", "after"),
+    [
+        ([NEW], 0, Results({}, [OLD, NEW], [], [FAILED])),
+        ([NEW, FAILS], 1, Results({}, [OLD], [], [FAILED, FAILS])),
+        ([], 0, Results({}, [OLD], [], [FAILED])),
+    ],
+    ids=["all-measured", "one-failed", "nothing-yet"],
+)
+def test_a_run_that_adds_is_judged_by_what_it_measured_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: list[Round | Failure], status: int, after: Results
+) -> None:
+    def measure(*_: object) -> Iterator[Round | Failure]:
+        yield from measured
+
+    file = tmp_path / "results.json"
+    write(file, Results({"cores": 1}, [OLD], [], [FAILED]))
+    monkeypatch.setattr(program, "_measured", measure)
+
+    done = CliRunner().invoke(program.main, ["--add", "--cases", "pods", "--results", str(file)])
+
+    found = read(file)
+    assert done.exit_code == status, done.output
+    assert (found.rounds, found.failures) == (after.rounds, after.failures)
