@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import costs
-from bench.admission.questions import Waits, ask
+from bench.admission.questions import ALLOWED, REFUSED, WARNED, Waits, ask
 from bench.cases import Case
 from bench.load import Load
 from bench.rig import Rig
@@ -30,27 +30,30 @@ FREE = 100
 
 
 def measure(rig: Rig, name: str, free: Sequence[str], taken: Sequence[str]) -> list[Figure]:
-    """The figures of each kind of answer; `free` are nodes in no maintenance, `taken` such as are in one."""
+    """The figures of each kind of answer; `free` are nodes in no maintenance, `taken` such as are in one.
+
+    Raises `RuntimeError` where something else is answered.
+    """
     [full, *empty] = free
     load = Load(rig.cluster, Case(name, pods=PODS), [full], full)
     load.fill()
-    answered = {
-        "refused, an unknown node": (["nobody-knows-it"], WATCHED),
-        **({"refused, a second maintenance": (list(taken[:FREE]), WATCHED)} if taken else {}),
-        "allowed, a node without pods": (empty[:FREE], WATCHED),
-        f"warned, a node with {PODS} pods": ([full], LISTED),
-    }
+    answered: list[tuple[str, str, Sequence[str], float]] = [
+        (REFUSED, "an unknown node", ["nobody-knows-it"], WATCHED),
+        *([(REFUSED, "a second maintenance", taken[:FREE], WATCHED)] if taken else []),
+        (ALLOWED, "a node without pods", empty[:FREE], WATCHED),
+        (WARNED, f"a node with {PODS} pods", [full], LISTED),
+    ]
     load_average = os.getloadavg()[0]
     figures: list[Figure] = [("load of the machine at the beginning", round(load_average, 1), None)]
     with floor(rig) as url:
-        figures += _of("floor", _asked(rig, url, empty[:FREE]), None)
-        for what, (nodes, limit) in answered.items():
-            before = costs.cpu(rig)["validate"]
-            waits = _asked(rig, webhook_url(rig), nodes)
+        figures += _of("floor", _asked(rig, url, empty[:FREE], ALLOWED), None)
+        for answer, about, nodes, limit in answered:
+            what, before = f"{answer}, {about}", costs.cpu(rig)["validate"]
+            waits = _asked(rig, webhook_url(rig), nodes, answer)
             figures += _of(what, waits, limit)
             spent = (costs.cpu(rig)["validate"] - before) / len(waits.milliseconds) * 1000
             figures.append((f"{what}: milliseconds of a core", round(spent, 1), None))
-        figures += _of("floor, at last", _asked(rig, url, empty[:FREE]), None)
+        figures += _of("floor, at last", _asked(rig, url, empty[:FREE], ALLOWED), None)
     load.clear()
     return figures
 
@@ -77,8 +80,10 @@ def _certificates(rig: Rig) -> Path:
     return rig.directory / "product" / "admission"
 
 
-def _asked(rig: Rig, url: str, nodes: Sequence[str]) -> Waits:
-    return asyncio.run(ask(url, _certificates(rig) / "ca.crt", nodes, RATE, SECONDS))
+def _asked(rig: Rig, url: str, nodes: Sequence[str], answer: str) -> Waits:
+    waits = asyncio.run(ask(url, _certificates(rig) / "ca.crt", nodes, RATE, SECONDS))
+    waits.must_be(answer)
+    return waits
 
 
 def _of(what: str, waits: Waits, limit: float | None) -> list[Figure]:

@@ -19,6 +19,8 @@ from kube.paths import Object
 WARM = 20
 """Questions at once before the first that counts: the connections are open then, as the API server's are."""
 CONNECTIONS = 20
+ALLOWED, WARNED, REFUSED = "allowed", "warned", "refused"
+"""What is answered: allowed without a warning, allowed with some, or refused."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,14 @@ class Waits:
         """What one in a hundred exceeds."""
         ordered = sorted(self.milliseconds)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+
+    def must_be(self, answer: str) -> None:
+        """Raise `RuntimeError` unless each question had this answer: else the waits are those of something else."""
+        count = len(self.milliseconds)
+        wanted = {ALLOWED: (0, 0), WARNED: (0, count), REFUSED: (count, 0)}[answer]
+        if (self.refused, self.warned) != wanted:
+            found = f"{self.refused} were {REFUSED} and {self.warned} {WARNED}"
+            raise RuntimeError(f"each of {count} questions was to be {answer}, and {found}")
 
 
 def review(node: str, number: int) -> Object:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.admission.questions import Waits, paced, review
+import pytest
+
+from bench.admission.questions import ALLOWED, REFUSED, WARNED, Waits, paced, review
 from kube.admission.reviews import question
 from kube.paths import Object
 
@@ -33,6 +35,22 @@ def test_a_slow_answer_holds_up_no_other_question() -> None:
     assert asked == [0, 1, 2, 3, 4]
     assert (len(waits.milliseconds), waits.refused, waits.warned) == (5, 1, 1)
     assert max(waits.milliseconds) >= 4.0
+
+
+@pytest.mark.parametrize(
+    ("refused", "warned", "answers"),
+    [(2, 0, {REFUSED}), (0, 2, {WARNED}), (0, 0, {ALLOWED}), (1, 0, set()), (0, 1, set())],
+)
+def test_waits_count_for_the_one_answer_that_all_questions_had(refused: int, warned: int, answers: set[str]) -> None:
+    """A webhook that refuses whatever it is asked would be fast, and its row would say "allowed"."""
+    waits = Waits([1.0, 2.0], refused, warned)
+
+    for answer in (REFUSED, WARNED, ALLOWED):
+        if answer in answers:
+            waits.must_be(answer)
+        else:
+            with pytest.raises(RuntimeError, match=f"each of 2 questions was to be {answer}, and {refused} were "):
+                waits.must_be(answer)
 
 
 def test_a_question_is_one_that_the_webhook_judges() -> None:
