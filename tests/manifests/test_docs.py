@@ -39,12 +39,16 @@ def images(objects: list[Manifest]) -> set[str]:
 
 
 def test_the_page_says_how_what_is_outside_an_install_goes_with_it() -> None:
-    """What an opt-in wing leaves on objects of others, or holds CRDs by; what undoes it runs while its functions do."""
+    """What an opt-in wing leaves on objects of others, or holds CRDs by; what undoes it runs while its functions do.
+
+    The oldest group, which no overlay has, goes once its objects are gone.
+    """
     section = INSTALL.partition("## Remove it\n")[2].partition("\n## ")[0]
     lines = section.partition("```console\n")[2].partition("```")[0].splitlines()
     place = {part: number for number, line in enumerate(lines) for part in line.split()}
 
     assert max(place["nodemaintenances.nodemaintenance.medik8s.io"], place["mutexrunconfigs"]) < place["-k"]
+    assert place["nodemaintenances.kubevirt.io"] < place["manifests/v1alpha1"] < place["mine"]
     assert place[capabilities.LABEL] < place[node_patch.MARK] < place["-k"] < place[launcher_budgets.LABEL]
     assert place[RUN_LABEL] > place["-k"]
     assert f"-n {NAMESPACE} -l {RUN_LABEL}" in section
