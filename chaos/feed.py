@@ -75,7 +75,7 @@ class Observer:
             cluster.run(self._follow(cluster))
 
     async def _follow(self, cluster: Cluster) -> None:
-        sights = [_Sight(room, self.take) for room, _ in WATCHED]
+        sights = [Sight(room, self.take) for room, _ in WATCHED]
         streams = [self._stream(cluster, path, sight) for (_, path), sight in zip(WATCHED, sights, strict=True)]
         following = asyncio.ensure_future(self._take_all(streams, sights))
         while not self._ending.is_set() and not following.done():
@@ -83,10 +83,10 @@ class Observer:
         following.cancel()
         await asyncio.gather(following, return_exceptions=not following.done())
 
-    def _stream(self, cluster: Cluster, path: str, sight: _Sight) -> AsyncGenerator[Change, None]:
+    def _stream(self, cluster: Cluster, path: str, sight: Sight) -> AsyncGenerator[Change, None]:
         return follow(cluster.api, path, keep=_kept, witness=sight)
 
-    async def _take_all(self, streams: list[AsyncGenerator[Change, None]], sights: list[_Sight]) -> None:
+    async def _take_all(self, streams: list[AsyncGenerator[Change, None]], sights: list[Sight]) -> None:
         async for number, change in merged(*streams):
             if change.kind == "SYNCED":
                 self._synced.release()
@@ -110,12 +110,13 @@ class Observer:
             self._judge(time.time())
 
 
-class _Sight(Witness):
+class Sight(Witness):
     """Knows up to which version a stream has seen everything, and tells of the gap when it was read anew."""
 
     def __init__(self, room: str, take: Callable[[Observation], None]) -> None:
         self._room, self._take = room, take
         self._last = self._before = 0
+        self._since = 0.0
 
     def see(self, sighting: Sighting) -> None:
         """Take what came."""
@@ -123,12 +124,13 @@ class _Sight(Witness):
         self._take(sighting)
 
     def closed(self) -> None:
-        """What comes next comes from the next watch, or from a list."""
-        self._before = self._last
+        """What comes next comes from the next watch, or from a list; an attempt that brings nothing begins no gap."""
+        if self._last > self._before:
+            self._before, self._since = self._last, time.time()
 
     def listed(self) -> None:
         """What came between was not seen."""
-        self._take(Blind(self._room, self._before, self._last))
+        self._take(Blind(self._room, self._before, self._last, self._since, time.time()))
 
 
 def _kept(item: Object) -> Object:

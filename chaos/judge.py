@@ -137,6 +137,9 @@ class Watcher:
 
     def _judge_grant(self, asked: Eviction, pod: Pod, done: Moment) -> Iterator[str]:
         if not any(self._lives(maintenance, pod.node, asked.at) for maintenance in self._maintenances.values()):
+            if self._may_have_missed(MAINTENANCES, asked.at):
+                self.tally.blind["evictions"] += 1
+                return
             yield f"{pod.name} was evicted from {pod.node} {GRACE:.0f} s after its maintenance was gone, or without one"
         if self._is_blind(done.version, NODES, PODS):
             self.tally.blind["evictions"] += 1
@@ -171,3 +174,7 @@ class Watcher:
 
     def _is_blind(self, version: int, *rooms: str) -> bool:
         return any(blind.room in rooms and blind.after < version <= blind.until for blind in self._blind)
+
+    def _may_have_missed(self, room: str, at: float) -> bool:
+        """Whether something of that moment, or of shortly before, may have come and gone unseen."""
+        return any(blind.room == room and blind.since <= at <= blind.till + GRACE for blind in self._blind)

@@ -41,11 +41,17 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Blind:
-    """A watch broke, and was begun anew from a list: of what came between these versions only the end was seen."""
+    """A watch broke, and was begun anew from a list: of what came between these versions only the end was seen.
+
+    Attributes:
+        since, till: the same in seconds since 1970. What came and went between these has no version in the list.
+    """
 
     room: str
     after: int
     until: int
+    since: float = 0.0
+    till: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from chaos.feed import Observer
+from chaos.feed import Observer, Sight
+from chaos.sightings import MAINTENANCES, Blind, Observation, Sighting
 from localcluster.cluster import LocalCluster
 
 
@@ -18,3 +20,19 @@ def test_an_observer_that_has_failed_does_not_pass_for_one_that_saw_nothing(
 
     with pytest.raises(FileNotFoundError, match="audit"), Observer(installed.kubeconfig, log, print):
         log.unlink()
+
+
+def test_a_gap_lasts_from_the_first_watch_that_broke_until_the_list() -> None:
+    """Attempts between bring nothing; what the list tells belongs to the gap, though it may tell nothing new."""
+    taken: list[Observation] = []
+    sight = Sight(MAINTENANCES, taken.append)
+    sight.see(Sighting(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}}))
+    sight.listed()
+    sight.closed()
+    broken = time.time()
+    sight.closed()
+    sight.listed()
+
+    [gap] = [seen for seen in taken[2:] if isinstance(seen, Blind)]
+    assert (gap.after, gap.until) == (7, 7)
+    assert gap.since <= broken <= gap.till

@@ -61,6 +61,7 @@ BEGINNING = (node(0, 1), pod(0, 2), maintenance(0, 3))
 DRAINING = (*BEGINNING, node(1, 4, **CLOSED))
 EVICTED = (*DRAINING, eviction(2), pod(2, 5, ending=True))
 FINISHED = (*EVICTED, pod(5, 6, gone=True), maintenance(5, 7, "Succeeded"), node(6, 8))
+WITHOUT = (node(0, 1, **CLOSED), pod(0, 2), eviction(2), pod(2, 5, ending=True))
 DAEMON = [{"kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
 
 GOOD: dict[str, Sequence[Observation]] = {
@@ -94,6 +95,7 @@ GOOD: dict[str, Sequence[Observation]] = {
         maintenance(5, 7, "Succeeded"),
     ),
     "a pod elsewhere": (*EVICTED, pod(5, 6, gone=True), pod(0, 2, "q", on="node-2"), maintenance(5, 7, "Succeeded")),
+    "an object that came and went unseen": (*WITHOUT, Blind(MAINTENANCES, 3, 3, BEGAN + 1, BEGAN + 3)),
     "what no watch saw": (*BEGINNING, Blind(NODES, 3, 6), eviction(2), pod(2, 5, ending=True), node(3, 6, **CLOSED)),
 }
 BAD: dict[str, tuple[str, Sequence[Observation]]] = {
@@ -115,9 +117,10 @@ BAD: dict[str, tuple[str, Sequence[Observation]]] = {
         "after its maintenance was gone",
         (*DRAINING, maintenance(2, 5, gone=True), eviction(4.1), pod(4, 6, ending=True)),
     ),
-    "no object at all": (
+    "no object at all": ("or without one", WITHOUT),
+    "no object long after a watch was broken": (
         "or without one",
-        (node(0, 1, **CLOSED), pod(0, 2), eviction(2), pod(2, 5, ending=True)),
+        (*WITHOUT, Blind(MAINTENANCES, 0, 0, BEGAN - 2, BEGAN - 1)),
     ),
     "again long after it was terminating": ("evicted again 2.1 s after", (*EVICTED, eviction(4.1))),
     "again, and refused": ("evicted again 2.1 s after", (*EVICTED, eviction(4.1, granted=False))),
