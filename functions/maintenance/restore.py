@@ -27,6 +27,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.announcements import REMOVE, TEXTS, UNCORDON
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.lookup import maintenances, undeleted
+from kube.maintenance.progress import is_told_kept
 from kube.nodes import Node, is_labelled, is_labelled_for, is_tainted, labelled_for, node_path, restore_patch
 from kube.paths import Object
 
@@ -36,7 +37,7 @@ EMITS = (events.NODE_RESTORED, events.MAINTENANCE_FOUND)
 
 def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     """Undo what the maintenance did to its node (NMO-14, 15, 16); hand it over to another one, if any (X-7)."""
-    if event.get_type() == events.RESOURCE_UPDATED and (not _is_ending(event) or m.is_told_kept(data_of(event))):
+    if event.get_type() == events.RESOURCE_UPDATED and (not _is_ending(event) or is_told_kept(data_of(event))):
         return []  # the hint suffices: every status write comes by here, also the one that tells of a failure
     if not acts(cluster):
         return []

@@ -27,8 +27,6 @@ MOST_LEASE_ERRORS = 3
 """Of so many failed renewals in a row a maintenance thinks nothing; at one more it gives up (NMO-27a)."""
 MOST_PODS = 2**31
 """Above any count of pods; no schema of a status has more."""
-KEPT = "the node is not given back: "
-"""How the error of one that is deleted begins."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
 
 
@@ -112,16 +110,6 @@ def phase(maintenance: Maintenance) -> str:
 def last_error(maintenance: Maintenance) -> str:
     """`status.lastError`, "" for none."""
     return str(status_of(maintenance).get("lastError") or "")
-
-
-def told_kept(error: str) -> str:
-    """`status.lastError` of one that is deleted whose node is not given back."""
-    return f"{KEPT}{error}"
-
-
-def is_told_kept(maintenance: Maintenance) -> bool:
-    """Whether the status tells that its node is not given back; the error of a drain says nothing of that."""
-    return last_error(maintenance).startswith(KEPT)
 
 
 def lease_errors(maintenance: Maintenance) -> int:

@@ -20,10 +20,10 @@ from kube.maintenance.objects import (
     has_begun,
     has_given_up,
     is_deleting,
+    last_error,
     lease_errors,
     snapshot,
     status_of,
-    told_kept,
 )
 from kube.maintenance.shown import Shown
 from kube.paths import Object
@@ -36,6 +36,9 @@ PENDING_BYTES, BLOCKED_BYTES = 400_000, 600_000
 whole; what is left out of a longer one is counted."""
 LONGEST_ERROR = 8192
 """Characters of `lastError`."""
+
+KEPT = "the node is not given back: "
+"""How `lastError` begins of one that is deleted."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def status_patch(maintenance: Maintenance, shown: Shown, findings: Iterable[Find
 def _status(maintenance: Maintenance, shown: Shown, findings: Findings, now: datetime) -> Object:
     """What the status has after one event; what is not there stays as it is."""
     if is_deleting(maintenance):
-        return {"lastError": told_kept(_error(findings))} if findings.restoring else {}
+        return {"lastError": f"{KEPT}{_error(findings)}"} if findings.restoring else {}
     if has_given_up(maintenance) or _is_old(maintenance, findings):
         return {}
     if findings.lease_errors and findings.lease_errors > MOST_LEASE_ERRORS:
@@ -102,6 +105,11 @@ def _status(maintenance: Maintenance, shown: Shown, findings: Findings, now: dat
         error = _error(findings)
         return {"lastError": error, "conditions": [_condition(maintenance, "Drained", False, "Waiting", error, now)]}
     return _status_failed(maintenance, findings, now) if findings.error else {}
+
+
+def is_told_kept(maintenance: Maintenance) -> bool:
+    """Whether the status tells that its node is not given back; the error of a drain says nothing of that."""
+    return last_error(maintenance).startswith(KEPT)
 
 
 def _is_old(maintenance: Maintenance, findings: Findings) -> bool:

@@ -19,6 +19,7 @@ from eventing.wire import received
 from functions.data import data_of
 from functions.serving import handler, lasting_failures
 from kube.maintenance import objects as m
+from kube.maintenance.progress import KEPT
 from kube.nodes import node_path
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
@@ -359,7 +360,7 @@ def test_what_fails_for_long_is_told_and_ends_when_it_is_cured(
     assert told.get_type() == events.MAINTENANCE_FAILED
     error = data_of(told)["error"]
     assert error
-    assert item["status"]["lastError"] == (m.told_kept(error) if step == "restore" else error)
+    assert item["status"]["lastError"] == (f"{KEPT}{error}" if step == "restore" else error)
     assert cured is not None
     assert cured.get_type() != events.MAINTENANCE_FAILED
 

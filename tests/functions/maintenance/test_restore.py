@@ -15,6 +15,7 @@ from kube.maintenance import objects as m
 from kube.maintenance.announcements import EVENTS, UNCORDON
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from kube.maintenance.lookup import by_age
+from kube.maintenance.progress import KEPT
 from kube.nodes import BEFORE, EXCLUDED, LABEL, node_path
 from kube.nodes import in_maintenance as closed_for
 from kube.paths import Object
@@ -281,7 +282,7 @@ def test_the_status_that_tells_why_the_node_is_not_given_back_is_no_hint(
 ) -> None:
     """Rule 9: where a webhook never says the same twice, each telling would be one more try at once; the tick tries."""
     item = deleting(work, in_maintenance(functions, work, work.node()))
-    told = {**item, "status": {**item.get("status", {}), "lastError": m.told_kept("refused at 12:00:01")}}
+    told = {**item, "status": {**item.get("status", {}), "lastError": f"{KEPT}refused at 12:00:01"}}
     writes = len(audit.writes_by())
 
     assert functions.answer("restore", updated(told)) is None
