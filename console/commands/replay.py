@@ -11,7 +11,7 @@ import click
 
 from console.operations.diff import DIFFERS, FAILS, UNRECORDED, Replayed, as_json, summary
 from console.operations.errors import NoResult
-from console.operations.replaying import Target, Targets, Wanted, compared
+from console.operations.replaying import Target, Targets, Wanted, one_by_one
 from console.terminal.diff import lost_lines, replay_lines
 from console.terminal.errors import confirm, door
 from console.terminal.options import cluster_options, is_given, output_option, picked, target_options
@@ -104,8 +104,7 @@ def _replay(calls: Sequence[Call], changes: Changes, how: How, cluster: Cluster,
     if output == "table":
         _show_lost(changes)
     found = []
-    for entry, target in calls:
-        replayed = compared(entry, target.function, partial(_answer, entry, target, how, cluster), changes)
+    for replayed in one_by_one(calls, partial(_answer, how=how, cluster=cluster), changes):
         found.append(replayed)
         if output == "table":
             show(replay_lines(replayed))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from eventing.journal.entries import Entry
 from eventing.local import manifests
 from eventing.local.manifests import ManifestError
 from eventing.local.triggers import Policy, Trigger
-from eventing.replay.again import Answer, NoAnswer, new_replay_id, recorded, replay
+from eventing.replay.again import Answer, NoAnswer, TooLate, new_replay_id, recorded, replay
 from eventing.replay.changes import Changes, objects_in, read_changes
 from eventing.replay.differences import compare
 from eventing.replay.redrive import NOBODY_THERE
@@ -168,17 +168,37 @@ class DryRun:
     lost: tuple[str, ...]
 
 
-def compared(entry: Entry, function: str, ask: Callable[[], Answer], changes: Changes) -> Replayed:
-    """The answer now beside the recorded one; `changes` has what of the recording is gone since.
+def one_by_one(
+    calls: Iterable[tuple[Entry, Target]], ask: Callable[[Entry, Target], Answer], changes: Changes
+) -> Iterator[Replayed]:
+    """Call after call, in their order; `changes` has what of the recordings is gone since.
 
-    Where there is none that could be compared, the function fails now, and says why: it keeps no other from its turn.
+    A function without an answer that could be compared fails now, and says why: it keeps no other from its turn. One
+    that took too long fails from then on, in the same words, and is not asked again.
     """
-    then = recorded(entry, function)
-    try:
-        now = ask()
-    except NoAnswer as error:
-        return Replayed(entry, then, Answer(function, NOBODY_THERE, 0.0, error=str(error)), [])
+    late: dict[Target, TooLate] = {}
+    for entry, target in calls:
+        if target in late:
+            yield _unanswered(entry, target.function, late[target])
+            continue
+        try:
+            now = ask(entry, target)
+        except NoAnswer as error:
+            if isinstance(error, TooLate):
+                late[target] = error
+            yield _unanswered(entry, target.function, error)
+        else:
+            yield _compared(entry, now, changes)
+
+
+def _compared(entry: Entry, now: Answer, changes: Changes) -> Replayed:
+    """The answer now beside the recorded one."""
+    then = recorded(entry, now.function)
     return Replayed(entry, then, now, compare(then, now, changes) if then else [])
+
+
+def _unanswered(entry: Entry, function: str, error: NoAnswer) -> Replayed:
+    return Replayed(entry, recorded(entry, function), Answer(function, NOBODY_THERE, 0.0, error=str(error)), [])
 
 
 def dry_run(entry: Entry, cluster: Cluster, caller: Api, functions: str) -> DryRun:
@@ -186,9 +206,15 @@ def dry_run(entry: Entry, cluster: Cluster, caller: Api, functions: str) -> DryR
 
     In: the console's door, which finds the Triggers; the caller's, which sees what became of the objects; below which
     URL functions answer by name, "" for where the Triggers say. Raises `NoResult`.
+    All are asked side by side: a browser waits as long for many that hang as for one.
     """
     targets = Targets(Wanted(base=functions, namespace=NAMESPACE), cluster).of(entry.event)
     changes = cluster.run(read_changes(caller, objects_in([entry])))
-    ask = partial(replay, entry, dry_run=True, replay_id=new_replay_id())
-    found = (compared(entry, each.function, partial(ask, each.function, each.url), changes) for each in targets)
+    replay_id = new_replay_id()
+
+    def ask(event: Entry, target: Target) -> Answer:
+        return replay(event, target.function, target.url, dry_run=True, replay_id=replay_id)
+
+    with ThreadPoolExecutor(len(FUNCTIONS)) as threads:
+        found = threads.map(lambda target: next(one_by_one([(entry, target)], ask, changes)), targets)
     return DryRun(tuple(found), tuple(changes.lost()))

@@ -33,6 +33,10 @@ class NoAnswer(Exception):
     """No function answers at that address; the message says which and why, in one line."""
 
 
+class TooLate(NoAnswer):
+    """Nobody answered in time; whoever posts there again waits as long again."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a function answered to a replayed event; the fields are an `Attempt`'s."""
@@ -58,7 +62,7 @@ def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
     """Post one event in binary mode, with these headers beside its own; a redirect is an answer. Raises `NoAnswer`."""
     import requests  # a tenth of a second, for what asks a function alone
 
-    message = binary(event)
+    message, started = binary(event), time.perf_counter()
     try:
         return requests.post(
             url,
@@ -69,8 +73,9 @@ def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
             allow_redirects=False,  # an event goes where it is sent, and nowhere else
         )
     except requests.RequestException as error:
-        why = "it takes too long" if isinstance(error, requests.Timeout) else "it cannot be reached"
-        raise NoAnswer(f"no answer from {url}: {why}") from None
+        if isinstance(error, requests.Timeout) or time.perf_counter() - started >= SECONDS:  # of a body that ends early
+            raise TooLate(f"no answer from {url}: it takes too long") from None
+        raise NoAnswer(f"no answer from {url}: it cannot be reached") from None
 
 
 def answer_of(function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
 
+from console.operations.diff import FAILS, UNRECORDED
 from console.operations.errors import NoResult
-from console.operations.replaying import FUNCTION_LABEL, FUNCTIONS, Targets, Wanted
+from console.operations.replaying import FUNCTION_LABEL, FUNCTIONS, Target, Targets, Wanted, dry_run, one_by_one
 from eventing import events
+from eventing.journal.entries import Entry
+from eventing.replay import again
+from eventing.replay.again import NoAnswer, TooLate
+from eventing.replay.changes import NO_CHANGES
+from eventing.wire import BATCH
 from functions import app
 from kube.door.sync_client import Cluster
 from localcluster.cluster import LocalCluster
+from tests.receiver import PATIENCE, Answer, Receiver
 
 ABOUT = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 BEGUN = events.event(events.MAINTENANCE_BEGUN, "begin", ABOUT, "node-1")
+ENTRY = Entry(1, datetime.now(timezone.utc), BEGUN)
 FOREIGN = {"broker": "default"}
 
 
@@ -63,3 +73,37 @@ def test_a_subscriber_that_is_no_function_of_ours_gets_nothing(
         targets(tmp_path, admin, foreign, ours, functions=("my-logger",))
     with pytest.raises(NoResult, match="no Trigger of a function of ours"):
         targets(tmp_path, admin, foreign)
+
+
+def test_who_took_too_long_once_is_asked_no_more() -> None:
+    """X-6: a function that hangs costs its 10 s once, and not of each event."""
+    errors: dict[str, NoAnswer] = {"hangs": TooLate("it takes too long"), "is away": NoAnswer("it cannot be reached")}
+    asked = []
+
+    def ask(_: Entry, target: Target) -> again.Answer:
+        asked.append(target.function)
+        if target.function in errors:
+            raise errors[target.function]
+        return again.Answer(target.function, 200, 0.1)
+
+    calls = [(ENTRY, Target(name, "")) for name in ("hangs", "is away", "answers") * 2]
+    found = list(one_by_one(calls, ask, NO_CHANGES))
+
+    assert asked == ["hangs", "is away", "answers", "is away", "answers"]
+    assert [each.result for each in found] == [FAILS, FAILS, UNRECORDED] * 2
+    assert found[3].now == again.Answer("hangs", 503, 0.0, error="it takes too long")
+
+
+def test_a_dry_run_asks_all_functions_side_by_side(admin: Cluster, receiver: Receiver) -> None:
+    """X-6: one after another, a few that hang would take longer than a browser waits."""
+    both = Barrier(2)
+
+    def answer(_: object) -> Answer:
+        both.wait(PATIENCE)
+        return Answer(200, {"content-type": BATCH}, b"[]")
+
+    receiver.answers |= {"/cordon": answer, "/status": answer}
+
+    shown = dry_run(ENTRY, admin, admin.api, receiver.url)
+
+    assert {each.now.function: each.now.status for each in shown.answers} == {"cordon": 200, "status": 200}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -11,7 +13,8 @@ import pytest
 
 from eventing import events
 from eventing.journal.entries import REDRIVE, Attempt, Entry
-from eventing.replay.again import NoAnswer, recorded, replay
+from eventing.replay import again
+from eventing.replay.again import NoAnswer, TooLate, recorded, replay
 from eventing.wire import BATCH
 from tests.receiver import Answer, Receiver
 
@@ -79,6 +82,21 @@ def test_what_is_neither_batch_nor_error_is_no_function_s_answer(receiver: Recei
 
     with pytest.raises(NoAnswer, match=f"status answered {answer.status} and "):
         replay(entry(), "status", f"{receiver.url}/status", dry_run=True)
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"], ids=["nothing", "a head"])
+def test_who_takes_a_connection_and_ends_no_answer_is_too_late(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-6: whatever it sent before it hung."""
+    monkeypatch.setattr(again, "SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/status"
+        taken = thread.submit(server.accept)
+        taken.add_done_callback(lambda taken: taken.result()[0].sendall(head))
+
+        with pytest.raises(TooLate, match=f"no answer from {url}: it takes too long"):
+            replay(entry(), "status", url, dry_run=True)
+
+        taken.result()[0].close()
 
 
 def made(error: str, *, function: str = "evict", status: int = 200, replay: str = "") -> Attempt:
