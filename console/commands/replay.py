@@ -82,7 +82,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
             _confirm(calls)
         changes = cluster.run(read_changes(cluster.api, objects_in(entries)))
         found = _replay(calls, changes, how, cluster, output)
-    _end(found, changes, how, output)
+    _end(found, len(calls) - len(found), changes, how, output)
 
 
 def _check_places(wanted: Wanted) -> None:
@@ -124,11 +124,14 @@ def _answer(entry: Entry, target: Target, how: How, cluster: Cluster) -> Answer:
     return posted(entry, target.function, target.url, replay_id=how.replay_id, dry_run=how.dry_run)
 
 
-def _end(found: Sequence[Replayed], changes: Changes, how: How, output: str) -> None:
-    """Sum up, and give the exit status."""
+def _end(found: Sequence[Replayed], left: int, changes: Changes, how: How, output: str) -> None:
+    """Sum up, and give the exit status; calls are left behind an answer of who is no function."""
     note(summary(found), output)
     if output == "json":
         show_json(as_json(how.replay_id, dry_run=how.dry_run, lost=changes.lost(), found=found))
+    if left:
+        remedy = "say by --functions or --url where functions are, and replay again"
+        raise NoResult(f"{found[-1].now.error}, so the replay ends {counted(left, 'call')} early: {remedy}")
     results = {replayed.result for replayed in found}
     if DIFFERS in results:
         raise click.exceptions.Exit(1)

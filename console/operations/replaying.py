@@ -17,7 +17,7 @@ from eventing.journal.entries import Entry
 from eventing.local import manifests
 from eventing.local.manifests import ManifestError
 from eventing.local.triggers import Policy, Trigger
-from eventing.replay.again import Answer, NoAnswer, TooLate, new_replay_id, recorded, replay
+from eventing.replay.again import Answer, NoAnswer, NoFunction, TooLate, new_replay_id, recorded, replay
 from eventing.replay.changes import Changes, objects_in, read_changes
 from eventing.replay.differences import compare
 from eventing.replay.redrive import NOBODY_THERE
@@ -174,7 +174,8 @@ def one_by_one(
     """Call after call, in their order; `changes` has what of the recordings is gone since.
 
     A function without an answer that could be compared fails now, and says why: it keeps no other from its turn. One
-    that took too long fails from then on, in the same words, and is not asked again.
+    that took too long fails from then on, in the same words, and is not asked again. Who is no function of ours is the
+    last: the calls behind it are left.
     """
     late: dict[Target, TooLate] = {}
     for entry, target in calls:
@@ -187,6 +188,8 @@ def one_by_one(
             if isinstance(error, TooLate):
                 late[target] = error
             yield _unanswered(entry, target.function, error)
+            if isinstance(error, NoFunction):
+                return
         else:
             yield _compared(entry, now, changes)
 

@@ -37,6 +37,10 @@ class TooLate(NoAnswer):
     """Nobody answered in time; whoever posts there again waits as long again."""
 
 
+class NoFunction(NoAnswer):
+    """Who answers there is none of ours, as a broker or a login page: recorded events are nothing to it."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a function answered to a replayed event; the fields are an `Attempt`'s."""
@@ -81,14 +85,14 @@ def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
 def answer_of(function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
     """What a response says: an error, or a batch of events, which may be empty.
 
-    Raises `NoAnswer` for anything else: a function answers a replay by one of these two.
+    Raises `NoFunction` for anything else: a function answers a replay by one of these two.
     """
     if status >= 400:
         return Answer(function, status, seconds, error=" ".join(body.decode(errors="replace").split()))
     replies = _batch(body) if headers.get("content-type", "") == BATCH else None
     if not 200 <= status < 300 or replies is None:
         kind = headers.get("content-type") or "nothing"
-        raise NoAnswer(f"{function} answered {status} and {kind}, not {BATCH} as each function of ours")
+        raise NoFunction(f"{function} answered {status} and {kind}, not {BATCH} as each function of ours")
     return Answer(function, status, seconds, replies)
 
 

@@ -14,7 +14,7 @@ import pytest
 from eventing import events
 from eventing.journal.entries import REDRIVE, Attempt, Entry
 from eventing.replay import again
-from eventing.replay.again import NoAnswer, TooLate, recorded, replay
+from eventing.replay.again import NoFunction, TooLate, recorded, replay
 from eventing.wire import BATCH
 from tests.receiver import Answer, Receiver
 
@@ -80,7 +80,7 @@ def test_what_is_neither_batch_nor_error_is_no_function_s_answer(receiver: Recei
     """X-2: it must not pass for a function that had nothing to say."""
     receiver.answers["/status"] = lambda _: answer
 
-    with pytest.raises(NoAnswer, match=f"status answered {answer.status} and "):
+    with pytest.raises(NoFunction, match=f"status answered {answer.status} and "):
         replay(entry(), "status", f"{receiver.url}/status", dry_run=True)
 
 
