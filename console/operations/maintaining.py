@@ -100,15 +100,13 @@ async def create(
         message = f"this cluster has no {kind}"
         raise Refusal(HTTPStatus.NOT_FOUND, message, "install that CRD, or use another --group") from None
     except Conflict:
-        other = await api.get(f"{group.path}/{name}")
-        message = kept(other) if is_over(other) else f"the NodeMaintenance {name} exists for {node_name(other)}"
-        raise Refusal(HTTPStatus.CONFLICT, message, "choose another --name") from None
+        raise await _taken(api, group, name) from None
 
 
 async def foreseen(api: Api, group: Group, node: str) -> list[str]:
     """What the API server warns of before a node's maintenance is created; nothing is kept.
 
-    Raises `Refusal` when admission would refuse it.
+    Raises `Refusal` when admission would refuse it, or another one has the node's name, which it is to get.
     """
     metadata, spec = {"name": node}, {"nodeName": node}
     body = {"apiVersion": group.api_version, "kind": "NodeMaintenance", "metadata": metadata, "spec": spec}
@@ -120,7 +118,16 @@ async def foreseen(api: Api, group: Group, node: str) -> list[str]:
                 words = error.message.partition("denied the request: ")[2]
                 raise Refusal(HTTPStatus.CONFLICT, words, "") from None
             raise
+        except Conflict:
+            raise await _taken(api, group, node) from None
     return warnings
+
+
+async def _taken(api: Api, group: Group, name: str) -> Refusal:
+    """The refusal of a name that another NodeMaintenance has, be it one that is over."""
+    other = await api.get(f"{group.path}/{name}")
+    message = kept(other) if is_over(other) else f"the NodeMaintenance {name} exists for {node_name(other)}"
+    return Refusal(HTTPStatus.CONFLICT, message, "choose another --name")
 
 
 async def _refuse_second(api: Api, node: str) -> None:
