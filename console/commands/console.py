@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.terminal.options import access, broker_option, cluster_options, functions_option
-from console.terminal.recording import missing
+from console.terminal.screen import warn
 from eventing.urls import host_and_port
 from kube.loopback import is_loopback_host
 
@@ -109,23 +109,19 @@ def console(
     from console.web.serving import Settings, serve  # half a second that no other command should pay
 
     trusted = _proxy(**proxy)
-    if journal_url and (file := missing(journal_url)):
-        note = f"there is no journal at {file} yet: no events are shown until `record` writes one there"
-        click.echo(note, err=True)
     here = _is_local(listen)
-    serve(
-        Settings(
-            listen,
-            here,
-            journal=journal_url or "",
-            functions=functions,
-            broker=broker,
-            hosts=hosts or (LOCAL_NAMES if here else ()),
-            proxy=trusted,
-            tls=tls,
-            access=access(),
-        )
+    settings = Settings(
+        listen,
+        here,
+        journal=journal_url or "",
+        functions=functions,
+        broker=broker,
+        hosts=hosts or (LOCAL_NAMES if here else ()),
+        proxy=trusted,
+        tls=tls,
+        access=access(),
     )
+    serve(settings, warn)
 
 
 def _proxy(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from socket import AF_INET, AF_INET6, create_server
 from typing import Any
@@ -18,6 +18,7 @@ from console.web.audit import write_to_stdout
 from console.web.callers import Identify, Proxy, as_owner, by_header, by_token
 from console.web.pages import STREAM_SECONDS, STREAMS
 from eventing import gunicorn_worker
+from eventing.journal.database import NotYet
 from eventing.journal.store import Journal, JournalError
 from eventing.urls import host_and_port
 from kube.door.api_errors import Unavailable
@@ -61,12 +62,14 @@ class Settings:
     access: tuple[str | None, str | None, str, Sequence[str]]
 
 
-def serve(settings: Settings) -> None:
-    """Serve until the process is told to end. Raises `OperationError` at once for what could not work."""
+def serve(settings: Settings, warn: Callable[[str], None]) -> None:
+    """Serve until the process is told to end. Raises `OperationError` at once for what could not work.
+
+    Of a journal that cannot be read yet `warn` hears why.
+    """
     _connected(settings).close()
-    journal = _journal(settings)
-    if journal:
-        journal.close()
+    if reason := _not_yet(settings):
+        warn(f"{reason}; the pages about events say so until it can be read")
     _check_free(settings.listen)
     print(f"console: http{'s' if settings.tls else ''}://{settings.listen}", flush=True)
     Server(settings).run()
@@ -132,6 +135,19 @@ def _check_free(listen: str) -> None:
     except OSError as error:
         message = os.strerror(error.errno or 0)
         raise OperationError(f"{listen}: {message}; name another address by --listen") from None
+
+
+def _not_yet(settings: Settings) -> str:
+    """Why the journal cannot be read yet, which is no reason not to start; "" where it can, and where there is to be
+    none. Raises `OperationError` for what is no journal."""
+    try:
+        if settings.journal:
+            Journal(settings.journal, create=False).close()
+    except NotYet as error:
+        return str(error)
+    except JournalError as error:
+        raise OperationError(str(error)) from None
+    return ""
 
 
 def _journal(settings: Settings) -> Journal | None:
