@@ -92,12 +92,14 @@ def obstacles(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, An
 
 def nameless(items: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say which of these objects would run the placeholder, and so nothing at all."""
-    makers = [item for item in items if "template" in item.get("spec", {})]
-    return [
-        f"{item['kind']} {item['metadata']['name']}"
-        for item in makers
-        if any(each.get("image") == PLACEHOLDER for each in item["spec"]["template"]["spec"]["containers"])
-    ]
+    return [f"{item['kind']} {item['metadata']['name']}" for item in items if _has_placeholder(item)]
+
+
+def _has_placeholder(part: Any) -> bool:
+    """Whether it is the image of a container somewhere in an object of whatever kind, or in a part of one."""
+    if isinstance(part, Mapping):
+        return part.get("image") == PLACEHOLDER or any(map(_has_placeholder, part.values()))
+    return isinstance(part, list) and any(map(_has_placeholder, part))
 
 
 def _class(broker: Mapping[str, Any]) -> str:

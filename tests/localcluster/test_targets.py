@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,26 @@ def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
         ("eventing.knative.dev/v1", "Trigger"),
     }
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_named"),
+    [
+        ({"template": {"spec": {"containers": [{"image": deploy.PLACEHOLDER}]}}}, True),
+        ({"jobTemplate": {"spec": {"template": {"spec": {"initContainers": [{"image": deploy.PLACEHOLDER}]}}}}}, True),
+        ({"template": {"spec": {"containers": [{"name": "no-image"}, {"image": "registry.example/mine"}]}}}, False),
+        ({"encryptedData": {"key": "AgB"}, "template": {"metadata": {"name": "signing"}}}, False),
+        ({"template": {"spec": {"volumes": None}}}, False),
+        ({"template": "words"}, False),
+        (None, False),
+    ],
+    ids=["deployment", "cron-job", "other-image", "sealed-secret", "no-containers", "text", "null"],
+)
+def test_an_object_of_any_kind_may_be_beside_those_that_run_the_image(spec: Any, is_named: bool) -> None:
+    """What calls something else its template runs nothing."""
+    found = deploy.nameless([{"kind": "Thing", "metadata": {"name": "t"}, "spec": spec}, {"metadata": {}}])
+
+    assert found == (["Thing t"] if is_named else [])
 
 
 @proves("NMO-26a")

@@ -78,6 +78,15 @@ def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Pa
     assert len(objects) == len(overlay(name))
 
 
+def test_every_overlay_that_a_page_shows_names_the_image() -> None:
+    """Applied as shown it would run nothing, and `make deploy` refuses it."""
+    pages = [page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))]
+    files = re.findall(r"^kind: Kustomization\n(.*?)\n(?:END|```)$", "\n".join(pages), re.DOTALL | re.MULTILINE)
+
+    assert len(files) >= 5
+    assert [file for file in files if f"images: [{{name: {PLACEHOLDER}, newName:" not in file] == []
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_no_overlay_of_ours_has_an_image_that_a_registry_has(name: str) -> None:
     """So `make deploy` refuses each of them as it is."""
