@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -102,6 +103,20 @@ def _has_placeholder(part: Any) -> bool:
     return isinstance(part, list) and any(map(_has_placeholder, part))
 
 
+def unkeyed(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name those of these pods that read the key when they start, and have not ended: all, where there is no key."""
+    return [
+        pod["metadata"]["name"]
+        for pod in pods
+        if pod["status"]["phase"] not in ("Succeeded", "Failed")
+        and any(_reads_key(each) for container in pod["spec"]["containers"] for each in container.get("env", ()))
+    ]
+
+
+def _reads_key(variable: Mapping[str, Any]) -> bool:
+    return bool(variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == KEY)
+
+
 def _class(broker: Mapping[str, Any]) -> str:
     return str((broker["metadata"].get("annotations") or {}).get(BROKER_CLASS, ""))
 
@@ -133,41 +148,46 @@ def deploy(overlay: str) -> None:
     if found := nameless(items):
         remedy = f"say under `images` in an overlay of your own what {PLACEHOLDER} is, see docs/install.md"
         raise LocalClusterError(f"nothing was applied, since {', '.join(found)} would have no image; {remedy}")
+    _refuse_unkeyed(kubectl, items)
     _share_key(kubectl, items)
     done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
     if done.returncode:
         raise LocalClusterError(f"kubectl did not apply all of {folder}, see above; `make deploy` again goes on")
 
 
-def _share_key(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
-    """Make the Secret with the key that our programs sign events with, before their pods, unless it is there.
+def _refuse_unkeyed(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `LocalClusterError` where a first key would come beside pods that run without it.
 
-    Its namespace comes first, where it is one of the objects. Pods that run there without the key start anew.
+    Pods that start later would refuse what those emit, for good, and to end those is for a person to say.
     """
-    for space in {item["metadata"]["namespace"] for item in items if item["kind"] == "ContainerSource"}:
+    for space in _signing(items):
+        path = f"/api/v1/namespaces/{space}"
+        running = unkeyed(_answer(kubectl, f"{path}/pods?labelSelector={quote(OURS)}").get("items", ()))
+        if running and not _answer(kubectl, f"{path}/secrets/{KEY}"):
+            raise LocalClusterError(
+                f"nothing was applied, since {space} has no Secret {KEY}, and pods run without it, as {running[0]}; "
+                f"when no maintenance is under way, do this, then `make deploy` again (see docs/security.md): "
+                f'kubectl create secret generic {KEY} -n {space} --from-literal=key="$(openssl rand -hex 32)"; '
+                f"kubectl delete pods -n {space} -l {OURS}"
+            )
+
+
+def _share_key(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
+    """Make the Secret with the key unless it is there, behind its namespace where that is one of the objects."""
+    for space in _signing(items):
         own = [item for item in items if item["kind"] == "Namespace" and item["metadata"]["name"] == space]
         for body in own:
             _run(kubectl, "apply", "-f", "-", text=json.dumps(body))
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": KEY, "namespace": space}}
         body = {**secret, "stringData": {"key": secrets.token_urlsafe(32)}}
         answer = _run(kubectl, "create", "-f", "-", text=json.dumps(body), check=False)
-        if answer.returncode == 0:
-            _restart(kubectl, space)
-        elif "AlreadyExists" not in answer.stderr:
+        if answer.returncode and "AlreadyExists" not in answer.stderr:
             raise LocalClusterError(f"the Secret {KEY} could not be made: {answer.stderr.strip()}")
 
 
-def _restart(kubectl: str, space: str) -> None:
-    """End the pods of a namespace that began without its new key: who has one refuses what they emit, for good."""
-    words = ("delete", "pods", "-n", space, "-l", OURS)
-    answer = _run(kubectl, *words, "--wait=false", check=False)
-    if answer.returncode:
-        remedy = f"end them by `kubectl {' '.join(words)}`, then `make deploy` again"
-        raise LocalClusterError(
-            f"pods that run without the new Secret {KEY} are left: {answer.stderr.strip()}; {remedy}"
-        )
-    if "deleted" in answer.stdout:
-        print(f"the Secret {KEY} is new, so the pods in {space} start anew")
+def _signing(items: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Give the namespaces whose programs sign."""
+    return {item["metadata"]["namespace"] for item in items if item["kind"] == "ContainerSource"}
 
 
 def _program() -> str:

@@ -1,23 +1,32 @@
-"""`make deploy` makes the key that our programs sign events with, and no program is left that runs without it."""
+"""`make deploy` makes the key that our programs sign events with, unless some would go on running without it."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from localcluster import deploy
 from localcluster.cluster import LocalCluster
-from tests.manifests.rendering import OVERLAYS, Manifest, of_kind, overlay, pod_specs
+from localcluster.trouble import LocalClusterError
+from tests.manifests.rendering import OVERLAYS, ROOT, Manifest, of_kind, overlay, pod_specs
 
 SPACE = "signed"
+CREATES = re.escape(
+    f'kubectl create secret generic {deploy.KEY} -n {SPACE} --from-literal=key="$(openssl rand -hex 32)"'
+)
+ENDS = re.escape(f"kubectl delete pods -n {SPACE} -l {deploy.OURS}")
+OURS = dict([deploy.OURS.split("=")])
+READS = {"name": "SIGNING_KEY", "valueFrom": {"secretKeyRef": {"name": deploy.KEY, "key": "key", "optional": True}}}
+PLAIN = {"name": "HOME", "value": "/"}
 
 
-def bare(name: str, labels: dict[str, str]) -> Manifest:
+def pod(name: str, labels: dict[str, str], *variables: Manifest) -> Manifest:
     """A pod that no scheduler cares for, and so no kubelet has to end."""
     metadata = {"name": name, "namespace": SPACE, "labels": labels}
-    spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "fake"}]}
+    spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "fake", "env": [*variables]}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -25,14 +34,18 @@ def create(cluster: LocalCluster, *items: Manifest) -> None:
     cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
 
 
-def pods(cluster: LocalCluster) -> list[str]:
-    return cluster.kubectl("get", "pods", "-n", SPACE, "-o", "name").stdout.split()
+def there(cluster: LocalCluster) -> list[str]:
+    kinds = "pods,secrets,containersources.sources.knative.dev"
+    return [name.split("/")[1] for name in cluster.kubectl("get", kinds, "-n", SPACE, "-o", "name").stdout.split()]
 
 
-def test_a_first_key_restarts_the_pods_that_run_without_it_and_no_others(
+def test_a_first_key_does_not_come_beside_pods_that_run_without_it(
     knative: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is there already restarts nothing: the pods have it."""
+    """Who has one refuses what they emit, for good. They are named, and what ends them; nothing ends unasked.
+
+    Pods of ours that read no key, and those of others, are in nobody's way, and with a key there is nothing to ask.
+    """
     monkeypatch.setenv("KUBECONFIG", str(knative.kubeconfig))
     [source] = of_kind(overlay("plain"), "ContainerSource")
     source["metadata"]["namespace"] = SPACE
@@ -40,16 +53,32 @@ def test_a_first_key_restarts_the_pods_that_run_without_it_and_no_others(
     (tmp_path / "kustomization.yaml").write_text("resources: [all.json]\n")
     create(knative, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
     knative.kubectl("wait", "--for=create", "serviceaccount/default", "-n", SPACE, "--timeout=30s")
-    ours = bare("ours", dict([deploy.OURS.split("=")]))
-    create(knative, ours, bare("another", {"app": "another"}))
+    signs, others = pod("signs", OURS, READS), [pod("webhook", OURS, PLAIN), pod("another", {}, READS)]
+    create(knative, signs, *others)
 
-    deploy.deploy(str(tmp_path))
-    left = pods(knative)
-    create(knative, ours)
-    deploy.deploy(str(tmp_path))
+    with pytest.raises(LocalClusterError, match=f"pods run without it, as signs; .*: {CREATES}; {ENDS}$"):
+        deploy.deploy(str(tmp_path))
+    assert there(knative) == ["another", "signs", "webhook"]
 
-    assert left == ["pod/another"]
-    assert pods(knative) == ["pod/another", "pod/ours"]
+    knative.kubectl("delete", "pod", "signs", "-n", SPACE)
+    deploy.deploy(str(tmp_path))
+    create(knative, signs)
+    deploy.deploy(str(tmp_path))
+    assert there(knative) == ["another", "signs", "webhook", deploy.KEY, source["metadata"]["name"]]
+
+
+def test_a_pod_that_has_ended_is_in_no_key_s_way() -> None:
+    """As one that a node under pressure evicted, which stays for a while."""
+    phases = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
+    pods = [{**pod(phase, OURS, PLAIN, READS), "status": {"phase": phase}} for phase in phases]
+
+    assert deploy.unkeyed(pods) == ["Pending", "Running", "Unknown"]
+
+
+def test_the_page_says_the_lines_that_the_refusal_says() -> None:
+    page = (ROOT / "docs/security.md").read_text().replace("-n node-maintenance", f"-n {SPACE}")
+
+    assert re.search(f"{CREATES}\n.*{ENDS}", page)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
