@@ -80,18 +80,26 @@ class Results:
     def add(self, each: Measurement) -> None:
         """Keep one.
 
-        The first of a case takes the place of what an earlier run has of it; a failure also that of what this one has,
-        which was no such case then.
+        The first of a case takes the place of what an earlier run has of it; a failure that of what this run has, which
+        was no such case then. Before this run has anything of the case, a failure leaves an earlier run's rows.
         """
-        if isinstance(each, Failure) or place(each) not in self._begun:
-            self._drop(place(each))
-        self._begun.add(place(each))
+        case = place(each)
+        if isinstance(each, Failure) and case not in self._begun and self._has_rows(case):
+            return
+        if isinstance(each, Failure) or case not in self._begun:
+            self._drop(case)
+        self._begun.add(case)
         if isinstance(each, Round):
             self.rounds.append(each)
         elif isinstance(each, Finding):
             self.findings.append(each)
         else:
             self.failures.append(each)
+
+    def _has_rows(self, case: str) -> bool:
+        """Whether anything was measured of a case."""
+        measured: list[Measurement] = [*self.rounds, *self.findings]
+        return case in map(place, measured)
 
     def _drop(self, case: str) -> None:
         """Forget all of a case."""

@@ -13,6 +13,7 @@ from bench.results import Failure, Results, Round, read, write
 
 OLD, NEW = (Round("local", case, "ours", 0, 1.0, 0.1, 0.2) for case in ("100 pods", "10 pods"))
 FAILED, FAILS = Failure("knative", "10 pods", "it rained"), Failure("local", "10 pods", "it rains")
+NOT_BEGUN = Failure("local", "100 pods", "no cluster came up")
 
 
 @pytest.mark.parametrize(
@@ -20,9 +21,10 @@ FAILED, FAILS = Failure("knative", "10 pods", "it rained"), Failure("local", "10
     [
         ([NEW], 0, Results({}, [OLD, NEW], [], [FAILED])),
         ([NEW, FAILS], 1, Results({}, [OLD], [], [FAILED, FAILS])),
+        ([NOT_BEGUN], 1, Results({}, [OLD], [], [FAILED])),
         ([], 0, Results({}, [OLD], [], [FAILED])),
     ],
-    ids=["all-measured", "one-failed", "nothing-yet"],
+    ids=["all-measured", "one-failed", "one-not-begun", "nothing-yet"],
 )
 def test_a_run_that_adds_is_judged_by_what_it_measured_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: list[Round | Failure], status: int, after: Results
@@ -39,3 +41,4 @@ def test_a_run_that_adds_is_judged_by_what_it_measured_itself(
     found = read(file)
     assert done.exit_code == status, done.output
     assert (found.rounds, found.failures) == (after.rounds, after.failures)
+    assert all(each.line in done.stderr for each in measured)

@@ -157,6 +157,19 @@ def test_a_case_that_failed_has_no_rounds_and_no_findings() -> None:
     assert found == Results({}, others, [], [failure])
 
 
+def test_a_failure_before_the_first_round_leaves_what_an_earlier_run_has_measured() -> None:
+    """As where no cluster comes up: nothing was measured that could take its place. An earlier failure's it takes."""
+    old = Results({"date": "Monday"}, rounds("ours", 1.0), [Finding("local", REST.name, "w", 1.0)])
+    old.add(Failure("knative", "10 pods", "it rained"))
+    found, again = old.continued({"date": "Friday"}), Failure("knative", "10 pods", "it rains")
+
+    for each in (Failure("local", "10 pods", "why"), Failure("local", REST.name, "why"), again):
+        found.add(each)
+
+    assert (found.rounds, found.findings, found.failures) == (old.rounds, old.findings, [again])
+    assert found.earlier == {"local: 10 pods": {"date": "Monday"}, f"local: {REST.name}": {"date": "Monday"}}
+
+
 def test_results_are_ordered_as_the_cases_are_whenever_each_was_measured() -> None:
     """The rounds of a case stay in their order; one that is no longer a case comes last."""
     names = [
