@@ -116,7 +116,7 @@ class Sight(Witness):
     def __init__(self, room: str, take: Callable[[Observation], None]) -> None:
         self._room, self._take = room, take
         self._last = self._before = 0
-        self._since = 0.0
+        self._since, self._is_blind = 0.0, True
 
     def see(self, sighting: Sighting) -> None:
         """Take what came."""
@@ -125,12 +125,13 @@ class Sight(Witness):
 
     def closed(self) -> None:
         """What comes next comes from the next watch, or from a list; an attempt that brings nothing begins no gap."""
-        if self._last > self._before:
-            self._before, self._since = self._last, time.time()
+        if self._last > self._before or not self._is_blind:
+            self._before, self._since, self._is_blind = self._last, time.time(), True
 
     def listed(self) -> None:
-        """What came between was not seen."""
+        """What came between was not seen. The next end of a watch begins a gap, also where the list told nothing."""
         self._take(Blind(self._room, self._before, self._last, self._since, time.time()))
+        self._is_blind = False
 
 
 def _kept(item: Object) -> Object:

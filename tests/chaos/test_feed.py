@@ -36,3 +36,21 @@ def test_a_gap_lasts_from_the_first_watch_that_broke_until_the_list() -> None:
     [gap] = [seen for seen in taken[2:] if isinstance(seen, Blind)]
     assert (gap.after, gap.until) == (7, 7)
     assert gap.since <= broken <= gap.till
+
+
+@pytest.mark.parametrize("seen", [[], [Sighting(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}})]])
+def test_a_gap_does_not_begin_before_the_last_list(seen: list[Sighting]) -> None:
+    """Also where that list has told nothing, as of a collection that is empty."""
+    taken: list[Observation] = []
+    sight = Sight(MAINTENANCES, taken.append)
+    for sighting in seen:
+        sight.see(sighting)
+    for _ in range(2):
+        sight.closed()
+        sight.listed()
+    listed = time.time()
+    sight.closed()
+    sight.listed()
+
+    assert isinstance(taken[-1], Blind)
+    assert taken[-1].since >= listed
