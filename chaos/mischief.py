@@ -32,12 +32,12 @@ PART = 0.3
 
 
 class Mischief:
-    """Does it to a stage; `done` counts what was done, `failed` names what could not be."""
+    """Does it to a stage; `done` counts what was done, `failed` says by its kind what could not be, and why."""
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self._stage, self._chance = stage, Random(f"mischief {seed}")
         self.done: Counter[str] = Counter()
-        self.failed: list[str] = []
+        self.failed: defaultdict[str, list[str]] = defaultdict(list)
         self._spoiled_until = self._odd_until = 0.0
         self._way: Way = stage.network.once
         self._users, self._network = ThreadPoolExecutor(1, "users"), ThreadPoolExecutor(1, "network")
@@ -60,7 +60,7 @@ class Mischief:
                 future.result()
                 self.done[action.kind] += 1
             except (ApiError, LocalClusterError, OSError) as error:
-                self.failed.append(f"{action.kind} {action.subject}: {error}")
+                self.failed[action.kind].append(f"{action.subject}: {error}")
         self._calm()
 
     def _calm(self) -> None:

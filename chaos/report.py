@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chaos.judge import Tally
@@ -16,6 +16,8 @@ class Run:
     """A run that has ended.
 
     Attributes:
+        done: how many deeds of a kind were done.
+        failed: those of a kind that could not be, and why.
         calm: seconds until all was as it should be, None when it never was; then `left` says what is not.
         ended: processes that are down, and those of ours that ended by themselves, and how.
     """
@@ -24,7 +26,7 @@ class Run:
     seed: int
     seconds: float
     done: Mapping[str, int]
-    failed: list[str]
+    failed: Mapping[str, Sequence[str]]
     tally: Tally
     violations: list[str]
     calm: float | None
@@ -34,17 +36,23 @@ class Run:
 
     @property
     def is_good(self) -> bool:
-        """Something was judged, nothing was violated, and the calm came in time."""
-        wrong = self.violations or self.left or self.ended
+        """Mischief was done, something was judged, nothing was violated, and the calm came in time."""
+        wrong = self.violations or self.left or self.ended or self.spared
         return not wrong and self.calm is not None and bool(self.tally.judged.total())
+
+    @property
+    def spared(self) -> list[str]:
+        """The kinds of deeds that failed more often than they were done: of these the run proves nothing."""
+        return [kind for kind, failures in self.failed.items() if len(failures) > self.done.get(kind, 0)]
 
 
 def lines(run: Run) -> Iterator[str]:
     """The report, a line each."""
     yield f"{run.wing} on engine {run.engine}, seed {run.seed}, {run.seconds:.0f} s: {'good' if run.is_good else 'BAD'}"
     yield "done: " + (_counts(run.done) or "nothing")
-    for failure in run.failed:
-        yield f"not done: {failure}"
+    for kind, failures in run.failed.items():
+        yield from (f"not done: {kind} {failure}" for failure in failures)
+    yield from (f"MOSTLY NOT DONE, so the run proves nothing of it: {kind}" for kind in run.spared)
     granted = run.tally.granted
     if run.wing == MAINTENANCE:
         yield f"pods evicted: {len(granted)}, of these granted twice: {sum(count > 1 for count in granted.values())}"

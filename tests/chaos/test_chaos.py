@@ -16,7 +16,7 @@ def test_twenty_seconds_of_mischief_violate_nothing(tmp_path: Path) -> None:
     """Crashes, faulty answers and careless users, and all is as the objects say soon afterwards."""
     found = run("local", 1, 20, tmp_path, nodes=4, pods=24)
 
-    assert found.is_good, (found.violations, found.left, found.ended)
+    assert found.is_good, (found.violations, found.left, found.ended, found.failed)
     assert found.tally.judged["evictions"]
     assert sum(found.done.values()) > 10
 
@@ -28,6 +28,6 @@ def test_an_upgrade_amid_mischief_violates_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     found = upgrades.run("local", 1, 15, tmp_path, 4, said.append)
 
-    assert found.is_good, (said, found.left, found.ended)
+    assert found.is_good, (said, found.left, found.ended, found.failed)
     assert found.tally.judged["releases"] == 4
     assert sum(found.done.values()) > 5

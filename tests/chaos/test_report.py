@@ -16,7 +16,7 @@ from localcluster.up.keeper import Record
 
 def run(**more: Any) -> Run:
     tally = Tally(judged=Counter(evictions=3))
-    usual: dict[str, Any] = {"done": {"start": 2}, "failed": [], "tally": tally, "violations": [], "calm": 4.2}
+    usual: dict[str, Any] = {"done": {"start": 2}, "failed": {}, "tally": tally, "violations": [], "calm": 4.2}
     return Run("local", 7, 60, **{**usual, **more})
 
 
@@ -35,12 +35,21 @@ def test_a_good_run_says_what_was_done() -> None:
         ({"violations": ["p went", "p went"]}, "VIOLATION: p went (2 times)"),
         ({"calm": None, "left": ["node-1 is cordoned"]}, "LEFT: node-1 is cordoned"),
         ({"ended": ["delivery"]}, "ENDED BY ITSELF: delivery"),
+        ({"failed": {"kill source": ["podsource: no"]}}, "not done: kill source podsource: no"),
+        ({"failed": {"start": ["m-1: no"] * 3}}, "MOSTLY NOT DONE, so the run proves nothing of it: start"),
         ({"tally": Tally()}, "judged: NOTHING, so the run proves nothing: give it more SECONDS"),
     ],
 )
 def test_a_bad_run_says_why(more: dict[str, Any], line: str) -> None:
     assert not run(**more).is_good
     assert line in list(lines(run(**more)))
+
+
+def test_a_deed_that_fails_now_and_then_spoils_no_run() -> None:
+    found = run(failed={"start": ["m-1: no", "m-2: no"]})
+
+    assert found.is_good
+    assert "not done: start m-2: no" in list(lines(found))
 
 
 @pytest.mark.parametrize("left", [[], ["node-1 is cordoned"]], ids=["good", "bad"])
