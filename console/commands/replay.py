@@ -126,7 +126,7 @@ def _answer(entry: Entry, target: Target, how: How, cluster: Cluster) -> Answer:
 
 def _end(found: Sequence[Replayed], left: int, changes: Changes, how: How, output: str) -> None:
     """Sum up, and give the exit status; calls are left behind an answer of who is no function."""
-    note(summary(found), output)
+    note(summary(found, dry_run=how.dry_run), output)
     if output == "json":
         show_json(as_json(how.replay_id, dry_run=how.dry_run, lost=changes.lost(), found=found))
     if left:

@@ -9,6 +9,7 @@ from typing import Any
 
 from eventing.journal.entries import Attempt, Entry
 from eventing.replay.again import Answer
+from eventing.replay.changes import evicted_in
 from eventing.replay.differences import Difference
 from kube.words import counted
 
@@ -36,8 +37,8 @@ class Replayed:
         return EXPLAINED if self.differences else SAME
 
 
-def summary(found: Sequence[Replayed]) -> str:
-    """How many answers came out how."""
+def summary(found: Sequence[Replayed], *, dry_run: bool) -> str:
+    """How many answers came out how, and whether what the functions wrote meanwhile was kept."""
     counts = Counter(replayed.result for replayed in found)
     events = len({id(replayed.entry) for replayed in found})
     parts = [
@@ -47,7 +48,17 @@ def summary(found: Sequence[Replayed]) -> str:
         f"{counts[FAILS]} failed" if counts[FAILS] else "",
         f"{counts[DIFFERS]} different",
     ]
-    return f"{counted(events, 'event')}, {counted(len(found), 'answer')}: {', '.join(filter(None, parts))}"
+    totals = f"{counted(events, 'event')}, {counted(len(found), 'answer')}: {', '.join(filter(None, parts))}"
+    return f"{totals}; {_kept(found, dry_run=dry_run)}"
+
+
+def _kept(found: Sequence[Replayed], *, dry_run: bool) -> str:
+    """What became of the writes; of these an answer names evictions alone."""
+    if dry_run:
+        return "a dry run: no write was kept"
+    replies = (reply for replayed in found for reply in replayed.now.replies)
+    evicted = {pod["uid"] for reply in replies for pod in evicted_in(reply.get("data"))}
+    return "each write was kept" + (f", {counted(len(evicted), 'eviction')} among them" if evicted else "")
 
 
 def as_json(replay_id: str, *, dry_run: bool, lost: Sequence[str], found: Sequence[Replayed]) -> dict[str, Any]:

@@ -124,8 +124,22 @@ def _named(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
 
 def pods_in(data: object) -> list[Mapping[str, str]]:
     """The pods, each with its uid, that an answer of `evict` names; what anybody else made of it has none."""
-    listed = [*_list(_mapping(data).get("evicted")), *_list(_mapping(data).get("blocked"))]
-    return [pod for pod in listed if all(_is_name(_mapping(pod).get(key)) for key in ("namespace", "name", "uid"))]
+    return [*evicted_in(data), *blocked_in(data)]
+
+
+def evicted_in(data: object) -> list[Mapping[str, str]]:
+    """Those of them that it evicted."""
+    return _pods(_mapping(data).get("evicted"))
+
+
+def blocked_in(data: object) -> list[Mapping[str, Any]]:
+    """Those of them that may not go, each with what keeps it."""
+    return _pods(_mapping(data).get("blocked"))
+
+
+def _pods(value: object) -> list[Mapping[str, Any]]:
+    keys = ("namespace", "name", "uid")
+    return [pod for pod in _list(value) if all(_is_name(_mapping(pod).get(key)) for key in keys)]
 
 
 def _is_name(value: object) -> bool:

@@ -279,7 +279,7 @@ def test_part_of_a_maintenance_can_be_replayed(scene: Scene, drained: str) -> No
     }
     assert events.MAINTENANCE_BEGUN not in {row["type"] for row in rows}
     assert alone.exit_code == 0
-    assert alone.stdout.splitlines()[-1] == "1 event, 1 answer: 1 the same, 0 different"
+    assert alone.stdout.splitlines()[-1] == "1 event, 1 answer: 1 the same, 0 different; a dry run: no write was kept"
 
 
 def test_one_event_runs_in_this_process(scene: Scene, drained: str) -> None:
