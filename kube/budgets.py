@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kube.paths import segment
 from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, is_ready, is_terminating, name_of, uid
 from kube.selectors import matches
 from kube.words import shortened
@@ -103,7 +104,12 @@ def budget_paths(pods: Iterable[Pod]) -> list[str]:
     namespaces = sorted({pod["metadata"]["namespace"] for pod in pods})
     if len(namespaces) > LISTED_APART:
         return [BUDGETS]
-    return [f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets" for namespace in namespaces]
+    return [budgets_in(namespace) for namespace in namespaces]
+
+
+def budgets_in(namespace: str) -> str:
+    """Path of the budgets in a namespace."""
+    return f"/apis/policy/v1/namespaces/{segment(namespace)}/poddisruptionbudgets"
 
 
 def budget_key(budget: Budget) -> str:

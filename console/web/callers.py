@@ -6,7 +6,8 @@
   asks the API server what that user may do. Then it acts as that user where its account may impersonate him, else under
   its own account.
 
-Touches: subjectaccessreviews create; nodes get; pods get, list; nodemaintenances get, list, create, delete;
+Touches: subjectaccessreviews create; nodes get; pods get, list; poddisruptionbudgets get;
+nodemaintenances get, list, create, delete;
 mutexrunconfigs get, list; mutexrules get; mutextargets get; virtualmachines get; virtualmachineinstances get;
 virtualmachineinstancemigrations list; kubevirts list.
 """
@@ -31,6 +32,7 @@ from kube.mutex.objects import PLURALS, ROOT, RUN
 NODES_LIST = Right("list", "nodes")
 NODES_GET = Right("get", "nodes")
 PODS_GET = Right("get", "pods")
+BUDGETS_GET = Right("get", "poddisruptionbudgets", "policy")
 MUTEX_GROUP = ROOT.split("/")[2]
 RUNS_LIST = Right("list", PLURALS[RUN], MUTEX_GROUP)
 MACHINES_READ = (
@@ -173,8 +175,8 @@ def to_read_mutex(kind: str) -> list[Right]:
 
 
 def to_replay(groups: Iterable[Group]) -> list[Right]:
-    """What looking at the objects of a recording needs: what became of nodes, pods and maintenances."""
-    return [NODES_GET, PODS_GET, *(_of("get", group) for group in groups)]
+    """What looking at the objects of a recording needs: what became of nodes, pods, budgets and maintenances."""
+    return [NODES_GET, PODS_GET, BUDGETS_GET, *(_of("get", group) for group in groups)]
 
 
 def to_replay_a_run() -> list[Right]:

@@ -12,6 +12,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing.journal.entries import Entry
 from eventing.subjects import SUBJECTS
+from kube.budgets import budgets_in
 from kube.door.api import Api, absent_ok
 from kube.door.concurrent_requests import together
 from kube.maintenance.groups import GROUPS
@@ -24,7 +25,7 @@ from kube.nodes import in_maintenance, node_path
 from kube.paths import Object, segment
 from kube.pods import is_terminating
 
-MAINTENANCE, NODE, POD = "nodemaintenance", "node", "pod"
+MAINTENANCE, NODE, POD, BUDGET = "nodemaintenance", "node", "pod", "poddisruptionbudget"
 MUTEX = {RULE: "mutexrule", TARGET: "mutextarget", RUN: "mutexrunconfig"}
 """Kinds of the upgrade mutex, and what each is called here."""
 
@@ -64,15 +65,26 @@ class Standing(NamedTuple):
     node: str
 
 
+class Counts(NamedTuple):
+    """Of a disruption budget: how many pods are healthy, and how many have to be."""
+
+    healthy: int
+    needed: int
+
+
 @dataclass(frozen=True)
 class Changes:
-    """The objects that have changed since they were recorded, and how; and how far runs are, by uid."""
+    """The objects that have changed since they were recorded, and how.
+
+    And how things are now: how far runs are, by uid, and what budgets count, by `namespace/name`.
+    """
 
     by_object: Mapping[RecordedObject, Change]
     runs: Mapping[str, Standing] = field(default_factory=dict)
+    budgets: Mapping[str, Counts] = field(default_factory=dict)
 
     def of(self, kind: str, key: str) -> Change | None:
-        """How the object of this kind and uid has changed, a node by its name; None when it has not."""
+        """How the object of this kind and uid has changed, a node or budget by its name; None when it has not."""
         return self._by_key.get((kind, key))
 
     def lost(self) -> list[str]:
@@ -120,6 +132,9 @@ def _named(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
         for pod in pods_in(data):
             path = f"/api/v1/namespaces/{segment(pod['namespace'])}/pods/{segment(pod['name'])}"
             yield RecordedObject(POD, f"{pod['namespace']}/{pod['name']}", pod["uid"], path)
+        for namespace, name in filter(None, map(budget_over, blocked_in(data))):
+            path = f"{budgets_in(namespace)}/{segment(name)}"
+            yield RecordedObject(BUDGET, f"{namespace}/{name}", "", path)
 
 
 def pods_in(data: object) -> list[Mapping[str, str]]:
@@ -135,6 +150,12 @@ def evicted_in(data: object) -> list[Mapping[str, str]]:
 def blocked_in(data: object) -> list[Mapping[str, Any]]:
     """Those of them that may not go, each with what keeps it."""
     return _pods(_mapping(data).get("blocked"))
+
+
+def budget_over(blocked: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Namespace and name of the one budget that keeps a blocked pod; None where none does, or several."""
+    name = blocked.get("budget")
+    return (blocked["namespace"], str(name)) if _is_name(name) and "," not in str(name) else None
 
 
 def _pods(value: object) -> list[Mapping[str, Any]]:
@@ -173,7 +194,14 @@ async def read_changes(api: Api, objects: Collection[RecordedObject]) -> Changes
         for each, live in found.items()
         if each.kind == MUTEX[RUN] and live is not None and changes[each] not in LOST
     }
-    return Changes({each: change for each, change in changes.items() if change}, runs)
+    budgets = {each.name: counts_of(live) for each, live in found.items() if each.kind == BUDGET and live is not None}
+    return Changes({each: change for each, change in changes.items() if change}, runs, budgets)
+
+
+def counts_of(budget: Object) -> Counts:
+    """What a live budget counts; nothing where it is new."""
+    status = budget.get("status") or {}
+    return Counts(status.get("currentHealthy", 0), status.get("desiredHealthy", 0))
 
 
 def standing_of(run: Object) -> Standing:

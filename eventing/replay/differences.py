@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from eventing import events
 from eventing.event_types import short
 from eventing.journal.entries import Attempt, Structured
-from eventing.replay.changes import LOST, MAINTENANCE, MUTEX, NODE, POD, Change, Changes, pods_in
+from eventing.replay.changes import LOST, MAINTENANCE, MUTEX, NODE, Change, Changes
+from eventing.replay.pod_changes import why_all_pods, why_pod, why_pods
 from eventing.subjects import SUBJECTS
 from kube.mutex.objects import RUN
 
@@ -33,8 +34,8 @@ SURVEYS = ("resync", "resync-runs")
 """Functions that speak of whatever waits for something now."""
 SPEAKS_OF_WRITES = "protect"
 """The function that answers where it had to write something, and is silent where that stands."""
-BY_PODS = ("evict", "resync")
-"""Functions whose answer depends on the pods that are there."""
+BY_PODS = "evict"
+"""The function whose answer depends on the pods that are there."""
 
 
 class Answered(Protocol):
@@ -159,7 +160,7 @@ def _why_other(function: str, before: Structured | None, after: Structured | Non
         return f"node {before['node']} {node.value}"
     if before["type"] == events.NODE_DRIFTED and node is Change.PREPARED:
         return f"node {before['node']} {node.value}"
-    return _changed_pods(before, changes) if function in BY_PODS else ""
+    return why_all_pods(before, changes) if function == BY_PODS else ""
 
 
 def _why_mutex(function: str, before: Structured | None, after: Structured | None, changes: Changes) -> str:
@@ -205,25 +206,4 @@ def _why_field(field: str, before: Structured, after: Structured, changes: Chang
     name, *rest = field.split("[", 1)
     if name not in ("more", "data.evicted", "data.blocked", "data.error"):
         return ""
-    if rest:
-        pod = rest[0].split("]")[0]
-        was, now_there = _uid(before, pod), bool(_uid(after, pod))
-        if was and not now_there:
-            change = changes.of(POD, was)
-            return f"pod {pod} {change.value}" if change else ""
-        if not was:
-            return ""
-    return _changed_pods(before, changes)
-
-
-def _uid(reply: Structured, name: str) -> str:
-    """The uid of a pod that a reply names, "" when it does not."""
-    pods = pods_in(reply.get("data"))
-    return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == name), "")
-
-
-def _changed_pods(before: Structured, changes: Changes) -> str:
-    """How the pods that a reply names have changed, in one line; "" when none has."""
-    named = [(pod, changes.of(POD, pod["uid"])) for pod in pods_in(before.get("data"))]
-    changed = [f"pod {pod['namespace']}/{pod['name']} {change.value}" for pod, change in named if change]
-    return changed[0] + (f", and so on: {len(changed)} pods" if len(changed) > 1 else "") if changed else ""
+    return why_pod(rest[0].split("]")[0], before, after, changes) if rest else why_pods(before, changes)

@@ -26,7 +26,7 @@ from functions.rotation import Turns
 from functions.virtualization.announcing import announce
 from functions.virtualization.scene import KINDS, seen, seen_beside
 from functions.virtualization.writes import Writes
-from kube.budgets import Budget
+from kube.budgets import Budget, budgets_in
 from kube.door.api import JSON_PATCH
 from kube.door.discovery import kubevirts
 from kube.door.sync_client import Cluster
@@ -139,7 +139,7 @@ def _protect(vmi: Item, budget: Budget | None, wait: Wait | None, cluster: Clust
 
 def _create(vmi: Item, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
     """Make its budget; the node where it says what its pod waits for."""
-    path, body = budgets.budgets_in(vmi["metadata"]["namespace"]), budgets.budget_of(vmi, wait)
+    path, body = budgets_in(vmi["metadata"]["namespace"]), budgets.budget_of(vmi, wait)
     is_made = writes.tried(path, partial(cluster.create, path, body))
     return {wait.node} if is_made and wait else set()
 

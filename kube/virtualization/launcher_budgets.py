@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kube.budgets import CREATED_BY, WAITS, Budget
+from kube.budgets import CREATED_BY, WAITS, Budget, budgets_in
 from kube.paths import Object, segment
 from kube.virtualization.evacuation import LONGEST_MESSAGE, Wait
 from kube.virtualization.machines import API_VERSION, INSTANCE, Item
@@ -110,8 +110,3 @@ def path_of(budget: Budget) -> str:
     """Path of a budget."""
     metadata = budget["metadata"]
     return f"{budgets_in(metadata['namespace'])}/{segment(metadata['name'])}"
-
-
-def budgets_in(namespace: str) -> str:
-    """Path of the budgets in a namespace."""
-    return f"/apis/policy/v1/namespaces/{segment(namespace)}/poddisruptionbudgets"

@@ -139,10 +139,11 @@ def test_who_may_only_look_replays_and_redrives_nothing(
     assert attempts(journal) == []
 
 
-TO_REPLAY = ("list nodes", "get nodes", "get pods", *(f"{verb} nodemaintenances" for verb in ("get", "list", "create")))
+TO_SEE = ("list nodes", "get nodes", "get pods", "get poddisruptionbudgets")
+TO_REPLAY = (*TO_SEE, *(f"{verb} nodemaintenances" for verb in ("get", "list", "create")))
 
 
-@pytest.mark.parametrize("lacking", ["get pods", "create nodemaintenances"])
+@pytest.mark.parametrize("lacking", ["get pods", "get poddisruptionbudgets", "create nodemaintenances"])
 def test_a_replay_needs_the_rights_to_start_and_to_see_pods(
     tokens: Site, scene: Scene, function: Receiver, lacking: str
 ) -> None:

@@ -10,7 +10,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.journal.entries import Attempt, Entry
-from eventing.replay.changes import Change, objects_in, read_changes
+from eventing.replay.changes import Change, Counts, objects_in, read_changes
 from functions.patching import patch_node
 from kube.door.sync_client import Cluster
 from kube.maintenance.objects import path
@@ -39,6 +39,7 @@ def work(installed: LocalCluster) -> Iterator[Workload]:
         {"evicted": [{"namespace": 1, "name": "a", "uid": "u"}]},
         {"blocked": [{"namespace": "n", "name": "a", "uid": {"a": 1}}, "x", None]},
         {"evicted": "x", "blocked": {"namespace": "n"}},
+        {"blocked": [{"namespace": 1, "name": "a", "uid": "u", "budget": "b"}]},
     ],
 )
 def test_data_of_any_shape_names_no_object(data: Object) -> None:
@@ -80,6 +81,22 @@ def test_lost_objects_are_listed(work: Workload) -> None:
         f"pod {work.namespace}/gone no longer exists",
     ]
     assert {change for thing, change in changes.by_object.items() if thing.name == f"{work.namespace}/kept"} == set()
+
+
+def test_what_budgets_count_now_is_found(work: Workload) -> None:
+    """X-2: of each that a blocked pod waited for; of several over one pod none is the one."""
+    work.budget("kept", {"app": "kept"}, 1, counted=0)
+    pod = {"namespace": work.namespace, "name": "a", "uid": "u"}
+    blocked = [{**pod, "budget": budget} for budget in ("kept", "gone", "kept, gone", "")]
+    reply = {"type": events.PODS_EVICTED, "data": {"blocked": blocked}}
+    attempt = Attempt("s", "1", "evict", NOW, 0.1, 200, (reply,))
+    event = CloudEvent({"id": "1", "source": "/x", "type": "x"}, {})
+
+    changes = work.admin.run(read_changes(work.admin.api, objects_in([Entry(1, NOW, event, (attempt,))])))
+
+    assert changes.budgets == {f"{work.namespace}/kept": Counts(healthy=0, needed=1)}
+    assert f"poddisruptionbudget {work.namespace}/gone no longer exists" in changes.lost()
+    assert len(changes.lost()) == 2  # with the pod
 
 
 def test_objects_that_changed_are_found(work: Workload) -> None:

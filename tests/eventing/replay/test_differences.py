@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from eventing import events
 from eventing.journal.entries import Attempt, Structured
 from eventing.replay.again import Answer
-from eventing.replay.changes import MAINTENANCE, NO_CHANGES, NODE, POD, Change, Changes, RecordedObject, Standing
+from eventing.replay.changes import (
+    BUDGET,
+    MAINTENANCE,
+    NO_CHANGES,
+    NODE,
+    POD,
+    Change,
+    Changes,
+    Counts,
+    RecordedObject,
+    Standing,
+)
 from eventing.replay.differences import Difference, compare
 
 AT = datetime(2026, 1, 2, tzinfo=timezone.utc)
@@ -143,6 +154,7 @@ ACTED = {
     "evict, gone": ("evict", [DRAINED], [], {MINE: Change.DELETED}, True),
     "evict, drained since": ("evict", [DRAINED], [], {MINE: Change.SUCCEEDED}, True),
     "evict, pods gone": ("evict", [evicted("a")], [DRAINED], {named("a"): Change.DELETED}, True),
+    "evict, some pods gone": ("evict", [evicted("a", "b")], [DRAINED], {named("a"): Change.DELETED}, False),
     "evict, pods going": ("evict", [evicted("a")], [], {named("a"): Change.TERMINATING}, True),
     "evict, pods there": ("evict", [evicted("a")], [DRAINED], {}, False),
     "evict, drained no more": ("evict", [DRAINED], [evicted("a")], {}, False),
@@ -168,6 +180,7 @@ def test_another_answer_is_explained_by_what_became_of_its_objects(
 
 
 BLOCKED = pod("b", reason="DisruptionBudget", budget="web", healthy=3, needed=2, message="needs 2")
+WAITING = pod("b", reason="NoTime", budget="", message="its turn did not come")
 LOOSER = {**BLOCKED, "healthy": 5}
 
 LISTS = {
@@ -192,14 +205,8 @@ LISTS = {
         {},
         [("data.blocked[default/b].healthy", False)],
     ),
-    "a count, a pod less": (
-        evicted("a", blocked=(BLOCKED,)),
-        evicted("a", blocked=(LOOSER,)),
-        {named("a"): Change.DELETED},
-        [("data.blocked[default/b].healthy", True)],
-    ),
-    "no longer blocked, a pod less": (
-        evicted("a", blocked=(BLOCKED,)),
+    "its turn, a pod less": (
+        evicted("a", blocked=(WAITING,)),
         evicted("a", "b"),
         {named("a"): Change.DELETED},
         [("data.evicted[default/b]", True), ("data.blocked[default/b]", True)],
@@ -217,6 +224,38 @@ LISTS = {
         [("data.note", False)],
     ),
 }
+
+
+WEB = RecordedObject(BUDGET, "default/web", "", "")
+SAID = "poddisruptionbudget default/web"
+LESS = {named("a"): Change.DELETED}
+KEPT = {
+    "nothing changed": ({}, Counts(3, 2), ""),
+    "another pod gone": (LESS, Counts(3, 2), ""),
+    "the budget counts more": (
+        {named("a"): Change.DELETED},
+        Counts(5, 2),
+        f"{SAID} needs 2 healthy pods and has 5 now",
+    ),
+    "the budget asks for less": ({}, Counts(3, 1), f"{SAID} needs 1 healthy pods and has 3 now"),
+    "the budget gone": ({WEB: Change.DELETED}, None, f"{SAID} no longer exists"),
+    "the budget unknown": ({}, None, ""),
+    "the pod going": ({named("b"): Change.TERMINATING}, Counts(3, 2), "pod default/b is being deleted"),
+}
+
+
+@pytest.mark.parametrize("now", [evicted("a", "b"), evicted("a", blocked=(LOOSER,))], ids=["evicted", "blocked"])
+@pytest.mark.parametrize(("changed", "counts", "why"), KEPT.values(), ids=KEPT)
+def test_a_blocked_pod_is_explained_by_itself_and_its_budget_alone(
+    changed: dict[RecordedObject, Change], counts: Counts | None, why: str, now: Structured
+) -> None:
+    """X-2: another pod that is gone is no reason for what is answered of this one."""
+    then = Attempt("s", "e-1", "evict", AT, 0.1, 200, (evicted("a", blocked=(BLOCKED,)),))
+    changes = Changes(changed, budgets={"default/web": counts} if counts else {})
+
+    found = compare(then, Answer("evict", 200, 0.2, (now,)), changes)
+
+    assert {difference.explained for difference in found} == {why}
 
 
 @pytest.mark.parametrize(("then", "now", "changes", "expected"), LISTS.values(), ids=LISTS)

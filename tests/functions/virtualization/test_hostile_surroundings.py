@@ -9,9 +9,10 @@ from functions.data import data_of
 from functions.rotation import Turns
 from functions.virtualization import protect
 from kube import install_claim
+from kube.budgets import budgets_in
 from kube.maintenance.groups import KUBEVIRT
 from kube.paths import Object
-from kube.virtualization.launcher_budgets import LABEL, budgets_in
+from kube.virtualization.launcher_budgets import LABEL
 from kube.virtualization.lookup import ONE_BY_ONE
 from kube.virtualization.migration_claim import CLAIM_PATH, REFUSED
 from tests.faults import SILENCE, Fault, Faults

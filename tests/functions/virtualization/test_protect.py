@@ -6,10 +6,9 @@ import pytest
 
 from eventing import events
 from functions.data import data_of
-from kube.budgets import CREATED_BY, TARGET
+from kube.budgets import CREATED_BY, TARGET, budgets_in
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.paths import Object, events_path
-from kube.virtualization.launcher_budgets import budgets_in
 from tests.functions.conftest import Functions
 from tests.functions.hints import tick
 from tests.functions.virtualization.conftest import Machines

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, TypeVar
 
+from kube.budgets import budgets_in
 from kube.nodes import NODES, node_path
 from kube.paths import Object
 from kube.virtualization.kubevirt_evacuation import HELD_BACK
-from kube.virtualization.launcher_budgets import LABEL, budgets_in
+from kube.virtualization.launcher_budgets import LABEL
 from kube.virtualization.machines import API_VERSION, LIVE_MIGRATE, MIGRATIONS, migrations_path
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt.api import VirtApi
