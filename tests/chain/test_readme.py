@@ -18,7 +18,7 @@ from tests.chain.scene import Scene
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-SESSION = ("Try it yourself", "See what happened", "Replay an event")
+SESSION = ("Try it yourself", "Read the status", "See what happened", "Replay an event")
 """The sections whose commands follow one another, from `make up` on."""
 NOT_COPIED = (".git", ".venv", ".cluster", "build", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
 MARK = "----- "
@@ -106,24 +106,34 @@ def test_the_readmes_session_works_as_shown(printed: dict[str, str]) -> None:
     assert "Node node-1: schedulable" in stop
 
 
+def test_the_readmes_drain_is_blocked(printed: dict[str, str]) -> None:
+    """NMO-8: each pod is named, with the budget that keeps it."""
+    *_, status = (printed[command] for command in commands("Read the status"))
+
+    assert "budget web needs 12 healthy pods and has 12" in " ".join(status.split())
+
+
 def test_the_readmes_events_are_shown(printed: dict[str, str]) -> None:
     """X-6: the commands that show, export and import."""
     tree, _, _, _, taken = (printed[command] for command in commands("See what happened"))
 
-    assert "node-1" in tree
+    assert "node-2" in tree
     assert "└─ node.cordoned" in tree
     assert taken.endswith(" new events\n")
 
 
 def test_the_readmes_replays_work_as_shown(printed: dict[str, str]) -> None:
-    """X-2: the replays of a real maintenance, and of its dead letters, which there are none of."""
-    whole, part, one, listed, redriven = (printed[command] for command in commands("Replay an event"))
+    """X-2: the replays amid a drain, which is still there, and of its dead letters, which there are none of."""
+    whole, part, one, _, drained, stop, listed, redriven = (printed[command] for command in commands("Replay an event"))
 
-    assert " 0 different" in whole
+    assert " 0 different; a dry run: no write was kept" in whole
+    assert "no longer exists" not in whole
     assert "evict" in part
     assert " 0 different" in part
     assert "taint" in one
     assert "1 event, 1 answer: " in one
+    assert "condition met" in drained
+    assert "Node node-2: schedulable" in stop
     assert listed == "No dead letters.\n"
     assert redriven == "0 of 0 redriven\n"
 
