@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import yaml
+from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.event_types import REFERENCES
+from eventing.journal.store import Journal
 from functions.app import FUNCTIONS
 from kube.cpu import capabilities, node_patch
 from kube.mutex.objects import FINALIZER, NAMESPACE, RUN_LABEL
@@ -85,6 +91,29 @@ def test_every_overlay_that_a_page_shows_names_the_image() -> None:
 
     assert len(files) >= 5
     assert [file for file in files if f"images: [{{name: {PLACEHOLDER}, newName:" not in file] == []
+
+
+SERVED = {"knative": ("Service", "record"), "plain": ("Deployment", "record"), "compact": ("Service", "functions")}
+
+
+@pytest.mark.parametrize(("name", "kind", "served"), [(name, *found) for name, found in SERVED.items()], ids=SERVED)
+def test_the_journal_is_read_in_its_pod_as_shown(name: str, kind: str, served: str, tmp_path: Path) -> None:
+    """By the program of the image, which has nothing but the pod's variables."""
+    (program,) = re.findall(r"kubectl exec -n node-maintenance \$pod -- python (.*) > ", INSTALL)
+    (pod,) = [
+        item["spec"]["template"]["spec"]["containers"][0]
+        for item in of_kind(overlay(name), kind)
+        if item["metadata"]["name"] == served and "template" in item["spec"]
+    ]
+    (journal,) = [item["value"] for item in pod["env"] if item["name"] == "JOURNAL"]
+    with closing(Journal(tmp_path / Path(journal).name)) as book:
+        book.write(CloudEvent({"id": "tick", "source": "/ping", "type": events.TICK}, {}))
+
+    words = [sys.executable, *program.split()]
+    variables = {"JOURNAL": str(tmp_path / Path(journal).name)}
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60, check=True)
+
+    assert json.loads(done.stdout)["id"] == "tick"
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
