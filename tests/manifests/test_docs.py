@@ -116,6 +116,15 @@ def test_the_journal_is_read_in_its_pod_as_shown(name: str, kind: str, served: s
     assert json.loads(done.stdout)["id"] == "tick"
 
 
+def test_the_first_install_shown_looks_before_it_applies() -> None:
+    """NMO-26a: `kubectl apply` takes the rights of an install that is there."""
+    section = INSTALL.partition("## By kustomize\n")[2].partition("\n## ")[0]
+    shown_first = section.partition("```console\n")[2].partition("```")[0]
+
+    assert "$ make deploy OVERLAY=mine" in shown_first
+    assert "$ kubectl apply" not in shown_first
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_no_overlay_of_ours_has_an_image_that_a_registry_has(name: str) -> None:
     """So `make deploy` refuses each of them as it is."""
