@@ -93,6 +93,15 @@ def test_every_overlay_that_a_page_shows_names_the_image() -> None:
     assert [file for file in files if f"images: [{{name: {PLACEHOLDER}, newName:" not in file] == []
 
 
+READ = (*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "config/samples").iterdir()), ROOT / "README.md")
+
+
+@pytest.mark.parametrize("page", [page for page in READ if page.name != "requirements.md"], ids=lambda page: page.name)
+def test_no_page_leans_on_a_document_that_its_reader_lacks(page: Path) -> None:
+    """But for the table of what is claimed, whose words are those of the requirements."""
+    assert not re.findall(r"\b(?:document 00\d|(?:the|its) document\b)", page.read_text(), re.IGNORECASE)
+
+
 SERVED = {"knative": ("Service", "record"), "plain": ("Deployment", "record"), "compact": ("Service", "functions")}
 
 
