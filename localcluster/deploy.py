@@ -32,6 +32,7 @@ PLACEHOLDER = "nodemaintenance"
 """The image that our manifests name, for `images` of an overlay to replace: no registry has it."""
 LOOKED_AT = ("Broker", "Service", "ContainerSource")
 """Kinds whose namespace is asked for before anything is applied."""
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 Kind = tuple[str, str]
 """An `apiVersion` and a `kind`."""
 
@@ -91,6 +92,13 @@ def obstacles(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, An
     return found
 
 
+def robbed(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """Give the accounts, by namespace and name, from which these objects would take a live ClusterRoleBinding."""
+    ours = {item["metadata"]["name"]: _accounts(item) for item in items if item["kind"] == "ClusterRoleBinding"}
+    lost = (_accounts(item) - ours.get(item["metadata"]["name"], _accounts(item)) for item in live)
+    return set().union(*lost)
+
+
 def nameless(items: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say which of these objects would run the placeholder, and so nothing at all."""
     return [f"{item['kind']} {item['metadata']['name']}" for item in items if _has_placeholder(item)]
@@ -115,6 +123,12 @@ def unkeyed(pods: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _reads_key(variable: Mapping[str, Any]) -> bool:
     return bool(variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == KEY)
+
+
+def _accounts(binding: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """The ServiceAccounts that it is for, by namespace and name."""
+    subjects = (each for each in binding.get("subjects") or () if each["kind"] == "ServiceAccount")
+    return {(each["namespace"], each["name"]) for each in subjects}
 
 
 def _class(broker: Mapping[str, Any]) -> str:
@@ -142,7 +156,8 @@ def deploy(overlay: str) -> None:
             "; install Knative first, see docs/install.md" if any(KNATIVE in version for version, _ in missing) else ""
         )
         raise LocalClusterError(f"the cluster does not serve {names}, so nothing was applied{remedy}")
-    if found := obstacles(items, [one for space in spaces(items) for one in _live(kubectl, space)]):
+    live = [one for space in spaces(items) for one in _live(kubectl, space)]
+    if found := [*obstacles(items, live), *_robbed(kubectl, items)]:
         remedy = 'see "Another broker or overlay" in docs/install.md'
         raise LocalClusterError(f"nothing was applied, since another install is there: {'; '.join(found)}; {remedy}")
     if found := nameless(items):
@@ -213,6 +228,13 @@ def _served(kubectl: str, items: Sequence[Mapping[str, Any]]) -> set[Kind]:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
         found |= {(version, resource["kind"]) for resource in _answer(kubectl, path).get("resources", ())}
     return found
+
+
+def _robbed(kubectl: str, items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say who of those that are there would lose cluster roles: another install, or its functions served otherwise."""
+    lost = sorted(robbed(items, _answer(kubectl, BINDINGS).get("items", ())))
+    there = (pair for pair in lost if _answer(kubectl, "/api/v1/namespaces/{}/serviceaccounts/{}".format(*pair)))
+    return [f"ServiceAccount {space}/{name} would lose its cluster roles" for space, name in there]
 
 
 def _live(kubectl: str, space: str) -> list[Mapping[str, Any]]:

@@ -100,6 +100,43 @@ def test_the_same_choice_comes_over_itself(switched: LocalCluster, tmp_path: Pat
     assert "applied" in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout
 
 
+ROBBED = {
+    "one Service to one each": ("compact", "knative", {("node-maintenance", "functions")}),
+    "one each to one Service": ("knative", "compact", set()),
+    "Deployments": ("knative", "plain", set()),
+    "another broker": ("plain", "rabbitmq", set()),
+    "names of its own": ("knative", "hyperconverged", set()),
+}
+
+
+@pytest.mark.parametrize(("there", "wanted", "lost"), ROBBED.values(), ids=ROBBED)
+def test_accounts_that_would_lose_their_rights_are_known(there: str, wanted: str, lost: set[tuple[str, str]]) -> None:
+    """NMO-26a: bindings of one name are for whom the last one applied says."""
+    assert deploy.robbed(overlay(wanted), of_kind(overlay(there), "ClusterRoleBinding")) == lost
+
+
+@proves("NMO-26a")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_rights_of_another_install_are_not_taken(switched: LocalCluster, tmp_path: Path, is_there: bool) -> None:
+    """While its accounts are there; a binding that outlived them is nobody's."""
+    (binding, *_) = of_kind(overlay("knative"), "ClusterRoleBinding")
+    name, account = f"robbed-{is_there}", {"apiVersion": "v1", "kind": "ServiceAccount"}
+    binding = {**binding, "metadata": {"name": name.lower()}}
+    other = {"kind": "ServiceAccount", "namespace": SPACE, "name": name.lower()}
+    accounts = [{**account, "metadata": {"namespace": SPACE, "name": name.lower()}}] if is_there else []
+    applied(switched, [{**binding, "subjects": [other]}, *accounts])
+
+    try:
+        deploy.deploy(written(tmp_path, [binding]))
+        said = ""
+    except LocalClusterError as error:
+        said = str(error)
+
+    assert ("nothing was applied" in said) is is_there
+    assert ("ServiceAccount switched/robbed-true would lose its cluster roles; see" in said) is is_there
+    assert ("applied" in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout) is not is_there
+
+
 @proves("NMO-26a")
 def test_a_name_that_stands_for_the_image_is_not_applied(switched: LocalCluster, tmp_path: Path) -> None:
     """No node could pull it, and `kubectl apply` says nothing of that."""
