@@ -163,6 +163,35 @@ def test_dry_writes_are_dry(scene: Scene) -> None:
     scene.gone(path)
 
 
+def test_a_budget_that_opened_explains_what_a_blocked_drain_answers_now(scene: Scene) -> None:
+    """X-2: it is named, and no other pod; the last line tells a dry run from the replay that evicts."""
+    node, namespace = scene.node(), scene.namespace()
+    scene.deployment(namespace, node, 3)
+    scene.budget(namespace, {"app": "web"}, allowed=0, minAvailable=3)
+    path = scene.maintain(node)
+    scene.reaches(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
+    found = recording(scene, scene.admin.get(path)["metadata"]["uid"])
+    (event, *_) = [entry.event.get_id() for entry in found if entry.event.get_type() == events.NODE_TAINTED]
+    words = ("--id", event, "--function", "evict", "--functions", scene.product.functions_url)
+    scene.product.delivery.kill()  # or the drain would go on
+    try:
+        budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget"
+        scene.admin.patch(budget, {"spec": {"minAvailable": 2}})
+        scene.reaches(budget, lambda item: item["status"]["disruptionsAllowed"] == 1)
+
+        dry, real = run(scene, "replay", *words, DRY), run(scene, "replay", *words, "--yes")
+    finally:
+        scene.product.start_delivery()
+
+    why = f": poddisruptionbudget {namespace}/budget needs 2 healthy pods and has 3 now"
+    assert (dry.exit_code, real.exit_code) == (0, 0), dry.output + real.output
+    assert dry.stdout.count(why) == dry.stdout.count("data.") > 1
+    assert dry.stdout.endswith(", 0 different; a dry run: no write was kept\n")
+    assert real.stdout.endswith(", 0 different; each write was kept, 1 eviction among them\n")
+    scene.delete(path)
+    scene.gone(path)
+
+
 def test_a_real_replay_of_a_finished_maintenance_changes_nothing(scene: Scene) -> None:
     """X-2: no write, no event: what replayed functions answer never gets to the broker."""
     path, uid, _ = drain(scene)
