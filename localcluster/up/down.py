@@ -12,8 +12,6 @@ from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 
 STOP_SECONDS = 30.0
-ORPHAN_SECONDS = 1.0
-"""The kernel ends the children of a killed supervisor; only theirs may be left."""
 
 
 def down(directory: Path) -> None:
@@ -35,7 +33,7 @@ def down(directory: Path) -> None:
 def _end_all(directory: Path) -> None:
     pids = {*folder.supervisors(directory), folder.supervisor_pid(directory)} - {0}
     asked = [pid for pid in pids if _asked(pid)]
-    if not folder.await_end(directory, STOP_SECONDS if asked else ORPHAN_SECONDS):
+    if not folder.await_end(directory, STOP_SECONDS if asked else folder.ORPHAN_SECONDS):
         # The lock is held, so what the supervisor started is still there, and these ids are still theirs.
         for group in (*folder.groups(directory), *pids):
             with contextlib.suppress(ProcessLookupError):

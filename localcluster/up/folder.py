@@ -29,6 +29,9 @@ LOG_FILE = "supervisor.log"
 KUBECONFIG = "kubeconfig"
 SERVERS = "servers"
 LOCK_SECONDS = 2.0  # somebody else may be looking whether it is locked
+ORPHAN_SECONDS = 2.0
+"""The kernel ends the children of a killed supervisor; only theirs may be left, and a worker of gunicorn looks each
+second whether its parent is there."""
 
 
 def running(directory: Path) -> bool:
@@ -44,6 +47,8 @@ def exports(directory: Path) -> str:
     text = hints(directory) if running(directory) else ""
     if not text:
         raise LocalClusterError("no cluster is up: `make up` starts one")
+    if not supervisor(directory):
+        raise LocalClusterError(orphaned(directory))
     return "".join(line for line in text.splitlines(keepends=True) if line.startswith("export "))
 
 
@@ -54,15 +59,44 @@ def supervisor_pid(directory: Path) -> int:
     return 0
 
 
+def supervisor(directory: Path) -> int:
+    """Give the process id of the supervisor that is alive, by its lock or by its command line; 0 if none is."""
+    noted = supervisor_pid(directory)
+    return noted if is_alive(noted) else next(iter(supervisors(directory)), 0)
+
+
+def orphaned(directory: Path) -> str:
+    """What there is to say of a cluster that is `running`, though its `supervisor` is not alive."""
+    return f"the supervisor of {directory} is gone and restarts nothing: `make down`, then `make up`"
+
+
 def is_alive(pid: int) -> bool:
-    """Tell whether there is a process of that id."""
+    """Tell whether there is a process of that id, which has not ended: until it is reaped it is there."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return pid > 0
+    return pid > 0 and not _has_ended(pid)
+
+
+def is_group(pid: int) -> bool:
+    """Tell whether that process is alive and leads a group, as all do that a supervisor starts.
+
+    One that has got the id since hardly does.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        return is_alive(pid) and os.getpgid(pid) == pid
+    return False
+
+
+def _has_ended(pid: int) -> bool:
+    """Tell whether it only waits to be reaped. Only Linux shows that."""
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        return state in ("Z", "X")
+    return False
 
 
 def supervisors(directory: Path) -> list[int]:

@@ -45,6 +45,10 @@ def _is_up(directory: Path, wish: Wish) -> bool:
     """Whether what is wished for is up, which is shown then. Raises `LocalClusterError` when something else is."""
     if not folder.running(directory):
         return False
+    if not folder.supervisor(directory):
+        if folder.await_end(directory, folder.ORPHAN_SECONDS):
+            return False
+        raise LocalClusterError(folder.orphaned(directory))
     hints = folder.hints(directory)
     if not hints:
         raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")

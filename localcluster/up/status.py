@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 from localcluster.up.keeper import Record
 
@@ -14,25 +15,33 @@ FOUNDATION = ("etcd", "kube-apiserver")
 
 
 def status(directory: Path) -> None:
-    """Print it."""
+    """Print it. Raises `LocalClusterError` with the remedy where what was up has ended without `make down`."""
+    hints = folder.hints(directory)
     if not folder.running(directory):
+        if hints:
+            raise LocalClusterError(
+                f"what was up in {directory} has ended without `make down`: `make up` starts it anew"
+            )
         print("not up; `make up` starts it")
         return
-    hints, records = folder.hints(directory), folder.records(directory)
+    supervisor, records = folder.supervisor(directory), folder.records(directory)
+    if not supervisor:
+        _print_table(records, _is_left)
+        raise LocalClusterError(folder.orphaned(directory))
     state = condition(records) if hints else "starting or ending"
-    supervisor = _supervisor(directory)
-    if not folder.is_alive(supervisor):
-        state = "the supervisor is gone and restarts nothing: `make down`, then `make up`; before that"
     print(f"{state}, supervisor {supervisor}, logs in {directory}/")
-    for line in table(records, time.time()):
-        print(line)
+    _print_table(records)
     print(hints, end="")
 
 
-def _supervisor(directory: Path) -> int:
-    """Give its process id: the one that it wrote down, or found by its command line, since it has no lock at first."""
-    noted = folder.supervisor_pid(directory)
-    return noted if folder.is_alive(noted) else next(iter(folder.supervisors(directory)), noted)
+def _print_table(records: Sequence[Record], is_there: Callable[[Record], bool] = lambda record: True) -> None:
+    for line in table(records, time.time(), is_there):
+        print(line)
+
+
+def _is_left(record: Record) -> bool:
+    """Whether its process has outlived the supervisor, who notes no end any more."""
+    return record.due is None and folder.is_group(record.pid)
 
 
 def condition(records: Sequence[Record]) -> str:
@@ -43,18 +52,21 @@ def condition(records: Sequence[Record]) -> str:
     return f"up, but {', '.join(down)} down" if down else "up"
 
 
-def table(records: Sequence[Record], now: float) -> list[str]:
-    """One line a process, under a heading."""
+def table(records: Sequence[Record], now: float, is_there: Callable[[Record], bool]) -> list[str]:
+    """One line a process, under a heading; those are gone that are not there."""
     if not records:
         return []
-    rows = [("PROCESS", "STATE", "PID", "RESTARTS", "ENDED LAST"), *(_row(record, now) for record in records)]
+    rows = [("PROCESS", "STATE", "PID", "RESTARTS", "ENDED LAST")]
+    rows += [_row(record, now, is_there(record)) for record in records]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows]
 
 
-def _row(record: Record, now: float) -> tuple[str, str, str, str, str]:
+def _row(record: Record, now: float, is_there: bool) -> tuple[str, str, str, str, str]:
     ended = f"{record.ended}, {now - record.ended_at:.0f} s ago; {record.log}" if record.ended else ""
     restarts = str(record.restarts)
+    if not is_there:
+        return record.name, "gone", "-", restarts, ended
     if record.due is None:
         return record.name, "running", str(record.pid), restarts, ended
     return record.name, f"down, again in {max(record.due - now, 0):.0f} s", "-", restarts, ended

@@ -1,0 +1,79 @@
+"""What is said of a cluster whose supervisor was killed, while something that it started holds the lock, and after."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcluster.trouble import LocalClusterError
+from localcluster.up import folder, start
+from localcluster.up.keeper import Record
+from localcluster.up.status import status
+from localcluster.up.wish import Wish
+
+
+@pytest.fixture
+def killed() -> Iterator[subprocess.Popen[bytes]]:
+    """Give a process that was killed, and that nobody has reaped."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        yield process
+
+
+@pytest.fixture
+def orphan(tmp_path: Path, killed: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Give what is left of a cluster that was up in the folder: a process of it that holds the lock."""
+    with folder.locked(tmp_path) as lock:
+        process = subprocess.Popen(["sleep", "60"], pass_fds=[lock], start_new_session=True)
+    another = subprocess.Popen(["sleep", "60"])
+    (tmp_path / folder.PID_FILE).write_text(str(killed.pid))
+    records = [("functions", process.pid), ("etcd", killed.pid), ("console", another.pid)]
+    folder.write_records(tmp_path, [Record(name, pid, f"{name}.log") for name, pid in records])
+    (tmp_path / folder.READY_FILE).write_text(f"{folder.title(Wish())}export KUBECONFIG=there\n")
+    with process, another:
+        yield process
+        process.kill()
+        another.kill()
+
+
+def test_status_lists_what_is_gone_with_its_supervisor(
+    tmp_path: Path, orphan: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that ended is gone, reaped or not, and so is one whose id another process has got; nothing is at work."""
+    with pytest.raises(LocalClusterError, match=f"^the supervisor of {tmp_path} is gone and restarts nothing: `make d"):
+        status(tmp_path)
+
+    said = capsys.readouterr().out
+    assert {tuple(line.split()[:3]) for line in said.splitlines()[1:]} == {
+        ("functions", "running", str(orphan.pid)),
+        ("etcd", "gone", "-"),
+        ("console", "gone", "-"),
+    }
+
+
+@pytest.mark.usefixtures("orphan")
+def test_what_is_left_of_a_cluster_is_neither_up_nor_to_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up and env name the remedy."""
+    monkeypatch.setattr(folder, "ORPHAN_SECONDS", 0.0)
+
+    with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
+        start.up(tmp_path, Wish())
+    with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
+        folder.exports(tmp_path)
+
+
+def test_status_fails_where_a_cluster_ended_by_itself(tmp_path: Path, orphan: subprocess.Popen[bytes]) -> None:
+    """As after the machine was started anew."""
+    os.kill(orphan.pid, signal.SIGKILL)
+    orphan.wait()
+
+    with pytest.raises(LocalClusterError, match=r"has ended without `make down`: `make up` starts it anew$"):
+        status(tmp_path)
