@@ -70,7 +70,7 @@ def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: s
     wanted = wish.Wish(nodes, control_planes, delivery, choice.chosen(wings), actors, real)
     wanted.check()
     if not folder.running(directory):
-        print(f"starting a cluster: {wanted.size()} {wanted.title()}", flush=True)
+        print(f"starting a cluster: {wanted.title()}", flush=True)
     from localcluster.up import start
 
     start.up(directory, wanted)

@@ -172,7 +172,7 @@ def groups(directory: Path) -> list[int]:
 
 def title(wish: Wish) -> str:
     """The first line of what is printed when all is ready."""
-    return f"{wish.size()} {wish.title()}: the product is at work\n"
+    return f"{wish.title()}: the product is at work\n"
 
 
 def hints(directory: Path) -> str:

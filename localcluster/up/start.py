@@ -53,7 +53,7 @@ def _is_up(directory: Path, wish: Wish) -> bool:
     if not hints:
         raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
     there = hints.splitlines()[0].partition(":")[0]
-    if not there.endswith(f" {wish.title()}"):
+    if there != wish.title():
         raise LocalClusterError(f"another cluster is up, with {there}; `make down` ends it")
     print(f"already up, with {there}; `make down` ends it\n{hints}", end="")
     return True

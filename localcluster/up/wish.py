@@ -37,17 +37,13 @@ class Wish:
             machine.check()
         choice.check_actors(self.wings, self.actors)
 
-    def size(self) -> str:
-        """How many nodes it has in the words of `make`; one that is up is not made larger."""
-        control_planes = f" CONTROL_PLANES={self.control_planes}" if self.control_planes else ""
-        return f"NODES={self.nodes}{control_planes}"
-
     def title(self) -> str:
-        """What it is in the words of `make`, as far as another wish can be told from it."""
+        """What it is in the words of `make`: two wishes of one title are the same."""
+        control_planes = f" CONTROL_PLANES={self.control_planes}" if self.control_planes else ""
         wings = "" if tuple(self.wings) == choice.DEFAULT else f" WINGS={','.join(self.wings)}"
         actors = "" if self.actors == choice.OFF else f" ACTORS={self.actors}"
         real = f" REAL={self.real}" if self.real else ""
-        return f"DELIVERY={self.delivery}{wings}{actors}{real}"
+        return f"NODES={self.nodes}{control_planes} DELIVERY={self.delivery}{wings}{actors}{real}"
 
     def text(self) -> str:
         """Give it as one word of a command line."""

@@ -84,8 +84,12 @@ def test_a_wish_reaches_the_supervisor_whole() -> None:
     """As one word of its command line."""
     wish = Wish(5, 1, "knative", ("maintenance", "mutex"), actors="on")
 
-    assert read(wish.text()).title() == wish.title() == "DELIVERY=knative WINGS=maintenance,mutex ACTORS=on"
-    assert Wish().title() == "DELIVERY=local"
+    assert (
+        read(wish.text()).title()
+        == wish.title()
+        == "NODES=5 CONTROL_PLANES=1 DELIVERY=knative WINGS=maintenance,mutex ACTORS=on"
+    )
+    assert Wish().title() == "NODES=3 DELIVERY=local"
 
 
 def test_the_functions_of_a_wing_are_served_with_it_alone() -> None:
