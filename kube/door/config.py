@@ -9,9 +9,12 @@ them) would be two thirds of the time in which a function starts.
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import socket
 from asyncio import sslproto
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -25,7 +28,7 @@ for package in ("kubernetes", "kubernetes.aio", "kubernetes.aio.config", "kubern
     postpone(package)
 
 import kubernetes.aio.client as library  # noqa: E402
-from kubernetes.aio.client.configuration import Configuration  # noqa: E402
+from kubernetes.aio.client.configuration import Configuration as LibraryConfiguration  # noqa: E402
 from kubernetes.aio.client.rest import RESTClientObject  # noqa: E402
 from kubernetes.aio.config.config_exception import ConfigException  # noqa: E402
 from kubernetes.aio.config.incluster_config import load_incluster_config  # noqa: E402
@@ -50,6 +53,16 @@ sslproto.SSLProtocol.max_size = 32 * 1024
 many, 25 MiB for a hundred connections."""
 
 
+class Configuration(LibraryConfiguration):
+    """How to reach an API server, and as whom.
+
+    Attributes:
+        client_pem: the client's certificate and its key, b"" for none; that of a plugin (`cert_file`) comes before it.
+    """
+
+    client_pem = b""
+
+
 class Connections(RESTClientObject):
     """The library's HTTP client, which knows each of its sockets until it is closed.
 
@@ -59,6 +72,11 @@ class Connections(RESTClientObject):
 
     def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
+        if configuration.client_pem and not configuration.cert_file:
+            with NamedTemporaryFile() as file:  # OpenSSL takes no other
+                file.write(configuration.client_pem)
+                file.flush()
+                self.ssl_context.load_cert_chain(file.name)
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._unverified: Connections | None = None
 
@@ -97,29 +115,50 @@ class Connections(RESTClientObject):
         return any(made.fileno() >= 0 for made in self._sockets)
 
 
-async def load_kube_config(configuration: Configuration, file: str | None, context: str | None) -> None:
-    """Fill in what `file` (None: the usual one) says of `context` (None: the current one).
+async def load_kube_config(configuration: Configuration, file: str, context: str | None) -> None:
+    """Fill in what `file` says of `context` (None: the current one).
 
-    Raises `ConfigException` when that is no kubeconfig, or names what is not there.
+    Certificates and keys that it holds stay in memory; the library would leave each in a file of its own where the
+    process is ended by a signal. Raises `ConfigException` when that is no kubeconfig, or names what is not there.
     """
     from yaml import YAMLError
 
     # What the library raises of a file that is something else: it looks inside before it looks.
-    no_kubeconfig = (YAMLError, ValueError, TypeError, AttributeError, KeyError)
+    no_kubeconfig = (YAMLError, ValueError, TypeError, AttributeError, KeyError, OSError)
     try:
-        await _loader()(file, context, configuration, persist_config=False)
+        merger, loader = _library()
+        merged = merger(file).config
+        reader = loader(merged, context, config_base_path=None)
+        named = reader.current_context["context"]
+        cluster = merged["clusters"].get_with_name(named["cluster"])["cluster"]
+        configuration.ca_cert_data = _taken(cluster, "certificate-authority").decode("ascii", "ignore") or None
+        if user := merged["users"].get_with_name(named.get("user"), safe=True):
+            pems = [_taken(user["user"], name) for name in ("client-certificate", "client-key")]
+            configuration.client_pem = b"\n".join(filter(None, pems))
+        await reader.load_and_set(configuration)
     except no_kubeconfig as error:
         raise ConfigException(str(error)) from error
 
 
-def _loader() -> Any:
-    """The library's own reader of kubeconfigs, without the typed client, which it imports and we never ask it for."""
+def _taken(node: Any, name: str) -> bytes:
+    """Take a certificate or key out of a cluster or user of a kubeconfig, also one in a file; gives b"" for none.
+
+    Raises `ValueError` for data that is not in base64, `OSError` for a file that is not to be read.
+    """
+    data, file = node.value.pop(f"{name}-data", None), node.value.pop(name, None)
+    if data:
+        return base64.b64decode(data)
+    return Path(node.path).parent.joinpath(file).read_bytes() if file else b""
+
+
+def _library() -> tuple[Any, Any]:
+    """The library's own readers of kubeconfigs, without the typed client, which it imports and we never ask it for."""
     vars(library)["ApiClient"] = _typed_client
     try:
-        from kubernetes.aio.config.kube_config import load_kube_config
+        from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
     finally:
         vars(library).pop("ApiClient", None)  # the library imports it anew for whoever asks
-    return load_kube_config
+    return KubeConfigMerger, KubeConfigLoader
 
 
 def _typed_client(**settings: Any) -> Any:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
+import json
+import ssl
+import tempfile
 import tracemalloc
+from collections.abc import Container
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +21,8 @@ from kube.door.api import Api
 from kube.door.api_errors import Unavailable
 from kube.door.config import Configuration, proxy_of
 from kube.nodes import NODES
+from kube.paths import Object
+from localcluster import certificates
 from localcluster.cluster import LocalCluster
 
 NAMES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY")
@@ -159,3 +167,68 @@ def test_a_warm_connection_takes_little_memory(cluster: LocalCluster) -> None:
         tracemalloc.stop()
 
     assert kept / 30 < 100_000
+
+
+@pytest.fixture
+def mutual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Give certificate and key in PEM, of a server as of its client; temporary files come into `temporary`."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    certificates.write_serving(tmp_path / "cert", tmp_path / "key")
+    return {"client-certificate": (tmp_path / "cert").read_text(), "client-key": (tmp_path / "key").read_text()}
+
+
+def with_a_client(file: Path, server: str, pems: dict[str, str], held: Container[str]) -> str:
+    """Give a kubeconfig that holds some of these PEMs itself, and names files beside it for the others."""
+    entry: dict[str, Any] = {}
+    for name, pem in {**pems, "certificate-authority": pems["client-certificate"]}.items():
+        (file.parent / name).write_text(pem)
+        entry |= {f"{name}-data": base64.b64encode(pem.encode()).decode()} if name in held else {name: name}
+    content = yaml.safe_load(kubeconfig(file, "local").read_text())
+    content["clusters"][0]["cluster"] = {"server": server, "certificate-authority-data": "", **authority(entry)}
+    content["users"][0]["user"] = {name: value for name, value in entry.items() if name not in authority(entry)}
+    file.write_text(yaml.safe_dump(content))
+    return str(file)
+
+
+def authority(entry: dict[str, Any]) -> dict[str, Any]:
+    """What of it is the cluster's."""
+    return {name: value for name, value in entry.items() if name.startswith("certificate-authority")}
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Tell a client who it is, by its certificate."""
+    await reader.readuntil(b"\r\n\r\n")
+    body = json.dumps({"serial": writer.get_extra_info("peercert")["serialNumber"]}).encode()
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    await writer.drain()
+    writer.close()
+
+
+async def ask_as_client(directory: Path, pems: dict[str, str], held: Container[str]) -> tuple[Object, Object]:
+    """Ask a server that wants a client certificate, by connections that verify its own, and by those that do not."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(directory / "cert"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(directory / "cert", directory / "key")
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        api = await Api.connect(with_a_client(directory / "config", f"https://127.0.0.1:{port}", pems, held))
+        try:
+            return await api.get("/version"), await (await api.unverified()).get("/version")
+        finally:
+            await api.close()
+
+
+NAMED = ("certificate-authority", "client-certificate", "client-key")
+
+
+@pytest.mark.parametrize("held", [NAMED, NAMED[:2], ()], ids=["all", "all but the key", "none"])
+def test_certificates_that_a_kubeconfig_holds_are_in_no_file(
+    tmp_path: Path, mutual: dict[str, str], held: Container[str]
+) -> None:
+    """Nor the key: what is ended by a signal leaves nothing behind. Files beside the kubeconfig do as well."""
+    verified, unverified = asyncio.run(ask_as_client(tmp_path, mutual, held))
+
+    assert verified == unverified
+    assert verified["serial"]
+    assert list((tmp_path / "temporary").iterdir()) == []
