@@ -13,7 +13,7 @@ from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, dry_run_switch, switch
 from console.terminal.options import cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json, warn
-from console.terminal.values import Name, Text
+from console.terminal.values import Name
 from kube.door.api import Api
 from kube.paths import Object
 from kube.pods import DrainOptions, Sorted, key, name_of, warnings
@@ -26,7 +26,7 @@ from kube.pods import DrainOptions, Sorted, key, name_of, warnings
 )
 @switch("--ignore-daemonsets", help="Leave DaemonSet pods where they are.")
 @switch("--force", help="Evict pods too that no controller makes again.")
-@click.option("--pod-selector", type=Text(), default="", help="Evict only pods with these labels, such as app=web.")
+@click.option("--pod-selector", type=Name(), default="", help="Evict only pods with these labels, such as app=web.")
 @dry_run_switch("Show what would be done, and change nothing.")
 @timeout_option("0", "all pods are gone")
 @output_option

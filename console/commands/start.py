@@ -66,7 +66,9 @@ def selector(_context: click.Context, _option: click.Parameter, value: str | Non
     help="Evict pods with emptyDir volumes too; their data is lost.  [default: true]",
 )
 @switch("--ignore-daemonsets", default=None, help="Leave DaemonSet pods where they are.  [default: true]")
-@click.option("--pod-selector", callback=selector, help="Evict only pods with these labels, such as app=web.")
+@click.option(
+    "--pod-selector", type=Name(), callback=selector, help="Evict only pods with these labels, such as app=web."
+)
 @click.option(
     "--grace-period", type=click.IntRange(-1), help="Seconds that pods have to end.  [default: the pod's own]"
 )

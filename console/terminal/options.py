@@ -28,7 +28,11 @@ def cluster_options(command: Decorated) -> Decorated:
         help="File that says how to reach the cluster.  [default: $KUBECONFIG, then ~/.kube/config]",
     )
     context = click.option(
-        "--context", expose_value=False, callback=_remember(CONTEXT), help="Which of the kubeconfig's contexts to use."
+        "--context",
+        type=Name(),
+        expose_value=False,
+        callback=_remember(CONTEXT),
+        help="Which of the kubeconfig's contexts to use.",
     )
     user = click.option(
         "--as",

@@ -63,7 +63,7 @@ class Text(click.ParamType[str]):
 
 
 class Name(Text):
-    """The name of an object, or what else tells one from the others; a default of "" is none.
+    """The name of an object, or what else tells some from the others, as a selector; a default of "" is none.
 
     An empty one on the command line is a variable of a shell that is not set, and must not stand for all.
     """

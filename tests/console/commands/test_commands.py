@@ -82,10 +82,11 @@ def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
         *(["start", ""], ["stop", ""], ["status", ""], ["cordon", ""], ["drain", ""], ["uncordon", " "]),
         *(["mutex", "status", ""], ["mutex", "retry", ""], ["redrive", "--yes", ""]),
         *(["start", "node-1", "--name="], ["certificates", "--renew="], ["must-gather", "--namespace="]),
-        *(["status", "--as="], ["status", "--as=eve", "--as-group="]),
+        *(["status", "--context="], ["status", "--as="], ["status", "--as=eve", "--as-group="]),
         *(["events", "--node="], ["events", "--maintenance="], ["events", "--run="]),
         *(["replay", "--id="], ["replay", "--maintenance="], ["replay", "--run="]),
         *(["replay", "--maintenance=node-1", end] for end in ("--from=", "--until=")),
+        *([name, "node-1", "--pod-selector=", *dry] for name in ("start", "drain") for dry in ([], ["--dry-run"])),
     ],
     ids=" ".join,
 )
