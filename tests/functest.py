@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import aclosing, closing
 
+from console.operations.describing import held_up
 from kube.backoff import pauses
 from kube.door.api import absent_ok
 from kube.door.api_errors import ApiError, NotFound, Unavailable
@@ -26,7 +27,13 @@ from kube.paths import Object
 
 SECONDS = 600.0
 """A real node's pods take their grace periods to end."""
+BEGUN_SECONDS = 60.0
+"""After so long something is wrong where none has begun, and a person wants to know what to look at."""
 GIVEN_BACK_SECONDS = 60.0
+NOT_BEGUN = (
+    "no function has begun it: `kubectl get pods -n node-maintenance` shows whether they run, their logs what fails;"
+    " 403 there is a right that is missing"
+)
 LISTED = 10
 """So many nodes are named to choose from."""
 
@@ -86,18 +93,24 @@ def _drain(cluster: Cluster, maintenance: Object) -> None:
     """Follow the maintenance until it has Succeeded, and hold its claims against the node."""
     shown = ""
 
-    def ended(item: Object | None) -> bool:
+    def begun(item: Object | None) -> bool:
         nonlocal shown
-        status = (item or {}).get("status") or {}
-        line = f"{status.get('phase') or 'new'}, {status.get('drainProgress') or 0} %, {status.get('lastError') or ''}"
+        line = state(item or {})
         if line != shown:
             shown = line
-            print(f"  {line.rstrip(', ')}", flush=True)
-        return item is None or m.phase(item) in (m.SUCCEEDED, m.FAILED)
+            print(f"  {line}", flush=True)
+        return item is None or bool(m.phase(item))
 
-    name = m.node_name(maintenance)
+    def ended(item: Object | None) -> bool:
+        return begun(item) and (item is None or m.phase(item) in (m.SUCCEEDED, m.FAILED))
+
+    path, name = m.path(maintenance), m.node_name(maintenance)
     print(f"{maintenance['metadata']['name']}: node {name} goes out of service", flush=True)
-    item = _await(cluster, m.path(maintenance), ended, SECONDS) or {}
+    if not _await(cluster, path, begun, BEGUN_SECONDS)[0]:
+        print(f"  still new after {BEGUN_SECONDS:.0f} s: {NOT_BEGUN}", flush=True)
+    in_time, latest = _await(cluster, path, ended, SECONDS - BEGUN_SECONDS)
+    item = latest or {}
+    _claim(in_time, late(item))
     status = item.get("status") or {}
     _claim(status.get("phase") == m.SUCCEEDED, f"the phase is {status.get('phase')}: {status.get('lastError')}")
     _claim(status.get("drainProgress") == 100 and not status.get("pendingPods"), f"Succeeded with pods left: {status}")
@@ -108,32 +121,57 @@ def _drain(cluster: Cluster, maintenance: Object) -> None:
     )
 
 
-def _delete(cluster: Cluster, path: str) -> None:
-    """Ask for its deletion until the API server has heard that."""
+def state(item: Object) -> str:
+    """How far a maintenance is, and what is wrong, in one line."""
+    status = item.get("status") or {}
+    line = f"{status.get('phase') or 'new'}, {status.get('drainProgress') or 0} %, {status.get('lastError') or ''}"
+    return line.rstrip(", ")
+
+
+def late(item: Object) -> str:
+    """That a maintenance has not ended in time, with what is known of the reason."""
+    why = held_up(item.get("status") or {}) or ("" if m.phase(item) else NOT_BEGUN)
+    return f"{m.phase(item) or 'new'} after {SECONDS:.0f} s{': ' if why else ''}{why}"
+
+
+def _delete(cluster: Cluster, path: str) -> Object | None:
+    """Ask for its deletion until the API server has heard that; gives it as it was, None where that is not known."""
     deadline = time.monotonic() + GIVEN_BACK_SECONDS
     for pause in pauses(0.5, 5.0):
         try:
             found = cluster.run(absent_ok(cluster.api.get(path)))
             if found:
                 cluster.delete(path, uid=found["metadata"]["uid"])
-            return
+            return found
         except NotFound:
-            return  # somebody else was faster
+            return None  # somebody else was faster
         except Unavailable:
             if time.monotonic() > deadline:
-                return
+                return None
             time.sleep(pause)
+    return None
 
 
 def _give_back(cluster: Cluster, maintenance: Object, before: Object) -> None:
     """Delete the maintenance and see that the node is as it was."""
     name = m.node_name(maintenance)
-    _delete(cluster, m.path(maintenance))
-    _await(cluster, m.path(maintenance), lambda item: item is None, GIVEN_BACK_SECONDS)
+    found = _delete(cluster, m.path(maintenance))
+    gone, _ = _await(cluster, m.path(maintenance), lambda item: item is None, GIVEN_BACK_SECONDS)
+    whose = maintenance["metadata"]["name"]
+    _claim(
+        gone, f"{whose} is there {GIVEN_BACK_SECONDS:.0f} s after its deletion, and node {name} may be out of service"
+    )
     node = cluster.get(node_path(name))
     same = node["spec"].get("taints") == before["spec"].get("taints") and not is_cordoned(node)
     _claim(same, f"the node was not given back as it was: {node['spec']}")
-    print(f"node {name} is back in service", flush=True)
+    print(farewell(name, found), flush=True)
+
+
+def farewell(node: str, found: Object | None) -> str:
+    """What has become of the node; in: its maintenance when it was deleted."""
+    return (
+        f"node {node} {'is back in service' if found is None or m.is_cordoned(found) else 'was never out of service'}"
+    )
 
 
 def _claim(holds: bool, otherwise: str) -> None:
@@ -141,24 +179,27 @@ def _claim(holds: bool, otherwise: str) -> None:
         raise FunctestError(otherwise)
 
 
-def _await(cluster: Cluster, path: str, holds: Callable[[Object | None], bool], seconds: float) -> Object | None:
-    """Give the first state of the object at `path` that holds; None is for an object that is gone."""
+def _await(
+    cluster: Cluster, path: str, holds: Callable[[Object | None], bool], seconds: float
+) -> tuple[bool, Object | None]:
+    """Tell whether the object at `path` comes in time to a state that holds, and how it was last; None is for gone."""
     collection, _, name = path.rpartition("/")
+    known: Object | None = None
 
-    async def watch() -> Object | None:
-        known: Object | None = None
+    async def watch() -> None:
+        nonlocal known
         async with aclosing(follow(cluster.api, collection, fields=f"metadata.name={name}")) as changes:
             async for change in changes:
                 if change.kind != "SYNCED":
                     known = None if change.kind == "DELETED" else change.object
                 if holds(known):
-                    return known
-        return known
+                    return
 
     try:
-        return cluster.run(asyncio.wait_for(watch(), seconds))
+        cluster.run(asyncio.wait_for(watch(), seconds))
     except asyncio.TimeoutError:
-        raise FunctestError(f"{name} is not as it should be after {seconds:.0f} s") from None
+        return False, known
+    return True, known
 
 
 if __name__ == "__main__":
