@@ -6,12 +6,13 @@ import click
 
 from console.operations import drain_without_maintenance
 from console.terminal.connection import with_api
+from console.terminal.flags import OneNode
 from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import note, show_json
 from console.terminal.values import Name
 
 
-@click.command
+@click.command(cls=OneNode)
 @click.argument("node", type=Name())
 @output_option
 @cluster_options

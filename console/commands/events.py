@@ -92,6 +92,7 @@ def events(output: str, file: BinaryIO | None, journal: str, run: str, **values:
       kubectl maintenance events --journal copy.db --import node-1.jsonl
     """
     refuse_both(values["maintenance"], run)
+    _refuse_no_time(values["since"], values["until"])
     if file is not None:
         _refuse_beside_import()
     with opened(journal, create=file is not None) as book:
@@ -100,6 +101,12 @@ def events(output: str, file: BinaryIO | None, journal: str, run: str, **values:
         else:
             chosen = Filters(**picked(Filters, values))
             _show(book, (replace(chosen, maintenance=uid_of_run(book, run)) if run else chosen).query(output), output)
+
+
+def _refuse_no_time(since: datetime | None, until: datetime | None) -> None:
+    """A usage error for an end that is not after the beginning: no event could be shown."""
+    if since and until and until <= since:
+        raise click.UsageError("--until is not after --since, and nothing arrived between: exchange or correct them")
 
 
 def _refuse_beside_import() -> None:

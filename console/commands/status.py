@@ -17,6 +17,7 @@ from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api
 from console.terminal.display import details, line, overview
 from console.terminal.escaping import escaped_all
+from console.terminal.flags import OneNode
 from console.terminal.machine_display import machines
 from console.terminal.options import cluster_options, output_option, watch_option
 from console.terminal.screen import live, show, show_json, show_json_line
@@ -27,7 +28,7 @@ from kube.nodes import node_path
 from kube.paths import Object
 
 
-@click.command
+@click.command(cls=OneNode)
 @click.argument("node", type=Name(), required=False, default="")
 @watch_option
 @output_option

@@ -11,6 +11,7 @@ from console.operations.maintaining import end
 from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
+from console.terminal.flags import OneNode
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
 from console.terminal.screen import note, show_json
 from console.terminal.values import Name
@@ -20,7 +21,7 @@ from kube.nodes import node_path
 from kube.paths import Object
 
 
-@click.command
+@click.command(cls=OneNode)
 @click.argument("node", type=Name())
 @click.option("--wait/--no-wait", default=True, help="Return when the node is given back.  [default: wait]")
 @timeout_option("1m", "the node is given back")

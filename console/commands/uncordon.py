@@ -9,6 +9,7 @@ import click
 from console.operations.describing import SCHEDULABLE, full_name, node_report
 from console.operations.maintaining import known_node
 from console.terminal.connection import with_api
+from console.terminal.flags import OneNode
 from console.terminal.options import cluster_options, output_option
 from console.terminal.screen import note, show_json
 from console.terminal.values import Name
@@ -24,7 +25,7 @@ ATTEMPTS = 5
 """The node lifecycle controller writes taints right after a cordon: read again, then patch again."""
 
 
-@click.command
+@click.command(cls=OneNode)
 @click.argument("node", type=Name())
 @output_option
 @cluster_options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +11,7 @@ import click
 from console.operations.errors import NoResult, OperationError
 from console.terminal.escaping import escaped
 from console.terminal.options import access
-from kube.door.api_errors import ApiError
+from kube.door.api_errors import ApiError, Unavailable
 
 if TYPE_CHECKING:
     from kube.door.sync_client import Cluster
@@ -55,10 +55,11 @@ def door() -> Iterator[Cluster]:
 
     try:
         cluster = Cluster(*access())
-        try:
+    except Unavailable as error:
+        raise NoResult(error.message) from None  # it names the remedy already
+    try:
+        with closing(cluster):
             yield cluster
-        finally:
-            cluster.close()
     except ApiError as error:
         raise NoResult(sentence(error)) from None
 

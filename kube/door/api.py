@@ -21,6 +21,7 @@ from kube.door.config import (
     ConfigException,
     Configuration,
     Connections,
+    NoContext,
     load_incluster_config,
     load_kube_config,
     proxy_of,
@@ -93,6 +94,8 @@ class Api:
                 raise Unavailable(0, f"there is no kubeconfig at {where}: set KUBECONFIG")
             else:
                 await load_kube_config(configuration, where, context)
+        except NoContext as error:
+            raise Unavailable(0, str(error)) from None
         except ConfigException as error:
             reason = " ".join(str(error).split())
             raise Unavailable(0, f"no usable kubeconfig at {where}: {reason}; set KUBECONFIG") from None

@@ -37,6 +37,7 @@ __all__ = [
     "ConfigException",
     "Configuration",
     "Connections",
+    "NoContext",
     "load_incluster_config",
     "load_kube_config",
     "proxy_of",
@@ -51,6 +52,10 @@ handshake costs both sides more than a request (15, if not said)."""
 sslproto.SSLProtocol.max_size = 32 * 1024
 """Bytes that each TLS connection has for what it reads; a record has 16 KiB at most. By default they are eight times as
 many, 25 MiB for a hundred connections."""
+
+
+class NoContext(ConfigException):
+    """The kubeconfig has no context of the name that was asked for; the text has the remedy."""
 
 
 class Configuration(LibraryConfiguration):
@@ -119,7 +124,8 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
     """Fill in what `file` says of `context` (None: the current one).
 
     Certificates and keys that it holds stay in memory; the library would leave each in a file of its own where the
-    process is ended by a signal. Raises `ConfigException` when that is no kubeconfig, or names what is not there.
+    process is ended by a signal. Raises `NoContext`, and `ConfigException` when that is no kubeconfig, or names what is
+    not there.
     """
     from yaml import YAMLError
 
@@ -128,6 +134,10 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
     try:
         merger, loader = _library()
         merged = merger(file).config
+        if context and not merged["contexts"].get_with_name(context, safe=True):
+            raise NoContext(
+                f"there is no context {context} in {file}: `kubectl config get-contexts` lists those there are"
+            )
         reader = loader(merged, context, config_base_path=None)
         named = reader.current_context["context"]
         cluster = merged["clusters"].get_with_name(named["cluster"])["cluster"]

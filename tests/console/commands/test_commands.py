@@ -16,6 +16,7 @@ from tests.console.conftest import ROOT, Run
 from tests.proofs import proves
 
 NAMES = ["certificates", "start", "stop", "status", "cordon", "drain", "uncordon", "must-gather", "replay", "redrive"]
+NODE_COMMANDS = ["start", "stop", "status", "cordon", "drain", "uncordon"]
 OF_THE_JOURNAL = ["events", "deadletters"]
 """These need no cluster."""
 SERVING = ["console"]
@@ -98,6 +99,23 @@ def test_an_empty_name_is_exit_2_and_stands_for_nothing(words: list[str]) -> Non
     assert result.stderr.splitlines()[-1].endswith("it is empty: name one, or is a variable of the shell not set?")
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        *((f"{name} node-1 node-2", "one node at a time: leave out node-2") for name in NODE_COMMANDS),
+        ("start node-1 --force node-2 false", "one node at a time: leave out node-2 false"),
+        ("start node-1 --force false", "the value of --force is not a word of its own: write --force=false"),
+        ("drain --dry-run none node-1", "the value of --dry-run is not a word of its own: write --dry-run=none"),
+        ("events --since 1d --until 2020-01-01", "nothing arrived between: exchange or correct them"),
+    ],
+)
+def test_a_word_too_many_and_no_time_at_all_name_the_remedy(words: str, remedy: str) -> None:
+    result = CliRunner().invoke(commands, words.split())
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].endswith(remedy)
+
+
 def test_a_timeout_without_a_wait_names_the_remedy() -> None:
     """X-6: nothing is drained behind the back of somebody who asked to wait."""
     result = CliRunner().invoke(commands, ["start", "node-1", "--timeout=10m"])
@@ -105,12 +123,16 @@ def test_a_timeout_without_a_wait_names_the_remedy() -> None:
     assert result.stderr.endswith("this command would not wait: add --wait\n")
 
 
-def test_a_context_that_is_not_there_is_one_line_and_exit_1(run: Run) -> None:
-    result = run("status", "--context", "elsewhere")
+@pytest.mark.parametrize(("words", "status"), [("status", 1), ("redrive --all --yes --journal={}/journal.db", 2)])
+def test_a_context_that_is_not_there_is_one_line(run: Run, tmp_path: Path, words: str, status: int) -> None:
+    (tmp_path / "nothing").touch()
+    run("events", f"--journal={tmp_path}/journal.db", f"--import={tmp_path}/nothing")
 
-    assert result.exit_code == 1
-    assert "elsewhere" in result.stderr
-    assert result.stderr.count("\n") == 1
+    result = run(*words.format(tmp_path).split(), "--context", "elsewhere")
+
+    assert result.exit_code == status
+    assert result.stderr.startswith("Error: there is no context elsewhere in ")
+    assert result.stderr.endswith(": `kubectl config get-contexts` lists those there are\n")
 
 
 def test_a_server_that_does_not_answer_is_one_line_and_exit_1(tmp_path: Path) -> None:
@@ -156,7 +178,7 @@ def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", [*(name for name in NAMES if name not in ("redrive", "replay")), "console"])
 def test_groups_of_nobody_are_a_usage_error(name: str) -> None:
     """As the API server would refuse them. Redrive and replay say first that there is no journal."""
-    words = ["node-1"] if name in ("start", "stop", "cordon", "drain", "uncordon") else []
+    words = ["node-1"] if name in NODE_COMMANDS and name != "status" else []
 
     result = CliRunner().invoke(commands, ["--as-group", "staff", name, *words])
 
