@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localcluster import deploy
+from localcluster.deploy import applying, obstacles
 from localcluster.processes import free_port
 from localcluster.programs import build
 from localcluster.trouble import LocalClusterError
@@ -98,7 +98,7 @@ def test_deploy_says_that_no_cluster_answers(tmp_path: Path) -> None:
 def test_an_unknown_overlay_is_refused(overlay: str) -> None:
     """The message lists ours; a home of nobody is no folder, either."""
     with pytest.raises(LocalClusterError, match=rf"OVERLAY={overlay} is no folder .* one of compact, func, .*plain"):
-        deploy.folder_of(overlay)
+        applying.folder_of(overlay)
 
 
 def test_an_overlay_is_found_in_one_s_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_an_overlay_is_found_in_one_s_home(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").touch()
 
-    assert deploy.folder_of("~/mine") == tmp_path / "mine"
+    assert applying.folder_of("~/mine") == tmp_path / "mine"
 
 
 def test_what_names_no_namespace_is_looked_for_where_kubectl_puts_it() -> None:
@@ -118,9 +118,9 @@ def test_what_names_no_namespace_is_looked_for_where_kubectl_puts_it() -> None:
     )
     role = {"kind": "ClusterRole", "metadata": {"name": "r"}}
 
-    found = deploy.placed([broker, service, role], "home")
+    found = obstacles.placed([broker, service, role], "home")
 
-    assert deploy.spaces(found) == ["home", "own"]
+    assert obstacles.spaces(found) == ["home", "own"]
     assert found[2] == role
 
 
@@ -134,7 +134,7 @@ def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
     thing = {"apiVersion": "example.com/v1", "kind": "Thing"}
     trigger = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger"}
 
-    assert deploy.needed([definition, thing, trigger]) == {
+    assert obstacles.needed([definition, thing, trigger]) == {
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
         ("eventing.knative.dev/v1", "Trigger"),
     }
@@ -143,8 +143,11 @@ def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
 @pytest.mark.parametrize(
     ("spec", "is_named"),
     [
-        ({"template": {"spec": {"containers": [{"image": deploy.PLACEHOLDER}]}}}, True),
-        ({"jobTemplate": {"spec": {"template": {"spec": {"initContainers": [{"image": deploy.PLACEHOLDER}]}}}}}, True),
+        ({"template": {"spec": {"containers": [{"image": obstacles.PLACEHOLDER}]}}}, True),
+        (
+            {"jobTemplate": {"spec": {"template": {"spec": {"initContainers": [{"image": obstacles.PLACEHOLDER}]}}}}},
+            True,
+        ),
         ({"template": {"spec": {"containers": [{"name": "no-image"}, {"image": "registry.example/mine"}]}}}, False),
         ({"encryptedData": {"key": "AgB"}, "template": {"metadata": {"name": "signing"}}}, False),
         ({"template": {"spec": {"volumes": None}}}, False),
@@ -155,7 +158,7 @@ def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
 )
 def test_an_object_of_any_kind_may_be_beside_those_that_run_the_image(spec: Any, is_named: bool) -> None:
     """What calls something else its template runs nothing."""
-    found = deploy.nameless([{"kind": "Thing", "metadata": {"name": "t"}, "spec": spec}, {"metadata": {}}])
+    found = obstacles.nameless([{"kind": "Thing", "metadata": {"name": "t"}, "spec": spec}, {"metadata": {}}])
 
     assert found == (["Thing t"] if is_named else [])
 

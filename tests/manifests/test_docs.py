@@ -20,7 +20,7 @@ from functions.app import FUNCTIONS
 from kube.cpu import capabilities, node_patch
 from kube.mutex.objects import FINALIZER, NAMESPACE, RUN_LABEL
 from kube.virtualization import launcher_budgets
-from localcluster.deploy import PLACEHOLDER, nameless
+from localcluster.deploy.obstacles import PLACEHOLDER, nameless
 from tests.manifests import wiring
 from tests.manifests.rendering import INSTALLS, MANIFESTS, OVERLAYS, ROOT, Manifest, of_kind, overlay, rendered, text
 from tests.proofs import proves

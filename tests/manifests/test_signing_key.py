@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import deploy
 from localcluster.cluster import LocalCluster
+from localcluster.deploy import applying, obstacles
 from localcluster.trouble import LocalClusterError
 from tests.manifests.rendering import OVERLAYS, ROOT, Manifest, of_kind, overlay, pod_specs
 
 SPACE = "signed"
 CREATES = re.escape(
-    f'kubectl create secret generic {deploy.KEY} -n {SPACE} --from-literal=key="$(openssl rand -hex 32)"'
+    f'kubectl create secret generic {obstacles.KEY} -n {SPACE} --from-literal=key="$(openssl rand -hex 32)"'
 )
-ENDS = re.escape(f"kubectl delete pods -n {SPACE} -l {deploy.OURS}")
-OURS = dict([deploy.OURS.split("=")])
-READS = {"name": "SIGNING_KEY", "valueFrom": {"secretKeyRef": {"name": deploy.KEY, "key": "key", "optional": True}}}
+ENDS = re.escape(f"kubectl delete pods -n {SPACE} -l {applying.OURS}")
+OURS = dict([applying.OURS.split("=")])
+READS = {"name": "SIGNING_KEY", "valueFrom": {"secretKeyRef": {"name": obstacles.KEY, "key": "key", "optional": True}}}
 PLAIN = {"name": "HOME", "value": "/"}
 
 
@@ -57,14 +57,14 @@ def test_a_first_key_does_not_come_beside_pods_that_run_without_it(
     create(knative, signs, *others)
 
     with pytest.raises(LocalClusterError, match=f"pods run without it, as signs; .*: {CREATES}; {ENDS}$"):
-        deploy.deploy(str(tmp_path))
+        applying.deploy(str(tmp_path))
     assert there(knative) == ["another", "signs", "webhook"]
 
     knative.kubectl("delete", "pod", "signs", "-n", SPACE)
-    deploy.deploy(str(tmp_path))
+    applying.deploy(str(tmp_path))
     create(knative, signs)
-    deploy.deploy(str(tmp_path))
-    assert there(knative) == ["another", "signs", "webhook", deploy.KEY, source["metadata"]["name"]]
+    applying.deploy(str(tmp_path))
+    assert there(knative) == ["another", "signs", "webhook", obstacles.KEY, source["metadata"]["name"]]
 
 
 def test_a_pod_that_has_ended_is_in_no_key_s_way() -> None:
@@ -72,7 +72,7 @@ def test_a_pod_that_has_ended_is_in_no_key_s_way() -> None:
     phases = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
     pods = [{**pod(phase, OURS, PLAIN, READS), "status": {"phase": phase}} for phase in phases]
 
-    assert deploy.unkeyed(pods) == ["Pending", "Running", "Unknown"]
+    assert obstacles.unkeyed(pods) == ["Pending", "Running", "Unknown"]
 
 
 def test_the_page_says_the_lines_that_the_refusal_says() -> None:
@@ -83,8 +83,8 @@ def test_the_page_says_the_lines_that_the_refusal_says() -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_pods_with_the_key_are_found_by_one_label(name: str) -> None:
-    label, value = deploy.OURS.split("=")
-    signing = [spec for spec in pod_specs(overlay(name)).values() if f'"name": "{deploy.KEY}"' in json.dumps(spec)]
+    label, value = applying.OURS.split("=")
+    signing = [spec for spec in pod_specs(overlay(name)).values() if f'"name": "{obstacles.KEY}"' in json.dumps(spec)]
 
     assert signing
     assert {spec["metadata"]["labels"].get(label) for spec in signing} == {value}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import deploy
 from localcluster.cluster import LocalCluster
+from localcluster.deploy import applying, obstacles
 from localcluster.trouble import LocalClusterError
 from tests.manifests.rendering import Manifest, identity, of_kind, overlay
 from tests.proofs import proves
@@ -70,7 +70,7 @@ def test_a_broker_of_another_class_is_named_and_nothing_applied(
     applied(switched, of_kind(chosen("plain"), "Broker"))
 
     with pytest.raises(LocalClusterError, match=r"nothing was applied.*Broker switched/default is of.* MTChann"):
-        deploy.deploy(written(tmp_path, of_kind(chosen(name), "Broker")))
+        applying.deploy(written(tmp_path, of_kind(chosen(name), "Broker")))
 
     assert "applied" not in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout
 
@@ -87,7 +87,7 @@ def test_a_service_of_the_other_way_to_serve_is_named(
     applied(switched, [made_by_serving(switched) if there == "knative" else service])
 
     with pytest.raises(LocalClusterError, match=f"Service switched/begin {said} Serving; see"):
-        deploy.deploy(written(tmp_path, of_kind(chosen(wanted), "Service")))
+        applying.deploy(written(tmp_path, of_kind(chosen(wanted), "Service")))
 
 
 @proves("NMO-26a")
@@ -95,7 +95,7 @@ def test_the_same_choice_comes_over_itself(switched: LocalCluster, tmp_path: Pat
     """As an upgrade does."""
     applied(switched, [*chosen("knative"), made_by_serving(switched)])
 
-    deploy.deploy(written(tmp_path, chosen("knative")))
+    applying.deploy(written(tmp_path, chosen("knative")))
 
     assert "applied" in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout
 
@@ -112,7 +112,7 @@ ROBBED = {
 @pytest.mark.parametrize(("there", "wanted", "lost"), ROBBED.values(), ids=ROBBED)
 def test_accounts_that_would_lose_their_rights_are_known(there: str, wanted: str, lost: set[tuple[str, str]]) -> None:
     """NMO-26a: bindings of one name are for whom the last one applied says."""
-    assert deploy.robbed(overlay(wanted), of_kind(overlay(there), "ClusterRoleBinding")) == lost
+    assert obstacles.robbed(overlay(wanted), of_kind(overlay(there), "ClusterRoleBinding")) == lost
 
 
 @proves("NMO-26a")
@@ -127,7 +127,7 @@ def test_the_rights_of_another_install_are_not_taken(switched: LocalCluster, tmp
     applied(switched, [{**binding, "subjects": [other]}, *accounts])
 
     try:
-        deploy.deploy(written(tmp_path, [binding]))
+        applying.deploy(written(tmp_path, [binding]))
         said = ""
     except LocalClusterError as error:
         said = str(error)
@@ -143,7 +143,7 @@ def test_a_name_that_stands_for_the_image_is_not_applied(switched: LocalCluster,
     overlay_as_it_is = written(tmp_path, of_kind(chosen("knative"), "Service"), images="")
 
     with pytest.raises(LocalClusterError, match=r"nothing was applied, since Service begin would .* `images`"):
-        deploy.deploy(overlay_as_it_is)
+        applying.deploy(overlay_as_it_is)
 
     assert "applied" not in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout
 

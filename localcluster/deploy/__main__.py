@@ -1,0 +1,14 @@
+"""`python -m localcluster.deploy OVERLAY`: one below manifests/overlays, or a folder of one's own."""
+
+from __future__ import annotations
+
+import sys
+
+from localcluster.deploy.applying import deploy
+from localcluster.trouble import LocalClusterError
+
+if __name__ == "__main__":
+    try:
+        deploy(*sys.argv[1:2] or [""])
+    except LocalClusterError as error:
+        raise SystemExit(f"error: {error}") from None
