@@ -106,9 +106,10 @@ def _drain(cluster: Cluster, maintenance: Object) -> None:
 
     path, name = m.path(maintenance), m.node_name(maintenance)
     print(f"{maintenance['metadata']['name']}: node {name} goes out of service", flush=True)
+    deadline = time.monotonic() + SECONDS
     if not _await(cluster, path, begun, BEGUN_SECONDS)[0]:
         print(f"  still new after {BEGUN_SECONDS:.0f} s: {NOT_BEGUN}", flush=True)
-    in_time, latest = _await(cluster, path, ended, SECONDS - BEGUN_SECONDS)
+    in_time, latest = _await(cluster, path, ended, deadline - time.monotonic())
     item = latest or {}
     _claim(in_time, late(item))
     status = item.get("status") or {}
