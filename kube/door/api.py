@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
+import ssl
 from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,12 +95,12 @@ class Api:
                 raise Unavailable(0, f"there is no kubeconfig at {where}: set KUBECONFIG")
             else:
                 await load_kube_config(configuration, where, context)
+            api = cls(configuration, connections)
         except NoContext as error:
             raise Unavailable(0, str(error)) from None
-        except ConfigException as error:
+        except (ConfigException, ssl.SSLError) as error:
             reason = " ".join(str(error).split())
             raise Unavailable(0, f"no usable kubeconfig at {where}: {reason}; set KUBECONFIG") from None
-        api = cls(configuration, connections)
         return api.impersonating(as_user, as_groups) if as_user else api
 
     async def nameless(self) -> Api:

@@ -143,8 +143,8 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
         cluster = merged["clusters"].get_with_name(named["cluster"])["cluster"]
         configuration.ca_cert_data = _taken(cluster, "certificate-authority").decode("ascii", "ignore") or None
         if user := merged["users"].get_with_name(named.get("user"), safe=True):
-            pems = [_taken(user["user"], name) for name in ("client-certificate", "client-key")]
-            configuration.client_pem = b"\n".join(filter(None, pems))
+            certificate, key = (_taken(user["user"], name) for name in ("client-certificate", "client-key"))
+            configuration.client_pem = b"\n".join(filter(None, (certificate, key))) if certificate else b""
         await reader.load_and_set(configuration)
     except no_kubeconfig as error:
         raise ConfigException(str(error)) from error
@@ -153,12 +153,20 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
 def _taken(node: Any, name: str) -> bytes:
     """Take a certificate or key out of a cluster or user of a kubeconfig, also one in a file; gives b"" for none.
 
-    Raises `ValueError` for data that is not in base64, `OSError` for a file that is not to be read.
+    Raises `ValueError` for data that is not in base64, and for what is named and holds no PEM (without an authority
+    those of the system would be trusted), `OSError` for a file that is not to be read.
     """
     data, file = node.value.pop(f"{name}-data", None), node.value.pop(name, None)
-    if data:
-        return base64.b64decode(data)
-    return Path(node.path).parent.joinpath(file).read_bytes() if file else b""
+    if not (data or file):
+        return b""
+    read = base64.b64decode("".join(data.split()), validate=True) if data else _beside(node.path, file).read_bytes()
+    if b"-----BEGIN " not in read:
+        raise ValueError(f"{name}{'-data' if data else f' {file}'} holds no PEM")
+    return read
+
+
+def _beside(kubeconfig: str, file: str) -> Path:
+    return Path(kubeconfig).parent / file
 
 
 def _library() -> tuple[Any, Any]:

@@ -232,3 +232,39 @@ def test_certificates_that_a_kubeconfig_holds_are_in_no_file(
     assert verified == unverified
     assert verified["serial"]
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "field", "said"),
+    [
+        ("clusters", {"certificate-authority-data": "!!!"}, "Only base64 data is allowed"),
+        ("clusters", {"certificate-authority-data": "bm90aGluZw=="}, "certificate-authority-data holds no PEM"),
+        ("users", {"client-certificate-data": "bm90aGluZw=="}, "client-certificate-data holds no PEM"),
+        ("users", {"client-certificate": "cert"}, "PEM lib"),
+    ],
+    ids=["no base64", "no PEM", "no certificate", "no key"],
+)
+def test_a_certificate_that_cannot_be_used_is_named(
+    tmp_path: Path, mutual: dict[str, str], where: str, field: dict[str, str], said: str
+) -> None:
+    """Without its own authority a server would be believed that any authority of the system vouches for."""
+    content = yaml.safe_load(kubeconfig(tmp_path / "config", "local").read_text())
+    content[where][0][where[:-1]] = {**content[where][0][where[:-1]], **field}
+    (tmp_path / "config").write_text(yaml.safe_dump(content))
+
+    with pytest.raises(Unavailable, match=f"no usable kubeconfig at .*{said}.*; set KUBECONFIG"):
+        asyncio.run(Api.connect(str(tmp_path / "config")))
+
+
+def test_a_key_without_a_certificate_is_left_alone(tmp_path: Path, mutual: dict[str, str]) -> None:
+    """As kubectl leaves it: the user's token speaks for it."""
+    content = yaml.safe_load(kubeconfig(tmp_path / "config", "local").read_text())
+    content["users"][0]["user"] = {"token": "mine", "client-key": "key"}
+    (tmp_path / "config").write_text(yaml.safe_dump(content))
+
+    async def connected() -> bool:
+        api = await Api.connect(str(tmp_path / "config"))
+        await api.close()
+        return True
+
+    assert asyncio.run(connected())
