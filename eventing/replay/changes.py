@@ -66,10 +66,11 @@ class Standing(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Of a disruption budget: how many pods are healthy, and how many have to be."""
+    """Of a disruption budget: how many pods are healthy, how many have to be, and how many it lets go."""
 
     healthy: int
     needed: int
+    allowed: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ async def read_changes(api: Api, objects: Collection[RecordedObject]) -> Changes
 def counts_of(budget: Object) -> Counts:
     """What a live budget counts; nothing where it is new."""
     status = budget.get("status") or {}
-    return Counts(status.get("currentHealthy", 0), status.get("desiredHealthy", 0))
+    return Counts(*(status.get(name, 0) for name in ("currentHealthy", "desiredHealthy", "disruptionsAllowed")))
 
 
 def standing_of(run: Object) -> Standing:

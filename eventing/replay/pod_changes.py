@@ -1,6 +1,6 @@
 """What explains that `evict` answers otherwise now: what became of each pod that it named, and of the budget over it.
 
-Pure. A pod that is gone explains nothing about another one that a budget kept whose counts were recorded. Where a pod
+Pure. A pod that is gone explains nothing about another one that a budget kept. Where a pod
 waited for something else, for its turn say, no answer tells behind whom: any pod that is gone may be the cause.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from eventing.journal.entries import Structured
 from eventing.replay.changes import BUDGET, POD, Changes, Counts, blocked_in, budget_over, pods_in
+from kube.words import counted
 
 
 def why_pod(name: str, before: Structured, after: Structured, changes: Changes) -> str:
@@ -23,7 +24,7 @@ def why_pod(name: str, before: Structured, after: Structured, changes: Changes) 
     blocked = next((each for each in blocked_in(before.get("data")) if each["uid"] == was), None)
     if blocked is None or not _uid(after, name):
         return ""
-    return _changed_budget(blocked, changes) if _counts(blocked) else _changed_pods(before, changes)
+    return _changed_budget(blocked, changes) if _is_kept(blocked) else _changed_pods(before, changes)
 
 
 def why_pods(before: Structured, changes: Changes) -> str:
@@ -52,18 +53,22 @@ def _changed_budget(blocked: Mapping[str, Any], changes: Changes) -> str:
     name = "/".join(over)
     if change := changes.of(BUDGET, name):
         return f"{BUDGET} {name} {change.value}"
-    then, now = _counts(blocked), changes.budgets.get(name)
-    if not (then and now) or then == now:
+    now = changes.budgets.get(name)
+    if now is None or not (now.allowed or _counts_otherwise(blocked, now)):
         return ""
-    return f"{BUDGET} {name} needs {now.needed} healthy pods and has {now.healthy} now"
+    lets = f", and lets {counted(now.allowed, 'pod')} go" if now.allowed else ""
+    return f"{BUDGET} {name} needs {now.needed} healthy pods and has {now.healthy} now{lets}"
 
 
-def _counts(blocked: Mapping[str, Any]) -> Counts | None:
-    """What was recorded of the budget, None where no counts were."""
+def _is_kept(blocked: Mapping[str, Any]) -> bool:
+    """Whether one budget keeps the pod; it lets none go then, whatever it counts: another node's look was quicker."""
+    return blocked.get("reason") == "DisruptionBudget" and budget_over(blocked) is not None
+
+
+def _counts_otherwise(blocked: Mapping[str, Any], now: Counts) -> bool:
+    """Whether what was recorded of a budget is not so now; the API server's own refusals have no counts."""
     healthy, needed = blocked.get("healthy"), blocked.get("needed")
-    if not (budget_over(blocked) and isinstance(healthy, int) and isinstance(needed, int)):
-        return None
-    return Counts(healthy, needed)
+    return healthy is not None and (healthy, needed) != (now.healthy, now.needed)
 
 
 def _changed_pods(before: Structured, changes: Changes) -> str:

@@ -238,6 +238,11 @@ KEPT = {
         f"{SAID} needs 2 healthy pods and has 5 now",
     ),
     "the budget asks for less": ({}, Counts(3, 1), f"{SAID} needs 1 healthy pods and has 3 now"),
+    "the budget open, whose counts were old": (
+        LESS,
+        Counts(3, 2, 1),
+        f"{SAID} needs 2 healthy pods and has 3 now, and lets 1 pod go",
+    ),
     "the budget gone": ({WEB: Change.DELETED}, None, f"{SAID} no longer exists"),
     "the budget unknown": ({}, None, ""),
     "the pod going": ({named("b"): Change.TERMINATING}, Counts(3, 2), "pod default/b is being deleted"),
@@ -254,6 +259,29 @@ def test_a_blocked_pod_is_explained_by_itself_and_its_budget_alone(
     changes = Changes(changed, budgets={"default/web": counts} if counts else {})
 
     found = compare(then, Answer("evict", 200, 0.2, (now,)), changes)
+
+    assert {difference.explained for difference in found} == {why}
+
+
+@pytest.mark.parametrize(
+    ("changed", "counts", "why"),
+    [
+        pytest.param(LESS, Counts(3, 2), "", id="another pod gone"),
+        pytest.param({WEB: Change.DELETED}, None, f"{SAID} no longer exists", id="the budget gone"),
+        pytest.param(
+            {}, Counts(5, 2, 3), f"{SAID} needs 2 healthy pods and has 5 now, and lets 3 pods go", id="the budget open"
+        ),
+    ],
+)
+def test_what_the_api_server_refused_for_a_budget_is_explained_by_that(
+    changed: dict[RecordedObject, Change], counts: Counts | None, why: str
+) -> None:
+    """X-2: its words have no counts that we read."""
+    refused = pod("b", reason="DisruptionBudget", budget="web", message="The disruption budget web needs 2 ...")
+    then = Attempt("s", "e-1", "evict", AT, 0.1, 200, (evicted("a", blocked=(refused,)),))
+    changes = Changes(changed, budgets={"default/web": counts} if counts else {})
+
+    found = compare(then, Answer("evict", 200, 0.2, (evicted("a", "b"),)), changes)
 
     assert {difference.explained for difference in found} == {why}
 
