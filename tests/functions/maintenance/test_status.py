@@ -16,6 +16,7 @@ from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.announcements import CORDON, EVENTS
 from kube.maintenance.groups import GROUPS, Group
+from kube.maintenance.progress import KEPT
 from kube.nodes import node_path
 from kube.paths import PODS, Object
 from tests.faults import Fault, Faults
@@ -291,7 +292,7 @@ def test_why_a_node_is_not_given_back_is_said_while_the_object_ends(functions: F
         functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": step, "error": error}))
         shown.append(m.last_error(work.again(item)))
 
-    assert shown == ["", "no right", "no right"]
+    assert shown == ["", f"{KEPT}no right", f"{KEPT}no right"]
 
 
 @proves("X-6")
