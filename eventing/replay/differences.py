@@ -32,6 +32,8 @@ SILENT_WHEN_SUCCEEDED = ("begin", "evict", "resync")
 """Functions that emit nothing about a maintenance that has Succeeded."""
 SURVEYS = ("resync", "resync-runs")
 """Functions that speak of whatever waits for something now."""
+ABSORBS = ("evict", "guard", "migrate")
+"""Functions that answer a hint with nothing where another look sees what it tells of (rule 8); a replay has its own."""
 SPEAKS_OF_WRITES = "protect"
 """The function that answers where it had to write something, and is silent where that stands."""
 BY_PODS = "evict"
@@ -150,7 +152,7 @@ def _why_other(function: str, before: Structured | None, after: Structured | Non
     if function == SPEAKS_OF_WRITES and (before is None or after is None):
         return "what it wrote then stands" if after is None else "what it writes has changed since"
     if before is None:
-        return "the recording does not speak of it" if function in SURVEYS else ""
+        return _why_new(function)
     maintenance = changes.of(MAINTENANCE, str(before.get("maintenance") or ""))
     node = changes.of(NODE, str(before.get("node") or ""))
     explanation = f"nodemaintenance {before.get('subject')} {maintenance.value}" if maintenance else ""
@@ -161,6 +163,13 @@ def _why_other(function: str, before: Structured | None, after: Structured | Non
     if before["type"] == events.NODE_DRIFTED and node is Change.PREPARED:
         return f"node {before['node']} {node.value}"
     return why_all_pods(before, changes) if function == BY_PODS else ""
+
+
+def _why_new(function: str) -> str:
+    """What explains an answer where there was none."""
+    if function in ABSORBS:
+        return "another look may have seen then what the event tells of"
+    return "the recording does not speak of it" if function in SURVEYS else ""
 
 
 def _why_mutex(function: str, before: Structured | None, after: Structured | None, changes: Changes) -> str:

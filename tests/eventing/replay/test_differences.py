@@ -166,6 +166,8 @@ ACTED = {
     "guard, silent": ("guard", [DRIFTED], [], {}, False),
     "guard, node gone": ("guard", [DRIFTED], [], {NODE_1: Change.DELETED}, True),
     "resync, drained since": ("resync", [TAINTED], [], {MINE: Change.SUCCEEDED}, True),
+    "evict, absorbed": ("evict", [], [evicted("a")], {}, True),
+    "cordon, new": ("cordon", [], [TAINTED], {}, False),
     "resync, another waits": ("resync", [], [reply(events.NODE_TAINTED, uid="2")], {}, True),
     "resync, waits for another": ("resync", [FOUND], [TAINTED], {}, False),
 }
