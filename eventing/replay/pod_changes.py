@@ -24,7 +24,9 @@ def why_pod(name: str, before: Structured, after: Structured, changes: Changes) 
     blocked = next((each for each in blocked_in(before.get("data")) if each["uid"] == was), None)
     if blocked is None or not _uid(after, name):
         return ""
-    return _changed_budget(blocked, changes) if _is_kept(blocked) else _changed_pods(before, changes)
+    if not _is_kept(blocked):
+        return _changed_pods(before, changes)
+    return _changed_budget(blocked, changes, still=was in {each["uid"] for each in blocked_in(after.get("data"))})
 
 
 def why_pods(before: Structured, changes: Changes) -> str:
@@ -45,8 +47,8 @@ def _uid(reply: Structured, name: str) -> str:
     return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == name), "")
 
 
-def _changed_budget(blocked: Mapping[str, Any], changes: Changes) -> str:
-    """How the budget that keeps a pod has changed, "" where it has not, or nobody knows."""
+def _changed_budget(blocked: Mapping[str, Any], changes: Changes, *, still: bool = True) -> str:
+    """How the budget that kept a pod, and may do so `still`, has changed; "" where it has not, or nobody knows."""
     over = budget_over(blocked)
     if not over:
         return ""
@@ -54,7 +56,7 @@ def _changed_budget(blocked: Mapping[str, Any], changes: Changes) -> str:
     if change := changes.of(BUDGET, name):
         return f"{BUDGET} {name} {change.value}"
     now = changes.budgets.get(name)
-    if now is None or not (now.allowed or _counts_otherwise(blocked, now)):
+    if now is None or not (now.allowed or _counts_otherwise(blocked, now, still=still)):
         return ""
     lets = f", and lets {counted(now.allowed, 'pod')} go" if now.allowed else ""
     return f"{BUDGET} {name} needs {now.needed} healthy pods and has {now.healthy} now{lets}"
@@ -65,10 +67,13 @@ def _is_kept(blocked: Mapping[str, Any]) -> bool:
     return blocked.get("reason") == "DisruptionBudget" and budget_over(blocked) is not None
 
 
-def _counts_otherwise(blocked: Mapping[str, Any], now: Counts) -> bool:
-    """Whether what was recorded of a budget is not so now; the API server's own refusals have no counts."""
+def _counts_otherwise(blocked: Mapping[str, Any], now: Counts, *, still: bool) -> bool:
+    """Whether what was recorded of a budget is not so now.
+
+    A new budget's, and the API server's own refusals have no counts: of who is kept `still` there are some now.
+    """
     healthy, needed = blocked.get("healthy"), blocked.get("needed")
-    return healthy is not None and (healthy, needed) != (now.healthy, now.needed)
+    return still if healthy is None else (healthy, needed) != (now.healthy, now.needed)
 
 
 def _changed_pods(before: Structured, changes: Changes) -> str:

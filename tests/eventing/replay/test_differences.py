@@ -230,6 +230,7 @@ LISTS = {
 
 WEB = RecordedObject(BUDGET, "default/web", "", "")
 SAID = "poddisruptionbudget default/web"
+OUT, STILL = evicted("a", "b"), evicted("a", blocked=(BLOCKED,))
 LESS = {named("a"): Change.DELETED}
 KEPT = {
     "nothing changed": ({}, Counts(3, 2), ""),
@@ -266,24 +267,25 @@ def test_a_blocked_pod_is_explained_by_itself_and_its_budget_alone(
 
 
 @pytest.mark.parametrize(
-    ("changed", "counts", "why"),
+    ("changed", "counts", "now", "why"),
     [
-        pytest.param(LESS, Counts(3, 2), "", id="another pod gone"),
-        pytest.param({WEB: Change.DELETED}, None, f"{SAID} no longer exists", id="the budget gone"),
+        pytest.param(LESS, Counts(3, 2), OUT, "", id="another pod gone"),
+        pytest.param({WEB: Change.DELETED}, None, OUT, f"{SAID} no longer exists", id="the budget gone"),
         pytest.param(
-            {}, Counts(5, 2, 3), f"{SAID} needs 2 healthy pods and has 5 now, and lets 3 pods go", id="the budget open"
+            {}, Counts(5, 2, 3), OUT, f"{SAID} needs 2 healthy pods and has 5 now, and lets 3 pods go", id="open"
         ),
+        pytest.param({}, Counts(3, 2), STILL, f"{SAID} needs 2 healthy pods and has 3 now", id="counted now"),
     ],
 )
-def test_what_the_api_server_refused_for_a_budget_is_explained_by_that(
-    changed: dict[RecordedObject, Change], counts: Counts | None, why: str
+def test_who_was_kept_by_a_budget_without_counts_is_explained_by_that(
+    changed: dict[RecordedObject, Change], counts: Counts | None, now: Structured, why: str
 ) -> None:
-    """X-2: its words have no counts that we read."""
+    """X-2: the API server's own words have none that we read, nor has a budget that was new."""
     refused = pod("b", reason="DisruptionBudget", budget="web", message="The disruption budget web needs 2 ...")
     then = Attempt("s", "e-1", "evict", AT, 0.1, 200, (evicted("a", blocked=(refused,)),))
     changes = Changes(changed, budgets={"default/web": counts} if counts else {})
 
-    found = compare(then, Answer("evict", 200, 0.2, (evicted("a", "b"),)), changes)
+    found = compare(then, Answer("evict", 200, 0.2, (now,)), changes)
 
     assert {difference.explained for difference in found} == {why}
 
