@@ -1,7 +1,7 @@
 """What explains that `evict` answers otherwise now: what became of each pod that it named, and of the budget over it.
 
-Pure. A pod that is gone explains nothing about another one that a budget kept. Where a pod
-waited for something else, for its turn say, no answer tells behind whom: any pod that is gone may be the cause.
+Pure. A pod that is gone explains nothing about another one that a budget kept. Where a pod waited for something else,
+for its turn say, no answer tells behind whom: any pod that is gone may be the cause.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from kube.door.api import Api, absent_ok
 from kube.door.concurrent_requests import together
 from kube.door.sync_client import Cluster
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.objects import Maintenance, began_on, has_begun, has_given_up, is_deleting, node_name
+from kube.maintenance.objects import Maintenance, began_on, has_begun, has_given_up, is_deleting, node_name, spec_of
 from kube.maintenance.progress import LONGEST_ERROR
 from kube.nodes import Node, node_path
 from kube.paths import Object, segment
@@ -112,8 +112,7 @@ def failed(step: str, event: BaseCloudEvent, error: str, **more: object) -> list
     data = data_of(event)
     if not ("maintenance" in data or data.get("kind") == "NodeMaintenance"):
         return retry(step, event, error)
-    spec = data.get("spec")
-    names = (data.get("node"), spec.get("nodeName") if isinstance(spec, dict) else None)
+    names = (data.get("node"), spec_of(data).get("nodeName"))
     reference, node = reference_of(event), next((str(name) for name in names if is_text(name)), "-")
     details = {"step": step, "error": shortened(error, LONGEST_ERROR), **more}
     return [events.event(events.MAINTENANCE_FAILED, step, reference, node, cause=event, data=details)]

@@ -36,7 +36,6 @@ PENDING_BYTES, BLOCKED_BYTES = 400_000, 600_000
 whole; what is left out of a longer one is counted."""
 LONGEST_ERROR = 8192
 """Characters of `lastError`."""
-
 KEPT = "the node is not given back: "
 """How `lastError` begins of one that is deleted."""
 

@@ -60,17 +60,8 @@ def deploy(overlay: str) -> None:
     if answer.returncode:
         raise LocalClusterError(f"no cluster answers, nothing was applied: {answer.stderr.strip()}; see KUBECONFIG")
     items = placed(list(yaml.load_all(rendered, Loader=LOADER)), _home(kubectl))
-    missing = sorted(needed(items) - _served(kubectl, items))
-    if missing:
-        names = ", ".join(f"{kind} ({version})" for version, kind in missing)
-        remedy = (
-            "; install Knative first, see docs/install.md" if any(KNATIVE in version for version, _ in missing) else ""
-        )
-        raise LocalClusterError(f"the cluster does not serve {names}, so nothing was applied{remedy}")
-    live = [one for space in spaces(items) for one in _live(kubectl, space)]
-    if found := [*obstacles(items, live), *_robbed(kubectl, items)]:
-        remedy = 'see "Another broker or overlay" in docs/install.md'
-        raise LocalClusterError(f"nothing was applied, since another install is there: {'; '.join(found)}; {remedy}")
+    _refuse_unserved(kubectl, items)
+    _refuse_another(kubectl, items)
     if found := nameless(items):
         remedy = f"say under `images` in an overlay of your own what {PLACEHOLDER} is, see docs/install.md"
         raise LocalClusterError(f"nothing was applied, since {', '.join(found)} would have no image; {remedy}")
@@ -79,6 +70,25 @@ def deploy(overlay: str) -> None:
     done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
     if done.returncode:
         raise LocalClusterError(f"kubectl did not apply all of {folder}, see above; `make deploy` again goes on")
+
+
+def _refuse_unserved(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `LocalClusterError` where the cluster lacks a kind of these objects."""
+    missing = sorted(needed(items) - _served(kubectl, items))
+    if missing:
+        names = ", ".join(f"{kind} ({version})" for version, kind in missing)
+        remedy = (
+            "; install Knative first, see docs/install.md" if any(KNATIVE in version for version, _ in missing) else ""
+        )
+        raise LocalClusterError(f"the cluster does not serve {names}, so nothing was applied{remedy}")
+
+
+def _refuse_another(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `LocalClusterError` where another install is there, of which these objects would take something."""
+    live = [one for space in spaces(items) for one in _live(kubectl, space)]
+    if found := [*obstacles(items, live), *_robbed(kubectl, items)]:
+        remedy = 'see "Another broker or overlay" in docs/install.md'
+        raise LocalClusterError(f"nothing was applied, since another install is there: {'; '.join(found)}; {remedy}")
 
 
 def _refuse_unkeyed(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
