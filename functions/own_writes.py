@@ -8,9 +8,9 @@ are no older than those of that write. What is not known here, as to another rep
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from typing import NamedTuple
 
+from functions.newest import Newest
 from kube.resource_versions import is_as_new
 
 KEPT = 1000
@@ -30,15 +30,12 @@ class OwnWrites:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writes: OrderedDict[str, Write] = OrderedDict()
+        self._writes = Newest[str, Write](KEPT)
 
     def add(self, uid: str, write: Write) -> None:
         """It was done, and what it tells of the node no newer than what it tells of the pods."""
         with self._lock:
             self._writes[uid] = write
-            self._writes.move_to_end(uid)
-            if len(self._writes) > KEPT:
-                self._writes.popitem(last=False)
 
     def lie_between(self, uid: str, looked: str, now: str, pods: str) -> bool:
         """Whether a look at the maintenance in one version holds for the one that it has now.

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.journal.entries import maintenance_of, node_of
+from functions.newest import Newest
 
 TOLD_SECONDS = 30.0
 """A server that restarts, or many maintenances that begin at once, passes sooner; two ticks have tried by then, too."""
@@ -26,15 +26,15 @@ broker pauses between two tries."""
 KEPT = 1000
 """Events that fail at once, and kinds of them that are told; of more, the oldest are forgotten and told later."""
 
-Moments = OrderedDict[tuple[str, ...], float]
+Moments = Newest[tuple[str, ...], float]
 
 
 class Failing:
     """The events of one function in a process that may succeed later. Safe between threads."""
 
     def __init__(self) -> None:
-        self._since: Moments = OrderedDict()
-        self._told: Moments = OrderedDict()
+        self._since = Moments(KEPT)
+        self._told = Moments(KEPT)
         self._lock = threading.Lock()
 
     def lasts(self, event: BaseCloudEvent, *, busy: bool = False) -> bool:
@@ -48,9 +48,9 @@ class Failing:
             goes_on = told is not None and now - told <= LASTING_SECONDS and not busy
             lasts = now - since >= TOLD_SECONDS or goes_on
             if not lasts:
-                _keep(self._since, identity, since)
+                self._since[identity] = since
             elif kind:
-                _keep(self._told, kind, now)
+                self._told[kind] = now
         return lasts
 
     def passed(self, event: BaseCloudEvent) -> None:
@@ -58,13 +58,6 @@ class Failing:
         with self._lock:
             self._since.pop(_identity(event), None)
             self._told.pop(_kind(event), None)
-
-
-def _keep(moments: Moments, key: tuple[str, ...], moment: float) -> None:
-    moments[key] = moment
-    moments.move_to_end(key)
-    if len(moments) > KEPT:
-        moments.popitem(last=False)
 
 
 def _identity(event: BaseCloudEvent) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ while that look is under way, it is delivered once more later.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +19,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing.wire import BadEvent
 from functions.failures import Busy, Retry
 from functions.hints import Looking, Replies, State, Subject
+from functions.newest import Newest
 from kube.door.deadline import has_time, seconds_left
 
 T = TypeVar("T")
@@ -58,8 +58,8 @@ class Looks:
         self._changed = threading.Condition()
         self._under_way: dict[Subject, Look] = {}
         self._places: set[str] = set()
-        self._seen: OrderedDict[Subject, Seen] = OrderedDict()
-        self._untold: OrderedDict[Subject, Replies] = OrderedDict()
+        self._seen = Newest[Subject, Seen](KEPT)
+        self._untold = Newest[Subject, Replies](KEPT)
 
     def look(self, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
         """The answer to a hint: none when a look absorbed it or has seen it, else that of one look or several.
@@ -141,13 +141,10 @@ class Looks:
         seen = self._seen.get(subject)
         return seen is not None and seen.event != _key(hint) and self._rule.has_seen(seen.state, hint)
 
-    def _note(self, known: OrderedDict[Subject, T], subject: Subject, value: T) -> None:
+    def _note(self, known: Newest[Subject, T], subject: Subject, value: T) -> None:
         """Know this of a subject; of too many, the oldest is forgotten."""
         with self._changed:
             known[subject] = value
-            known.move_to_end(subject)
-            if len(known) > KEPT:
-                known.popitem(last=False)
 
     def _absorbed(self, look: Look, *, is_last: bool) -> list[BaseCloudEvent]:
         """The hints that came since; without one the look ends in the same breath, so that none is lost between.

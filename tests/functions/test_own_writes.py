@@ -43,9 +43,15 @@ def test_behind_a_write_of_which_nobody_knows_the_pods_no_look_holds(writes: Own
     assert not writes.lie_between("uid-1", "100", "104", "51")
 
 
-def test_of_many_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch, writes: OwnWrites) -> None:
-    """A process that maintains nodes for months grows no further."""
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have one write known."""
     monkeypatch.setattr(own_writes, "KEPT", 1)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_of_many_the_last_ones_are_remembered(writes: OwnWrites) -> None:
+    """A process that maintains nodes for months grows no further."""
     writes.add("uid-2", Write("100", "104", "50"))
 
     assert not writes.lie_between("uid-1", "100", "104", "51")

@@ -246,9 +246,15 @@ def test_a_look_that_has_seen_nothing_is_no_reason(gated: Gated, outcome: Except
     assert is_looked_at(gated, gone(2, "9"))
 
 
-def test_the_memory_of_looks_is_bounded(monkeypatch: pytest.MonkeyPatch, gated: Gated) -> None:
-    """The oldest is forgotten, which costs a look."""
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have one look known."""
     monkeypatch.setattr(looks, "KEPT", 1)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_the_memory_of_looks_is_bounded(gated: Gated) -> None:
+    """The oldest is forgotten, which costs a look."""
     assert is_looked_at(gated, gone(1, "12"))
     assert is_looked_at(gated, gone(2, "12", OTHER), lambda event: evicted(event, of=OTHER))
 
