@@ -20,13 +20,22 @@ def folder() -> Path | None:
     if not named:
         return None
     place = Path(named).resolve()
-    missing = [name for name in PROGRAMS if not os.access(place / name, os.X_OK)]
+    missing = _missing(place)
     if missing:
         raise LocalClusterError(
             f"{VARIABLE}={named} has no program {', '.join(missing)}: let it name a folder with {', '.join(PROGRAMS)}, "
             "as `setup-envtest use -p path` prints one, or unset it to have them built"
         )
     return place
+
+
+def is_whole(place: Path) -> bool:
+    """Return whether a folder has all ready-made programs."""
+    return not _missing(place)
+
+
+def _missing(place: Path) -> list[str]:
+    return [name for name in PROGRAMS if not os.access(place / name, os.X_OK)]
 
 
 def joined(given: Path, built: Path, cache: Path) -> Path:
@@ -44,7 +53,7 @@ def join(given: Path, built: Path, names: tuple[str, ...], place: Path, version:
         for name in programs:
             (fresh / name).symlink_to(source / name)
     fresh.rename(place)
-    print(f"{VARIABLE}: {', '.join(PROGRAMS)} from {given}", flush=True)
+    print(f"{', '.join(PROGRAMS)} from {given}", flush=True)
     theirs = _version(given / "kube-apiserver")
     if theirs != version:
         print(f"its kube-apiserver is {theirs or 'of no known version'}, {', '.join(names)} fit {version}", flush=True)

@@ -55,7 +55,7 @@ class Program:
         return Path(on_path) if on_path else next(reversed(places), None)
 
 
-BROWSED = frozenset({"test", "e2e", "screenshots"})
+BROWSED = frozenset({"test", "test-all", "e2e", "screenshots"})
 SHIPPED = frozenset({"demo-real", "e2e-real", "e2e-installs"})
 """What builds our image, and runs it."""
 REAL = frozenset({"real"}) | SHIPPED
@@ -63,8 +63,10 @@ REAL = frozenset({"real"}) | SHIPPED
 PROGRAMS = (
     Program("chromium", "chromium", BROWSED, ("/snap/bin/{}",), ubuntu="chromium-browser"),
     Program("chromedriver", "chromium-driver", BROWSED, ubuntu="chromium-chromedriver"),
-    Program("initdb", "postgresql", frozenset({"test", "e2e", "e2e-real"}), ("/usr/lib/postgresql/*/bin/{}",)),
-    Program("promtool", "prometheus", frozenset({"test"})),
+    Program(
+        "initdb", "postgresql", frozenset({"test", "test-all", "e2e", "e2e-real"}), ("/usr/lib/postgresql/*/bin/{}",)
+    ),
+    Program("promtool", "prometheus", frozenset({"test", "test-all"})),
     Program("nginx", "nginx-light", frozenset({"e2e", "e2e-real", "e2e-installs", "knative"}), SBIN),
     Program("buildah", "buildah", SHIPPED),
     Program("debootstrap", "debootstrap", SHIPPED, SBIN),
@@ -157,18 +159,20 @@ def provide(purposes: Sequence[str], *, may_install: bool) -> None:
 
 
 def _install(needs: Sequence[Need]) -> None:
-    """Install packages, the package manager's own progress being shown."""
-    packages = [need.package for need in needs]
-    print(f"missing: {', '.join(need.what for need in needs)}; installing {' '.join(packages)}", flush=True)
+    """Install packages, with one line of output; what the package manager prints is shown if it fails."""
+    packages = " ".join(need.package for need in needs)
+    print(f"missing: {', '.join(need.what for need in needs)}; installing {packages} with apt-get", flush=True)
     _apt("update")  # one list of several that cannot be had need not matter
-    failed = _apt("install", "--no-install-recommends", *packages)
-    if failed:
-        raise LocalClusterError(f"apt-get could not install {' '.join(packages)} (exit {failed}); it says why above")
+    done = _apt("install", "--no-install-recommends", *packages.split())
+    if done.returncode:
+        print(done.stdout, end="", flush=True)
+        raise LocalClusterError(f"apt-get could not install {packages} (exit {done.returncode}): see its output above")
 
 
-def _apt(*words: str) -> int:
+def _apt(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    return subprocess.run([*APT, *words], env=environment, check=False).returncode
+    both, pipe = subprocess.STDOUT, subprocess.PIPE
+    return subprocess.run([*APT, *words], env=environment, stdout=pipe, stderr=both, text=True, check=False)
 
 
 def main() -> None:

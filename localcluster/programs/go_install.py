@@ -1,0 +1,213 @@
+"""Runs `go install` in module folders, and reports the progress with the time that is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcluster.trouble import LocalClusterError
+
+DOWNLOADS = 4
+"""Modules whose sources are downloaded side by side."""
+STALE = "{{if .Stale}}{{.ImportPath}}\t{{.Dir}}{{range .GoFiles}}\t{{.}}{{end}}{{range .CgoFiles}}\t{{.}}{{end}}{{end}}"
+"""A template of `go list`: one line for each package that is not in go's build cache."""
+LINK_BYTES = 2_000_000
+"""Linking one program takes about as long as compiling so many bytes of source."""
+MIN_SHARE = 0.04
+"""Share of the work after which the speed so far says how long the rest takes."""
+REPORT_SECONDS = 15.0
+"""Seconds between two lines of progress in a log; a terminal shows one line that changes."""
+
+
+@dataclass(frozen=True)
+class Install:
+    """One `go install`.
+
+    Attributes:
+        module: the folder with the go.mod.
+        packages: the main packages to build; `tool` stands for all that the tool lines of go.mod name.
+        folder: where the programs are written.
+        flags: build flags.
+    """
+
+    module: Path
+    packages: tuple[str, ...]
+    folder: Path
+    flags: tuple[str, ...]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a go command: the user's own, without settings that change what is built."""
+    return {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", **more}
+
+
+def install(go: Path, installs: Sequence[Install], title: str, programs: int) -> None:
+    """Run all of `installs`, which build so many programs in all, and show the progress under `title`.
+
+    Errors: LocalClusterError with the end of go's output if one of them fails.
+    """
+    progress = Progress(title, programs, {each.folder for each in installs})
+    running = _Processes(go, progress)
+    with progress.shown(), ThreadPoolExecutor(DOWNLOADS) as threads:
+        try:
+            list(threads.map(running.plan, installs))
+            for each in installs:  # one by one: go compiles on all cores, and two would compile what they share twice
+                running.install(each)
+        except BaseException:
+            running.kill()
+            raise
+
+
+class _Processes:
+    """The go commands of one build; they end together."""
+
+    def __init__(self, go: Path, progress: Progress) -> None:
+        self._go, self._progress = go, progress
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._killed = False
+
+    def plan(self, wanted: Install) -> None:
+        """Download the sources, and tell the progress which packages are to be compiled."""
+
+        def take(line: str) -> bool:
+            package, *files = line.split("\t")
+            if files:
+                self._progress.add(wanted.module, package, _size(*files))
+            return bool(files) or self._progress.take(wanted.module, line)
+
+        self._run(wanted, ("list", "-deps", "-f", STALE), take)
+
+    def install(self, wanted: Install) -> None:
+        """Compile and link."""
+        self._run(wanted, ("install", "-v"), lambda line: self._progress.take(wanted.module, line))
+
+    def kill(self) -> None:
+        """Kill what is running, and start nothing more."""
+        with self._lock:
+            self._killed = True
+            for process in self._running:
+                process.kill()
+
+    def _run(self, wanted: Install, words: tuple[str, ...], take: Callable[[str], bool]) -> None:
+        """Run one go command, and hand each line of its output to `take`, which returns whether it is no error."""
+        tail: deque[str] = deque(maxlen=20)
+        with self._started([str(self._go), *words, *wanted.flags, *wanted.packages], wanted) as process:
+            for line in process.stdout or ():
+                if not take(line.rstrip("\n")):
+                    tail.append(line.rstrip())
+        if process.returncode:
+            why = "\n  ".join(tail)
+            what = f"building {wanted.module.name} failed (go {words[0]}, exit {process.returncode})"
+            raise LocalClusterError(f"{what}:\n  {why}")
+
+    @contextmanager
+    def _started(self, command: list[str], wanted: Install) -> Iterator[subprocess.Popen[str]]:
+        given = environment(GOBIN=str(wanted.folder))
+        pipe, both = subprocess.PIPE, subprocess.STDOUT
+        with self._lock:
+            if self._killed:
+                raise LocalClusterError("the build was ended")
+            process = subprocess.Popen(command, cwd=wanted.module, env=given, stdout=pipe, stderr=both, text=True)
+            self._running.add(process)
+        with process:
+            yield process
+        with self._lock:
+            self._running.remove(process)
+
+
+def _size(folder: str, *files: str) -> int:
+    """Return the size of a package's files in bytes; a file that cgo generates is not there yet."""
+    paths = [Path(folder) / file for file in files]
+    return sum(path.stat().st_size for path in paths if path.exists())
+
+
+class Progress:
+    """How far a build is, by the size of the sources that are compiled and the number of programs that are linked.
+
+    In: what is built, the number of its programs, the folders into which go writes them.
+    """
+
+    def __init__(self, title: str, programs: int, folders: set[Path]) -> None:
+        self._title, self._programs, self._folders = title, programs, folders
+        self._sizes: dict[tuple[Path, str], int] = {}
+        self._begun: set[tuple[Path, str]] = set()
+        self._downloaded = 0
+        self._compiling_since: float | None = None
+
+    def add(self, module: Path, package: str, size: int) -> None:
+        """Add a package of so many bytes that is to be compiled for a module."""
+        self._sizes[module, package] = size
+
+    def take(self, module: Path, line: str) -> bool:
+        """Count a line of go's output; return whether it reports progress."""
+        if line.startswith("go: downloading "):
+            self._downloaded += 1
+            return True
+        if (module, line) not in self._sizes:
+            return False
+        self._compiling_since = self._compiling_since or time.monotonic()
+        self._begun.add((module, line))
+        return True
+
+    def text(self) -> str:
+        """Return the line of progress."""
+        if self._compiling_since is None:
+            return f"building {self._title}: downloading sources, {self._downloaded} modules so far"
+        linked = sum(1 for folder in self._folders for _ in folder.glob("*"))
+        left = seconds_left(*self._work(linked), time.monotonic() - self._compiling_since)
+        return f"building {self._title}: {linked} of {self._programs} programs, {_time_left(left)}"
+
+    def _work(self, linked: int) -> tuple[int, int]:
+        """Return what is done and what there is to do in all, as bytes of source."""
+        done = sum(self._sizes[package] for package in self._begun) + linked * LINK_BYTES
+        return done, sum(self._sizes.values()) + self._programs * LINK_BYTES
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the progress while the block runs."""
+        from rich.console import Console  # mostly everything is built
+
+        console, ended = Console(), threading.Event()
+        is_terminal = console.is_terminal
+        if not is_terminal:
+            print(self.text(), flush=True)
+        with console.status(self.text()) as status:
+
+            def report() -> None:
+                while not ended.wait(0.5 if is_terminal else REPORT_SECONDS):
+                    if is_terminal:
+                        status.update(self.text())
+                    else:
+                        print(self.text(), flush=True)
+
+            reporter = threading.Thread(target=report, daemon=True)
+            reporter.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                reporter.join()
+
+
+def seconds_left(done: int, whole: int, elapsed: float) -> float | None:
+    """Return how long the rest of the work takes at the speed so far; None while too little is done to tell."""
+    if done < whole * MIN_SHARE:
+        return None
+    return elapsed * (whole - done) / done
+
+
+def _time_left(seconds: float | None) -> str:
+    if seconds is None:
+        return "estimating the time left"
+    if seconds < 60:
+        return "less than a minute left"
+    return f"about {seconds / 60:.0f} min left"
