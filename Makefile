@@ -34,6 +34,7 @@ STAMP := $(VENV)/.stamp
 # One more than the two cores that most machines of a CI have: with two workers these rest for a third of the time, with
 # many functions miss their deadlines. tests/sharing.py says who runs what.
 SHARED = -n $(WORKERS) --no-loadscope-reorder
+TEST_ALL := not e2e and not real and not installs
 # Every rule and every step, and of these neither the faults nor the crowds; nor who proves what, for which all are collected.
 CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
 	$(filter-out %_requirements.py,$(wildcard tests/eventing/test_*.py tests/test_*.py)) --ignore=tests/kube/door \
@@ -51,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements up env status down deploy cluster-functest image container-build \
+.PHONY: help demo demo-mutex demo-real demo-vm test test-all check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements up env status down deploy cluster-functest image container-build \
   container-push container-build-and-push-community bench chaos performance lint build clean needs
 
 help: ## show this list
@@ -70,10 +71,14 @@ demo-vm: $(STAMP) ## drain a node with virtual machines of each kind on a KubeVi
 demo-real: $(STAMP) ## drain the node on which the product runs, as pods of two real nodes; as root
 	@$(BIN)/python -m localcluster.demo.real $(ARGS)
 
-# The build comes first by itself, since pytest would hide its progress.
+# What a target needs is built before its first test: pytest would hide the progress, and a compiler takes both cores.
 test: $(STAMP) ## run the tests, WORKERS=3 side by side (0: one by one); ARGS="-k cordon" goes to pytest
-	@$(BIN)/python -m localcluster build
+	@$(BIN)/python -m tests.builds test
 	@$(BIN)/python -m pytest $(SHARED) $(ARGS)
+
+test-all: $(STAMP) ## run these and the long ones: kills, crowds, a thousand nodes, generated faults, measured times, KubeVirt's own controllers
+	@$(BIN)/python -m tests.builds test-all
+	@$(BIN)/python -m pytest $(SHARED) -m '$(TEST_ALL)' $(ARGS)
 
 check: $(STAMP) ## check style, types, rules and functions, without faults and crowds: the inner loop, about a minute
 	@$(BIN)/python -m localcluster build
@@ -81,22 +86,22 @@ check: $(STAMP) ## check style, types, rules and functions, without faults and c
 
 # Beside the linters, whose types take one core for half of the time: nothing is measured meanwhile.
 checked: $(STAMP)
-	@$(BIN)/python -m pytest $(SHARED) -m 'not e2e and not real and not installs and not alone' $(CHECKED) $(ARGS)
+	@$(BIN)/python -m pytest $(SHARED) $(CHECKED) $(ARGS)
 
 # Each worker has a network of its own: Knative's data plane listens where there is room for one.
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
-	@$(BIN)/python -m tests.e2e.builds
+	@$(BIN)/python -m tests.builds e2e
 	@$(BIN)/python -m tests.own_network $(APART) --no-loadscope-reorder -m e2e -rP tests $(ARGS)
 
 # What looks whether anything is left on the machine has it for itself.
 e2e-real: $(STAMP) ## build the image on a Debian that is fetched once, run the product as pods of real nodes, and drain these; as root
-	@$(BIN)/python -m localcluster build --delivery knative --real 2
+	@$(BIN)/python -m tests.builds e2e-real
 	@$(BIN)/python -m pytest -m real -rP tests/real/test_leftovers.py $(ARGS)
 	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m real -rP tests/real --ignore tests/real/test_leftovers.py $(ARGS)
 
 # Not in .ci/run, which has its time: 28 dispatchers of RabbitMQ beside all else take two cores some minutes.
 e2e-installs: $(STAMP) ## install on real nodes what e2e-real leaves out: all optional components, one process for all, RabbitMQ; as root
-	@$(BIN)/python -m localcluster build --delivery knative --real 2
+	@$(BIN)/python -m tests.builds e2e-installs
 	@$(BIN)/python -m pytest -m installs -rP tests/real $(ARGS)
 
 fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIES=10000 SEED=1
@@ -112,7 +117,7 @@ mutants: $(STAMP) ## change each line of the rules and of the steps, and list th
 
 screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
 	@$(BIN)/python -m localcluster build
-	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/console/web/test_looks.py tests/console/web/test_upgrades.py tests/console/web/test_machines.py
+	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m '$(TEST_ALL)' tests/console/web/test_looks.py tests/console/web/test_upgrades.py tests/console/web/test_machines.py
 
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md

@@ -1,27 +1,58 @@
-"""Builds and fetches what the end-to-end tests need, whose workers reach no other machine.
+"""Builds and downloads what the tests of a make target need, before the first of them starts.
 
-Run it by `python -m tests.e2e.builds`.
+`python -m tests.builds TARGET`; nothing is done that was done before.
 """
 
 from __future__ import annotations
 
-from localcluster import deliveries
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 from localcluster.knative import install
+from localcluster.kubevirt import crds as kubevirt
+from localcluster.nodes import product_image
+from localcluster.openshift import crds as openshift
 from localcluster.programs import build
-from localcluster.wings.choice import KNOWN
-from tests.e2e.conftest import ENGINES
-from tests.manifests.rendering import rabbitmq_crd
+from localcluster.programs.build import Toolset
+from localcluster.trouble import LocalClusterError
+from tests.manifests import cert_manager, prometheus
+from tests.manifests.rendering import knative_crds
+
+_NODES = (build.KUBERNETES, build.NODES, build.KNATIVE)
+TOOLSETS: dict[str, tuple[Toolset, ...]] = {
+    "test": (build.KUBERNETES,),
+    "test-all": (build.KUBERNETES, build.KUBEVIRT),
+    "e2e": (build.KUBERNETES, build.KNATIVE, build.RABBITMQ, build.SERVING),
+    "e2e-real": _NODES,
+    "e2e-installs": (
+        *_NODES,
+        *(build.RABBITMQ, build.RABBITMQ_CONTROLLER, build.RABBITMQ_WEBHOOK, build.RABBITMQ_OPERATORS),
+    ),
+}
+"""Make target → the programs that its tests start."""
+FILES: tuple[Callable[[], object], ...] = (
+    *(knative_crds, openshift.files, kubevirt.file, cert_manager.crds, prometheus.crds),
+    *(install.EVENTING.manifests, install.SERVING.manifests),
+)
+"""Downloads of other projects' CRDs and manifests; each does nothing if its files are there."""
+SHIPPED = ("e2e-real", "e2e-installs")
+"""Targets whose tests run the product's image."""
 
 
-def main() -> None:
-    """Call what the fixtures call, which builds nothing twice."""
-    for name in ENGINES:
-        deliveries.named(name).build(KNOWN)
-    for part in (install.EVENTING, install.SERVING):
-        build.servers(part.tools)
-        part.manifests()
-    rabbitmq_crd()
+def prepare(target: str) -> None:
+    """Build and download what the tests of a make target need. Errors: LocalClusterError."""
+    build.build_all(TOOLSETS[target])
+    with ThreadPoolExecutor(len(FILES)) as threads:
+        for done in [threads.submit(download) for download in FILES]:
+            done.result()
+    if target in SHIPPED:
+        print("building the product's image, unless it is there: about a minute", flush=True)
+        product_image.archive()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        prepare(sys.argv[1])
+    except LocalClusterError as error:
+        raise SystemExit(f"error: {error}") from None

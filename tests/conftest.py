@@ -17,7 +17,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from localcluster.readiness import CRDS
 from tests.abreast import pytest_pyfunc_call as pytest_pyfunc_call
-from tests.broken_off import pytest_configure as pytest_configure
+from tests.failure_report import pytest_configure as pytest_configure
 from tests.postgresql import PostgreSQL
 from tests.proofs import PROVED, collects_all, proved
 from tests.receiver import Receiver

@@ -1,43 +1,55 @@
-"""Leaves `.ci/run`, which asks for it, no list of failed tests behind a run that was broken off, to try those alone.
+"""Writes the tests that failed into a file, for `tests/second_try.py`; only if the run was complete.
 
-A run of a person's own, as one that `-x` or Ctrl-C has ended, keeps its list for `--last-failed`.
+After an incomplete run, as one that a crash ended, it is unknown what else would have failed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
-FAILED = "cache/lastfailed"
-ASKED = "FORGET_BROKEN_OFF"
-"""The variable by which `.ci/run` asks."""
-WHOLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-"""How a run may end in which each test that was wanted had its turn; one whose workers all have crashed does, too."""
+VARIABLE = "FAILURE_REPORT"
+"""The environment variable that names the file."""
+COMPLETE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+"""Exit statuses of a run in which each selected test ran; one whose workers all crashed has such a status, too."""
 
 
-class Turns:
-    """Counts the tests that had their turn, in the process that writes the list."""
+class FailureReport:
+    """Collects the failures of a run, in the process that controls it."""
 
-    def __init__(self) -> None:
-        self._had: set[str] = set()
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._finished: set[str] = set()
+        self._reasons: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the last report of a test: of its teardown, or, from xdist, that its worker crashed."""
+        """Note a failure, and the last report of a test: its teardown, or, from xdist, that its worker crashed."""
+        if report.failed:
+            self._reasons.setdefault(report.nodeid, _reason(report))
         if report.when not in ("setup", "call"):
-            self._had.add(report.nodeid)
+            self._finished.add(report.nodeid)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
-        """Behind pytest, which writes the list however the run ends."""
+        """Write the file, test → reason, after a complete run."""
         yield
-        is_whole = exitstatus in WHOLE and len(self._had) >= session.testscollected
-        if session.config.cache and not is_whole:
-            session.config.cache.set(FAILED, {})
+        if exitstatus in COMPLETE and len(self._finished) >= session.testscollected:
+            self._file.write_text(json.dumps(self._reasons))
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Return the first line of what went wrong."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash else str(report.longrepr)
+    return f"{report.when}: {text.strip().partition(chr(10))[0][:200]}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count where somebody asks for it."""
-    if os.environ.get(ASKED) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Turns())
+    """Collect failures if the environment names a file."""
+    file = os.environ.get(VARIABLE)
+    if file and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailureReport(Path(file)))

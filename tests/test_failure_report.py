@@ -1,4 +1,4 @@
-"""Who tries failed tests once more does so behind a whole run alone: of another nobody knows what else would fail."""
+"""The tests that failed are reported after a complete run only: after another it is unknown what else would fail."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.broken_off import ASKED, FAILED
+from tests.failure_report import VARIABLE
 from tests.sources import ROOT
 
-CONFTEST = "from tests.broken_off import pytest_configure\n"
+CONFTEST = "from tests.failure_report import pytest_configure\n"
 BREAKS = "def pytest_runtest_logfinish(nodeid):\n    raise RuntimeError(nodeid)\n"
 TESTS = """
 def test_first():
     assert False
 
 def test_second():
-    {deed}
+    {second}
 
 def test_third():
     pass
@@ -30,40 +30,46 @@ CRASHES = "import os; os._exit(1)"
 ONE = ("-p", "xdist", "-n", "1")
 
 
-def ended(folder: Path, deed: str, *words: str, more: str = "", asked: str = "1") -> tuple[int, list[str]]:
-    """The exit status of a run of three tests, of which the first fails, and the failed ones that it lists."""
+def run(folder: Path, second: str, *words: str, more: str = "") -> tuple[int, dict[str, str] | None]:
+    """Return the exit status of a run of three tests, of which the first fails, and its report; None if it has none."""
     (folder / "conftest.py").write_text(CONFTEST + more)
-    (folder / "test_some.py").write_text(TESTS.format(deed=deed))
+    (folder / "test_some.py").write_text(TESTS.format(second=second))
     (folder / "pytest.ini").write_text("[pytest]\n")
+    report = folder / "report.json"
     command = [sys.executable, "-m", "pytest", "-q", *words, "--rootdir", str(folder), str(folder)]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", ASKED: asked}
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", VARIABLE: str(report)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
-    return done.returncode, list(json.loads((folder / ".pytest_cache" / "v" / FAILED).read_text()))
+    return done.returncode, json.loads(report.read_text()) if report.exists() else None
+
+
+def test_a_complete_run_reports_each_failed_test_with_its_reason(tmp_path: Path) -> None:
+    assert run(tmp_path, "pass") == (1, {FIRST: "call: assert False"})
+
+
+def test_a_run_without_a_failure_reports_none(tmp_path: Path) -> None:
+    assert run(tmp_path, "pass", "-k", "second") == (0, {})
+
+
+def test_a_test_that_crashed_its_worker_is_reported_like_one_that_failed(tmp_path: Path) -> None:
+    status, report = run(tmp_path, CRASHES, *ONE)
+
+    assert status == 1
+    assert report
+    assert set(report) == {FIRST, SECOND}
 
 
 @pytest.mark.parametrize(
-    ("deed", "words", "more", "status", "listed"),
+    ("second", "words", "more", "status"),
     [
-        ("pass", (), "", 1, [FIRST]),
-        ("raise KeyboardInterrupt", (), "", 2, []),
-        ("pass", (), BREAKS, 3, []),
-        ("pass", ("-x",), "", 1, []),
-        (CRASHES, ONE, "", 1, [FIRST, SECOND]),
-        (CRASHES, (*ONE, "--max-worker-restart", "0"), "", 1, []),
+        ("raise KeyboardInterrupt", (), "", 2),
+        ("pass", (), BREAKS, 3),
+        ("pass", ("-x",), "", 1),
+        (CRASHES, (*ONE, "--max-worker-restart", "0"), "", 1),
     ],
-    ids=["whole", "interrupted", "internal-error", "first-failure", "crashed-worker", "crashed-workers"],
+    ids=["interrupted", "internal-error", "first-failure", "crashed-workers"],
 )
-def test_only_a_run_that_came_to_its_end_lists_what_failed(
-    tmp_path: Path, deed: str, words: tuple[str, ...], more: str, status: int, listed: list[str]
+def test_an_incomplete_run_has_no_report(
+    tmp_path: Path, second: str, words: tuple[str, ...], more: str, status: int
 ) -> None:
     """Where xdist gives up on workers that crash, the exit status is that of a test that failed."""
-    assert ended(tmp_path, deed, *words, more=more) == (status, listed)
-
-
-def test_a_persons_own_run_lists_what_failed_however_it_ends(tmp_path: Path) -> None:
-    """They try that again, and know what they broke off."""
-    assert ended(tmp_path, "pass", "-x", asked="") == (1, [FIRST])
-
-
-def test_the_run_before_a_commit_asks_for_whole_runs() -> None:
-    assert f"export {ASKED}=1" in (ROOT / ".ci/run").read_text()
+    assert run(tmp_path, second, *words, more=more) == (status, None)

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from localcluster.programs import assets, build, toolchain
+from localcluster.programs import assets, build, go_install, toolchain
+from localcluster.programs.go_install import LINK_BYTES, Progress, seconds_left
 from localcluster.trouble import LocalClusterError
 
 ROOT = Path(__file__).parents[2]
 GO = """#!/bin/sh
-if [ "$1" = env ]; then echo {version}; exit; fi
-echo "go: downloading example.com/thing v1.0.0" >&2
+case "$1" in
+env) echo {version}; exit;;
+tool) echo "unreachable" >&2; exit 1;;
+list) echo "go: downloading example.com/thing v1.0.0" >&2; printf 'example.com/thing\\t/nowhere\\tthing.go\\n'; exit;;
+esac
 echo "$PWD" >> "{calls}"
+echo "example.com/thing" >&2
 sleep {seconds}
 mkdir -p "$GOBIN"
-for name in server kube-apiserver kube-controller-manager kube-scheduler kubectl kwok; do : > "$GOBIN/$name"; done
+for name in {programs}; do : > "$GOBIN/$name"; done
 {ending}
 """
+PROGRAMS = ("server", *(program for program in build.KUBERNETES.programs if program != "etcd"))
+"""What `go install` makes of the module kubernetes."""
 
 
 class FakeGo:
-    """A `go` on PATH that notes in which folder it was called."""
+    """A `go` on PATH that notes in which folder it was called to build."""
 
     def __init__(self, folder: Path) -> None:
         self.program = folder / "path" / "go"
@@ -32,13 +40,16 @@ class FakeGo:
         self.program.parent.mkdir()
         self.write()
 
-    def write(self, version: str = "go99.0", seconds: float = 0, ending: str = "exit 0") -> None:
-        """Have it answer so."""
-        self.program.write_text(GO.format(version=version, seconds=seconds, ending=ending, calls=self.calls))
+    def write(
+        self, version: str = "go99.0", seconds: float = 0, ending: str = "exit 0", programs: Sequence[str] = PROGRAMS
+    ) -> None:
+        """Make it answer so."""
+        words = {"version": version, "seconds": seconds, "ending": ending, "programs": " ".join(programs)}
+        self.program.write_text(GO.format(calls=self.calls, **words))
         self.program.chmod(0o755)
 
     def modules(self) -> list[str]:
-        """Give the module folders that it was called in."""
+        """Return the module folders that it was called in."""
         return [Path(line).name for line in self.calls.read_text().split()]
 
 
@@ -83,7 +94,7 @@ def test_a_failed_build_shows_what_go_said(go: FakeGo) -> None:
     """A failure names the module and ends with go's own words, and is not taken for a build later."""
     go.write(ending='echo "broken.go:1:2: undefined: sense" >&2; exit 3')
 
-    with pytest.raises(LocalClusterError, match=r"building etcd failed.*exit 3.*\n.*undefined: sense"):
+    with pytest.raises(LocalClusterError, match=r"building kubernetes failed.*exit 3.*\n.*undefined: sense"):
         build.servers()
 
     go.write()
@@ -103,26 +114,52 @@ def test_a_cache_that_cannot_be_written_to_is_named_with_its_remedy(
     assert str(raised.value) == f"{tmp_path}/file/nodemaintenance cannot be written to: {why}"
 
 
-def test_progress_counts_downloads_and_packages() -> None:
-    """Downloads and compiled packages are counted, and other lines are kept as the reason of a failure."""
-    progress = build._Progress("etcd")
-    for line in ("go: downloading a.b/c v1", "a.b/c", "a.b/c/d", "# a.b/c", "c.go:1:1: no"):
-        progress.take(line)
+def test_several_toolsets_are_built_in_one_call(go: FakeGo) -> None:
+    go.write(programs=[*PROGRAMS, *build.KUBEVIRT.programs])
 
-    assert "1 modules downloaded, 2 packages compiled" in progress.text()
-    assert list(progress.tail) == ["# a.b/c", "c.go:1:1: no"]
+    build.build_all([build.KUBERNETES, build.KUBEVIRT])
+
+    assert go.modules() == ["kubernetes", "kubevirt"]
+    assert build.target(build.KUBEVIRT).is_dir()
+
+
+def test_the_progress_names_the_programs_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes of the sources and the programs that are linked say how much is done."""
+    now = 100.0
+    monkeypatch.setattr(go_install.time, "monotonic", lambda: now)
+    progress, module, bin_folder = Progress("Kubernetes 1.36.3", 2, {tmp_path}), Path("kubernetes"), tmp_path
+    assert progress.take(module, "go: downloading a.b/c v1")
+    assert progress.text() == "building Kubernetes 1.36.3: downloading sources, 1 modules so far"
+
+    progress.add(module, "a.b/c", LINK_BYTES)
+    progress.add(module, "a.b/d", LINK_BYTES)
+    assert not progress.take(module, "c.go:1:1: undefined: sense")
+    assert progress.take(module, "a.b/c")
+    now += 100.0
+    assert progress.text() == "building Kubernetes 1.36.3: 0 of 2 programs, about 5 min left"
+
+    progress.take(module, "a.b/d")
+    (bin_folder / "kwok").touch()
+    assert progress.text() == "building Kubernetes 1.36.3: 1 of 2 programs, less than a minute left"
+
+
+@pytest.mark.parametrize(
+    ("done", "elapsed", "left"), [(1, 1.0, None), (25, 60.0, 180.0), (100, 60.0, 0.0)], ids=["begun", "quarter", "end"]
+)
+def test_the_time_left_follows_from_the_speed_so_far(done: int, elapsed: float, left: float | None) -> None:
+    assert seconds_left(done, 100, elapsed) == left
 
 
 def test_a_plain_log_shows_life(
     go: FakeGo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no terminal, a line with the time comes again and again."""
-    monkeypatch.setattr(build, "QUIET_REPORT_SECONDS", 0.05)
+    """Where there is no terminal, a line comes again and again."""
+    monkeypatch.setattr(go_install, "REPORT_SECONDS", 0.05)
     go.write(seconds=0.3)
 
     build.servers()
 
-    assert capsys.readouterr().out.count("building kubernetes: ") > 2
+    assert capsys.readouterr().out.count("building Kubernetes 1.36.3: ") > 2
 
 
 def test_an_old_go_without_another_says_what_is_needed(go: FakeGo, monkeypatch: pytest.MonkeyPatch) -> None:

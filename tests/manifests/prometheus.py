@@ -16,10 +16,15 @@ CRDS = ("podmonitors", "prometheusrules")
 
 def install(cluster: LocalCluster) -> None:
     """Apply them; return when they are served."""
-    folder = _module() / "example" / "prometheus-operator-crd"
-    for kind in CRDS:
-        cluster.kubectl("apply", "--server-side", "-f", folder / f"monitoring.coreos.com_{kind}.yaml")
+    for file in crds():
+        cluster.kubectl("apply", "--server-side", "-f", file)
     cluster.await_kinds(*(f"{kind}.monitoring.coreos.com" for kind in CRDS))
+
+
+def crds() -> list[Path]:
+    """Return the files of these kinds; download them if need be."""
+    folder = _module() / "example" / "prometheus-operator-crd"
+    return [folder / f"monitoring.coreos.com_{kind}.yaml" for kind in CRDS]
 
 
 def _module() -> Path:

@@ -16,7 +16,7 @@ from kube.certificates import holders, issuing
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.injection import INJECT
 from localcluster.cluster import LocalCluster
-from localcluster.programs import build
+from tests.manifests import cert_manager
 from tests.manifests.rendering import MANIFESTS, of_kind, overlay
 from tests.proofs import proves
 
@@ -29,9 +29,7 @@ STRICT = ("apply", "--server-side", "--validate=strict", "--force-conflicts", "-
 @pytest.fixture(scope="module")
 def managed(installed: LocalCluster) -> Iterator[LocalCluster]:
     """Give the installed cluster with the kinds of cert-manager, which itself does not run."""
-    folder = build.module_folder("knative", "github.com/cert-manager/cert-manager") / "deploy" / "crds"
-    files = [folder / f"crd-{kind}.yaml" for kind in ("issuers", "certificates")]
-    crds = [yaml.safe_load(file.read_text()) for file in files]
+    crds = [yaml.safe_load(file.read_text()) for file in cert_manager.crds()]
     for crd in crds:
         crd["metadata"] = {"name": crd["metadata"]["name"]}  # the rest is what its chart fills in
     names = [crd["metadata"]["name"] for crd in crds]

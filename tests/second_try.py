@@ -1,0 +1,118 @@
+"""Runs the tests of make targets for `.ci/run`; a test that fails gets one second try, which is reported and counted.
+
+`python -m tests.second_try TARGET...` ends with 1 if a test fails twice, if a run is incomplete, or if more tests
+needed a second try than `MOST_OF_TEST` and `MOST` allow. build/second-tries.txt has a line for each such test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.failure_report import VARIABLE
+
+MOST_OF_TEST, MOST = 3, 10
+"""How many tests of `make test`, and how many in all, may need a second try."""
+REPORT = Path("build/second-tries.txt")
+FAILURES = Path("build/failures.json")
+
+
+@dataclass(frozen=True)
+class Try:
+    """One test that failed at first.
+
+    Attributes:
+        test: its id.
+        first: why it failed.
+        second: why it failed again, "" if it passed.
+        is_of_test: whether `make test` runs it.
+    """
+
+    test: str
+    first: str
+    second: str
+    is_of_test: bool
+
+    def line(self) -> str:
+        """Return the line of the report."""
+        target = "make test" if self.is_of_test else "another target"
+        return f"{self.test} ({target}): first failed ({self.first}), then {self.outcome()}"
+
+    def outcome(self) -> str:
+        """Return how the second try ended."""
+        return f"failed again ({self.second})" if self.second else "passed"
+
+
+def verdict(tries: Collection[Try]) -> str:
+    """Return why these second tries make the run red, "" if they do not."""
+    again = [each.test for each in tries if each.second]
+    of_test = sum(each.is_of_test for each in tries)
+    if again:
+        return f"failed twice: {', '.join(again)}"
+    if of_test > MOST_OF_TEST:
+        return f"{of_test} tests of make test needed a second try, at most {MOST_OF_TEST} may"
+    if len(tries) > MOST:
+        return f"{len(tries)} tests needed a second try, at most {MOST} may"
+    return ""
+
+
+def main(targets: Collection[str]) -> int:
+    """Run the targets in turn, end at the first that is red, and print the report."""
+    FAILURES.parent.mkdir(exist_ok=True)
+    tries: list[Try] = []
+    why = ""
+    for target in targets:
+        why = _run(target, tries) or verdict(tries)
+        if why:
+            break
+    REPORT.write_text("".join(f"{each.line()}\n" for each in tries))
+    print(f"tests that needed a second try: {len(tries) or 'none'}\n{REPORT.read_text()}", end="", flush=True)
+    if why:
+        print(f"error: {why}", file=sys.stderr)
+    return 1 if why else 0
+
+
+def _run(target: str, tries: list[Try]) -> str:
+    """Run one target, and what failed once more; add the second tries, and return why the run is red."""
+    failures = _make(target)
+    if failures is None:
+        return f"make {target} ended before its tests did"
+    if not failures:
+        return ""
+    if len(tries) + len(failures) > MOST:
+        return f"{len(failures)} tests of make {target} failed, too many for a second try"
+    print(f"second try: {', '.join(failures)}", flush=True)
+    again = _make(target, "ARGS=--last-failed")
+    if again is None:
+        return f"the second try of make {target} ended before its tests did"
+    of_test = _of_make_test()
+    tries += [Try(test, first, again.get(test, ""), test in of_test) for test, first in failures.items()]
+    return ""
+
+
+def _make(*words: str) -> Mapping[str, str] | None:
+    """Run make; return the tests that failed with the reason of each, None if not all tests ran."""
+    FAILURES.unlink(missing_ok=True)
+    status = subprocess.run(
+        ["make", *words], env={**os.environ, VARIABLE: str(FAILURES.resolve())}, check=False
+    ).returncode
+    if not FAILURES.exists():
+        return {} if status == 0 else None
+    failures: dict[str, str] = json.loads(FAILURES.read_text())
+    return failures if bool(failures) == bool(status) else None
+
+
+def _of_make_test() -> set[str]:
+    """Return the ids of the tests that `make test` runs."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--no-header"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {line for line in listed.splitlines() if "::" in line}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""`.ci/run` gives a failed test one second try, and reports it. A shell script stands in for make."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.second_try import MOST, MOST_OF_TEST, REPORT, Try, verdict
+from tests.sources import ROOT
+
+MAKE = """#!/bin/sh
+echo "$*" >> calls
+case "$*" in {cases} esac
+"""
+FAILS = """echo '{"tests/test_a.py::test_b": "call: assert 1 == 2"}' > "$FAILURE_REPORT"; exit 2;;"""
+PASSES = """echo '{}' > "$FAILURE_REPORT";;"""
+TEST = "tests/test_a.py::test_b"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Give a work tree with what `.ci/run` calls, and with the one test `tests/test_a.py::test_b`."""
+    for folder in (".ci", "path", ".venv/bin", "tests"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    for name in ("__init__.py", "second_try.py", "failure_report.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
+    machine = tmp_path / "localcluster" / "nodes" / "machine.py"
+    machine.parent.mkdir(parents=True)
+    for package in (machine.parent, machine.parent.parent):
+        (package / "__init__.py").touch()
+    machine.write_text("raise SystemExit('no root')\n")
+    (tmp_path / "tests" / "test_a.py").write_text("def test_b():\n    pass\n")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return tmp_path
+
+
+def ci(tree: Path, cases: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run `.ci/run` with a make that does what `cases` says; return how it ended, and what it called make with."""
+    make = tree / "path" / "make"
+    make.write_text(MAKE.format(cases=cases))
+    make.chmod(0o755)
+    path = f"{make.parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([tree / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
+    return done, (tree / "calls").read_text().splitlines()
+
+
+def test_a_test_that_passes_at_its_second_try_is_reported_with_both_outcomes(tree: Path) -> None:
+    done, calls = ci(tree, f'"test-all ARGS=--last-failed") {PASSES} test-all) {FAILS}')
+
+    assert calls == ["lint", "test-all", "test-all ARGS=--last-failed", "e2e"]
+    line = f"{TEST} (make test): first failed (call: assert 1 == 2), then passed\n"
+    assert (tree / REPORT).read_text() == line
+    assert f"tests that needed a second try: 1\n{line}" in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_test_that_fails_twice_ends_the_run(tree: Path) -> None:
+    done, calls = ci(tree, f"test-all*) {FAILS}")
+
+    assert calls == ["lint", "test-all", "test-all ARGS=--last-failed"]
+    assert done.returncode == 1
+    assert "then failed again (call: assert 1 == 2)" in done.stdout
+    assert done.stderr.endswith(f"error: failed twice: {TEST}\n")
+
+
+def test_a_run_that_was_killed_gets_no_second_try(tree: Path) -> None:
+    done, calls = ci(tree, "test-all) kill -KILL $$;;")
+
+    assert calls == ["lint", "test-all"]
+    assert done.returncode == 1
+    assert done.stderr == "error: make test-all ended before its tests did\n"
+
+
+def test_the_last_line_says_that_real_nodes_were_not_tested(tree: Path) -> None:
+    done, _ = ci(tree, "")
+
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == (
+        "not run: make e2e-real, because this machine cannot run real nodes: no root"
+    )
+    assert "tests that needed a second try: none\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("of_test", "others", "why"),
+    [
+        (MOST_OF_TEST, MOST - MOST_OF_TEST, ""),
+        (MOST_OF_TEST + 1, 0, "4 tests of make test needed a second try, at most 3 may"),
+        (1, MOST, "11 tests needed a second try, at most 10 may"),
+    ],
+)
+def test_only_a_few_tests_may_need_a_second_try(of_test: int, others: int, why: str) -> None:
+    tries = [Try(f"test_{number}", "", "", number < of_test) for number in range(of_test + others)]
+
+    assert verdict(tries) == why
