@@ -19,7 +19,7 @@ from localcluster.readiness import CRDS
 from tests.abreast import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.failure_report import pytest_configure as pytest_configure
 from tests.postgresql import PostgreSQL
-from tests.proofs import PROVED, collects_all, proved
+from tests.proofs import COLLECTED, collection, collects_all
 from tests.receiver import Receiver
 from tests.sharing import GroupScheduling, Machine, group_of
 
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     What the tests prove is noted before any is left out.
     """
     if collects_all(config):
-        config.stash[PROVED] = proved(items)
+        config.stash[COLLECTED] = collection(items)
     if hasattr(config, "workerinput"):
         files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
         items.sort(key=lambda item: (group_of(item.nodeid), files[item.path], is_alone(item)))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "requirements.md"
 MARK = "proves"
-PROVED = pytest.StashKey[dict[str, list[str]]]()
-"""What a run that collects every test has found: requirement → tests that prove it."""
+COLLECTED = pytest.StashKey["Collection"]()
+"""What a run that collects every test has found."""
+TARGETS = {"e2e": "e2e", "real": "e2e-real", "installs": "e2e-installs", "slow": "test-all", "alone": "test-all"}
+"""Mark of a test → the make target that runs it; `make test` runs tests without any of these marks."""
 CHAPTERS = {
     "X": "All of it",
     "NMO": "The operator of medik8s",
@@ -186,10 +189,17 @@ REQUIREMENTS = {
 }
 HEAD = """# Requirements
 
-What is claimed to hold, and by which tests. A test proves a requirement if it bears the mark `@proves` of
-`tests/proofs.py` with its id. `make requirements` writes this page anew from those marks, and a test fails where it is
-not up to date. Tests below `tests/e2e` run on real brokers, by `make e2e`.
+The requirements, and the tests that prove them. A test proves a requirement if it has the mark `@proves` of
+`tests/proofs.py` with the requirement's id. The last section lists the tests that `make test` leaves out.
+`make requirements` writes this page; a test fails if the page is not up to date.
 """
+LEFT_OUT = """## Tests that `make test` leaves out
+
+`make test-all` runs the tests marked `slow` or `alone`; `make e2e`, `make e2e-real` and `make e2e-installs` run
+the tests with their own marks.
+
+| file | target | tests |
+|---|---|---|"""
 
 
 def proves(*ids: str) -> pytest.MarkDecorator:
@@ -201,13 +211,30 @@ def proves(*ids: str) -> pytest.MarkDecorator:
     return mark
 
 
-def proved(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
-    """Requirement → tests among `items` that prove it; the parameters of a test are not told apart."""
+@dataclass
+class Collection:
+    """The tests of a run by name; the parameters of a test are not told apart.
+
+    Attributes:
+        proofs: requirement → tests that prove it.
+        targets: test → the make target that runs it.
+    """
+
+    proofs: dict[str, list[str]]
+    targets: dict[str, str]
+
+
+def collection(items: Iterable[pytest.Item]) -> Collection:
+    """Return which of `items` prove what, and which make target runs each."""
     tests: dict[str, dict[str, None]] = {each: {} for each in REQUIREMENTS}
+    targets: dict[str, str] = {}
     for item in items:
+        name = item.nodeid.partition("[")[0]
+        target = next((TARGETS[mark.name] for mark in item.iter_markers() if mark.name in TARGETS), "test")
+        targets[name] = target if targets.get(name, target) == target else "test"  # some of its parameters are slow
         for each in {each for mark in item.iter_markers(MARK) for each in mark.args}:
-            tests[each][item.nodeid.partition("[")[0]] = None
-    return {each: list(found) for each, found in tests.items()}
+            tests[each][name] = None
+    return Collection({each: list(found) for each, found in tests.items()}, targets)
 
 
 def collects_all(config: pytest.Config) -> bool:
@@ -216,46 +243,60 @@ def collects_all(config: pytest.Config) -> bool:
     return not less and [Path(argument).resolve() for argument in config.args] == [ROOT / "tests"]
 
 
-class Collected:
+class Collector:
     """A plugin of pytest that notes which tests prove what."""
 
     def __init__(self) -> None:
-        self.tests: dict[str, list[str]] = {}
+        self.found = collection([])
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.tests = proved(session.items)
+        self.found = collection(session.items)
 
 
-def collect() -> dict[str, list[str]]:
-    """Requirement → tests that prove it, those on real brokers too; nothing is run.
+def collect() -> Collection:
+    """Collect all tests, those on real engines too; nothing is run.
 
     Raises `RuntimeError` with the output of pytest where the tests cannot be collected.
     """
-    found, output = Collected(), io.StringIO()
+    collector, output = Collector(), io.StringIO()
     with redirect_stdout(output):
-        code = pytest.main(["--collect-only", "-q", "-m", "", "-p", "no:cacheprovider", str(ROOT / "tests")], [found])
+        words = ["--collect-only", "-q", "-m", "", "-p", "no:cacheprovider", str(ROOT / "tests")]
+        code = pytest.main(words, [collector])
     if code != pytest.ExitCode.OK:
         raise RuntimeError(output.getvalue())
-    return found.tests
+    return collector.found
 
 
-def page(tests: Mapping[str, Iterable[str]]) -> str:
-    """The text of docs/requirements.md."""
+def page(found: Collection) -> str:
+    """Return the text of docs/requirements.md."""
     lines = [HEAD]
     for prefix, title in CHAPTERS.items():
-        lines += [f"## {title}", "", "| id | must hold | proved by |", "|---|---|---|"]
-        lines += [_row(each, tests[each]) for each in REQUIREMENTS if _prefix(each) == prefix]
+        lines += [f"## {title}", "", "| id | must hold | proved by `make test` | proved by other targets |"]
+        lines += ["|---|---|---|---|"]
+        lines += [_row(each, found) for each in REQUIREMENTS if _prefix(each) == prefix]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, LEFT_OUT, *_left_out(found), ""])
+
+
+def _left_out(found: Collection) -> Iterator[str]:
+    """Yield a row for each file and target of the tests that `make test` leaves out."""
+    files: dict[tuple[str, str], list[str]] = {}
+    for test, target in found.targets.items():
+        if target != "test":
+            files.setdefault((test.partition("::")[0], target), []).append(test.rpartition("::")[2])
+    for (file, target), tests in sorted(files.items()):
+        yield f"| [{file}](../{file}) | {target} | {'<br>'.join(tests)} |"
 
 
 def _prefix(requirement: str) -> str:
     return requirement.partition("-")[0].rstrip("0123456789")
 
 
-def _row(requirement: str, tests: Iterable[str]) -> str:
-    links = [f"[{test.rpartition('::')[2]}](../{test.partition('::')[0]})" for test in tests]
-    return f"| {requirement} | {REQUIREMENTS[requirement]} | {'<br>'.join(links)} |"
+def _row(requirement: str, found: Collection) -> str:
+    columns: tuple[list[str], list[str]] = ([], [])
+    for test in found.proofs[requirement]:
+        columns[found.targets[test] != "test"].append(f"[{test.rpartition('::')[2]}](../{test.partition('::')[0]})")
+    return f"| {requirement} | {REQUIREMENTS[requirement]} | {'<br>'.join(columns[0])} | {'<br>'.join(columns[1])} |"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.proofs import PAGE, PROVED, REQUIREMENTS, ROOT, collects_all, page, proves
+from tests.proofs import COLLECTED, PAGE, REQUIREMENTS, ROOT, Collection, collects_all, page, proves
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def fresh(pytestconfig: pytest.Config) -> str:
 
     pytest cannot collect within a run.
     """
-    found = pytestconfig.stash.get(PROVED, None)
+    found = pytestconfig.stash.get(COLLECTED, None)
     if found is not None:
         return page(found)
     command = [sys.executable, "-m", "tests.proofs"]
@@ -58,11 +58,24 @@ def test_a_run_of_a_part_does_not_pass_for_the_whole(
     assert answers == [True, False, False, False, False]
 
 
+def test_a_proof_stands_in_the_column_of_its_target_and_a_test_left_out_by_make_test_is_listed() -> None:
+    proofs = {each: [] for each in REQUIREMENTS} | {"X-1": ["tests/test_a.py::test_b", "tests/test_a.py::test_c"]}
+    targets = {"tests/test_a.py::test_b": "test", "tests/test_a.py::test_c": "test-all"}
+
+    rows = page(Collection(proofs, targets)).splitlines()
+
+    (row,) = [line for line in rows if line.startswith("| X-1 | ")]
+    assert row.endswith(" | [test_b](../tests/test_a.py) | [test_c](../tests/test_a.py) |")
+    assert "| [tests/test_a.py](../tests/test_a.py) | test-all | test_c |" in rows
+
+
 def test_every_requirement_has_its_row() -> None:
     """No id is left out for want of a chapter."""
-    rows = page({each: [] for each in REQUIREMENTS}).splitlines()
+    rows = page(Collection({each: [] for each in REQUIREMENTS}, {})).splitlines()
 
-    assert [row.split()[1] for row in rows if row.startswith("| ") and not row.startswith("| id ")] == [*REQUIREMENTS]
+    assert [row.split()[1] for row in rows if row.startswith("| ") and not row.startswith(("| id ", "| file "))] == [
+        *REQUIREMENTS
+    ]
 
 
 @pytest.mark.parametrize("ids", [(), ("NMO-999",), ("NMO-1", "nmo-2")])
