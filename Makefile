@@ -43,6 +43,9 @@ CHECKED := tests/kube tests/functions tests/console/operations tests/console/ter
 # What was installed for another Python, which a new release of the system has put below it, is none of its own.
 $(shell [ ! -e $(STAMP) ] || $(BIN)/python -c 'import pip' 2> /dev/null || rm -f $(STAMP) 2> /dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
+LOCK := requirements-dev.lock
+# uv sets up .venv in seconds, if it is on the PATH; UV= uses pip all the same.
+UV := $(shell command -v uv 2> /dev/null)
 
 export PYTHONUNBUFFERED := 1
 # What is shown has bars and arrows, and is UTF-8 on a terminal of Latin-1, too.
@@ -53,7 +56,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-mutex demo-real demo-vm test test-all check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements up env status down deploy cluster-functest image container-build \
-  container-push container-build-and-push-community bench chaos performance lint build clean needs
+  container-push container-build-and-push-community bench chaos performance lint build lock clean needs
 
 help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
@@ -195,11 +198,27 @@ clean: ## end the cluster and remove what was made in this folder
 	@echo 'the built servers stay in ~/.cache/nodemaintenance; remove that folder to have them built again'
 
 # A venv that works stays: it is on the PATH, so $(PYTHON) is its own by now, and a program at work is not written anew.
-$(STAMP): requirements.txt requirements-dev.txt pyproject.toml | needs
-	@echo 'setting up $(VENV): pip installs what requirements-dev.txt lists'
-	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@$(PIP) -r requirements-dev.txt --editable .
+# --no-deps skips resolving: the lock file is complete. The build of this project uses the setuptools of the lock file.
+$(STAMP): $(LOCK) pyproject.toml | needs
+	@echo 'setting up $(VENV): $(if $(UV),uv,pip) installs the packages of $(LOCK)$(if $(UV),, (about a minute))'
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { $(NEW_VENV); }
+	@{ $(INSTALL_LOCK) && $(INSTALL_PROJECT); } || { echo 'error: $(VENV) is not set up, the reason is above: if the package index cannot be reached, connect to the network or set $(if $(UV),UV_DEFAULT_INDEX,PIP_INDEX_URL) to a mirror, then run make again' >&2; exit 1; }
 	@touch $@
+
+ifdef UV
+NEW_VENV = rm -rf $(VENV) && $(UV) venv --quiet --python "$$(command -v $(PYTHON))" $(VENV)
+INSTALL_LOCK = $(UV) pip sync --quiet --python $(BIN)/python --require-hashes $(LOCK)
+INSTALL_PROJECT = $(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+else
+NEW_VENV = $(PYTHON) -m venv --clear $(VENV)
+INSTALL_LOCK = $(PIP) --quiet --no-deps --require-hashes --requirement $(LOCK)
+INSTALL_PROJECT = $(PIP) --quiet --no-deps --no-build-isolation --editable .
+endif
+
+# Versions stay as they are where the requirements allow them. Without annotations and header, which name paths and options.
+lock: ## pin the packages of requirements-dev.txt in requirements-dev.lock, with hashes; ARGS=--upgrade takes the newest versions
+	@[ -n '$(UV)' ] || { echo 'error: uv is needed to write $(LOCK): install it (pipx install uv), then run make lock again' >&2; exit 1; }
+	@$(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate --no-header --output-file $(LOCK) requirements-dev.txt $(ARGS) > /dev/null
 
 # Comes first, whatever the targets are: programs of the distribution are installed, or all that is missing is said.
 needs:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from localcluster.cluster import LocalCluster
 
@@ -57,7 +59,7 @@ def project() -> str:
 
 def listed(key: str) -> list[str]:
     """A list of strings in pyproject.toml, without a TOML reader, which Python 3.10 has not."""
-    found = re.search(rf"^{key} = \[(.*?)\]", project(), re.MULTILINE | re.DOTALL)
+    found = re.search(rf'^{key} = \[((?:"[^"]*"|[^\]"])*)\]', project(), re.MULTILINE)
     assert found, key
     return re.findall(r'"([^"]+)"', found[1])
 
@@ -109,6 +111,46 @@ def test_the_distribution_is_named_as_the_scaffolding_wants_it() -> None:
 def test_both_lists_of_dependencies_say_the_same() -> None:
     """func builds without requirements.txt, which says what each is for."""
     assert listed("dependencies") == lines("requirements.txt")
+
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+REQUIRED = (
+    *lines("requirements.txt"),
+    *(line for line in lines("requirements-dev.txt") if not line.startswith("-")),
+    *listed("dependencies"),
+    *listed("tracing"),
+    *listed("postgresql"),
+    *listed("requires"),
+)
+
+
+def locked() -> list[Requirement]:
+    """Return the packages that requirements-dev.lock pins, each with its marker."""
+    pins = (ROOT / "requirements-dev.lock").read_text().replace("\\\n", "").splitlines()
+    return [Requirement(pin.partition(" --hash=")[0]) for pin in pins]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_lock_file_pins_a_version_that_each_requirement_allows(python: str) -> None:
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    pins = [pin for pin in locked() if pin.marker is None or pin.marker.evaluate(environment)]
+    versions = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+
+    assert len(versions) == len(pins)
+    required = [(line, Requirement(line)) for line in sorted({*REQUIRED})]
+    names = {line: canonicalize_name(each.name) for line, each in required}
+    unmet = [line for line, each in required if not each.specifier.contains(versions.get(names[line], "0"))]
+    unmet += [line for line, name in names.items() if name not in versions and line not in unmet]
+    assert not unmet, f"requirements-dev.lock does not satisfy {unmet} for Python {python}: run `make lock`"
+
+
+def test_the_lock_file_has_a_hash_for_each_package_and_no_address() -> None:
+    """pip refuses a package without a hash; an address would fix the package index of every user."""
+    text = (ROOT / "requirements-dev.lock").read_text()
+    pins = text.replace("\\\n", "").splitlines()
+
+    assert [pin for pin in pins if not re.search(r" --hash=sha256:[0-9a-f]{64}", pin)] == []
+    assert "://" not in text
 
 
 def test_what_the_console_serves_is_installed_with_it() -> None:

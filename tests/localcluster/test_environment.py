@@ -15,7 +15,7 @@ import pytest
 from localcluster.up import folder
 from tests.localcluster.commands import ROOT
 
-FILES = ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt")
+FILES = ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt", "requirements-dev.lock")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def clone(tmp_path: Path) -> Path:
 
 def make(clone: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run make there; what pip would install, and what a test leaves out, is nobody's concern here."""
-    line = ["make", "--no-print-directory", "PIP=true", *words]
+    line = ["make", "--no-print-directory", "UV=", "PIP=true", *words]
     where = {**os.environ, "LC_ALL": "C.UTF-8"}  # in the locale C Python has it as here by itself
     return subprocess.run(line, cwd=clone, env=where, capture_output=True, text=True, check=False, timeout=120)
 
@@ -76,6 +76,50 @@ def test_an_environment_that_works_is_not_made_anew(clone: Path) -> None:
 
     assert make(clone, ".venv/.stamp").returncode == 0
     assert python.read_text().startswith("#!/bin/sh")
+
+
+def recording_uv(clone: Path) -> str:
+    """Write a uv that appends its arguments to the file `calls`, as a setting of make."""
+    uv = clone / "uv"
+    uv.write_text(f'#!/bin/sh\nmkdir -p .venv\necho "$@" >> {clone}/calls\n')
+    uv.chmod(0o755)
+    return f"UV={uv}"
+
+
+def test_uv_creates_a_new_environment_and_installs_the_lock_file_with_hashes(clone: Path) -> None:
+    """pip is not called, and the terminal shows one line."""
+    done = make(clone, recording_uv(clone), "PIP=false", f"PYTHON={sys.executable}", ".venv/.stamp")
+
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stderr
+    created, synced, installed = (clone / "calls").read_text().splitlines()
+    assert created == f"venv --quiet --python {sys.executable} .venv"
+    assert synced.endswith(" --require-hashes requirements-dev.lock")
+    assert installed.endswith(" --no-deps --no-build-isolation --editable .")
+
+
+def test_uv_keeps_an_environment_that_works(clone: Path) -> None:
+    working(clone)
+
+    assert make(clone, recording_uv(clone), ".venv/.stamp").returncode == 0
+    assert not [call for call in (clone / "calls").read_text().splitlines() if call.startswith("venv ")]
+
+
+@pytest.mark.parametrize("installer", ["PIP=false", "UV=false"])
+def test_a_failed_installation_names_the_remedy_and_leaves_no_stamp(clone: Path, installer: str) -> None:
+    working(clone)
+
+    done = make(clone, installer, ".venv/.stamp")
+
+    assert done.returncode != 0
+    assert "connect to the network or set " in done.stderr
+    assert not (clone / ".venv" / ".stamp").exists()
+
+
+def test_make_lock_without_uv_says_how_to_get_it(clone: Path) -> None:
+    done = make(clone, "lock")
+
+    assert done.returncode != 0
+    assert done.stderr.startswith("error: uv is needed to write requirements-dev.lock: install it")
 
 
 NOTHING_UP = {"down": "not up: nothing to do\n", "status": "not up; `make up` starts it\n"}

@@ -202,7 +202,7 @@ def copy() -> Iterator[Path]:
     """Give a copy of what make needs to begin with, where anybody may read, beside a PATH without our programs."""
     folder = Path(tempfile.mkdtemp(prefix="machine-"))
     shutil.copytree(ROOT / "localcluster", folder / "localcluster", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt"):
+    for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt", "requirements-dev.lock"):
         shutil.copy(ROOT / name, folder)
     (folder / "path").mkdir()
     for name in TOOLS:
