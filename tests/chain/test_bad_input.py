@@ -15,6 +15,7 @@ from tests.proofs import proves
 pytestmark = pytest.mark.abreast
 
 
+@pytest.mark.slow
 @proves("NMO-19")
 def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
     """NMO-19: Failed with the reason, no write elsewhere; the node comes later and is maintained by the next tick."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
+import pytest
+
 from tests.chain.mutex.test_speed import Requests
 from tests.chain.scene import Scene
+
+pytestmark = pytest.mark.slow
 
 ROUNDS = 3
 """A tick may fall into one of them."""

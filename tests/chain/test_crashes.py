@@ -13,6 +13,8 @@ from localcluster.product import Product
 from tests.chain.scene import Scene, finished
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 RESYNC = 15.0
 """Seconds between two ticks of the PingSource."""
 SLACK = 5.0

@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from kube.evictions import eviction_of, eviction_path
 from kube.paths import Object
 from tests.chain.policies import policy
 from tests.chain.scene import Scene
 from tests.proofs import proves
+
+pytestmark = pytest.mark.slow
 
 
 def resting(reason: str, count: int) -> Callable[[Object], bool]:

@@ -59,6 +59,7 @@ def large(scene: Scene) -> str:
     return path.rsplit("/", 1)[-1]
 
 
+@pytest.mark.slow
 def test_the_tree_of_a_large_drain_is_there_at_once(scene: Scene, large: str) -> None:
     """A drain of 100 pods: `events -o tree` in under 0.3 s, as a command without the interpreter's start."""
     line = ["events", "--journal", str(scene.product.journal), "--maintenance", large, "-o", "tree"]

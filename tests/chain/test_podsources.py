@@ -23,6 +23,8 @@ from localcluster.servers import DIRECT, LOOPBACK, ROOT
 from tests.chain.scene import Scene
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 PODS, ALLOWED = 12, 4
 
 

@@ -96,6 +96,7 @@ def test_without_a_cluster_there_is_nothing_to_evaluate(folder: Path) -> None:
     assert made.stderr.startswith(called.stderr)
 
 
+@pytest.mark.slow
 def test_the_readmes_session_works_as_shown(printed: dict[str, str]) -> None:
     """OSV-1: the commands of "Try it yourself", one after the other, leave no trace in the folder."""
     start, evaluate, *_, stop = (printed[command] for command in commands("Try it yourself"))

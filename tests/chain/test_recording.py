@@ -20,6 +20,8 @@ from tests.chain.scene import Scene
 from tests.chain.test_crashes import wait_for_terminating
 from tests.postgresql import PostgreSQL
 
+pytestmark = pytest.mark.slow
+
 PODS, DRAINS = 50, 3
 PATIENCE = 60.0
 """Seconds until all is recorded after the repair: the pauses of the Trigger's retries, and the next tick."""

@@ -55,6 +55,7 @@ def drain(scene: Scene) -> tuple[str, str, list[str]]:
     return path, scene.admin.get(path)["metadata"]["uid"], names
 
 
+@pytest.mark.slow
 @proves("X-2")
 def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scene) -> None:
     """X-2: all events of a maintain-and-delete cycle, twice, in random order, after the object is gone: no write."""
@@ -109,6 +110,7 @@ def on_either(request: pytest.FixtureRequest) -> Scene:
     return scene
 
 
+@pytest.mark.slow
 def test_a_dry_replay_of_a_finished_maintenance_finds_no_difference(on_either: Scene) -> None:
     """X-2: every event to every function, while it is Succeeded and after it was deleted: dry writes only, exit 0."""
     scene = on_either
@@ -137,6 +139,7 @@ def test_a_dry_replay_of_a_finished_maintenance_finds_no_difference(on_either: S
     assert ours == []  # all was as it should be: not even a dry write was needed
 
 
+@pytest.mark.slow
 def test_dry_writes_are_dry(scene: Scene) -> None:
     """X-2: of a maintenance that would have to be done again, the writes are dry, and the answers as they were."""
     path, uid, _ = drain(scene)
@@ -278,6 +281,7 @@ def drained(scene: Scene) -> Iterator[str]:
     scene.gone(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new", "kind", "diff"), EDITS.values(), ids=EDITS)
 def test_a_changed_function_is_found(
     scene: Scene, drained: str, tmp_path: Path, file: str, old: str, new: str, kind: str, diff: list[str]
@@ -321,6 +325,7 @@ def test_one_event_runs_in_this_process(scene: Scene, drained: str) -> None:
     assert {"cordon", "status"} <= set(found.stdout.split())
 
 
+@pytest.mark.slow
 def test_pdb_stops_inside_the_function(scene: Scene, drained: str) -> None:
     """X-2: at its first line, the recorded event in hand, for as long as a person thinks: a function has 1.6 s."""
     (cordoned,) = [entry for entry in recording(scene, drained) if entry.event.get_type() == events.NODE_CORDONED]

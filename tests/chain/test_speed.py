@@ -12,6 +12,8 @@ from kube.paths import Object
 from tests.chain.scene import Scene, finished
 from tests.machine import is_below
 
+pytestmark = pytest.mark.slow
+
 DRAINS, ROUNDS = 7, 3
 """So few notice what has become slow; `make bench` measures how fast it is."""
 

@@ -55,6 +55,7 @@ def replace(scene: Scene, path: str) -> None:
     scene.cluster.kubectl("replace", "-f", "-", input=json.dumps(body))
 
 
+@pytest.mark.slow
 @proves("X-7", "NMO-14")
 def test_pairs_deleted_with_one_command_give_their_nodes_back(scene: Scene) -> None:
     """X-7: of each pair one began, and the other waits for it: deleted first, last or while it takes over, all go."""
@@ -75,6 +76,7 @@ def test_pairs_deleted_with_one_command_give_their_nodes_back(scene: Scene) -> N
     assert len(scene.our_writes()) - before <= 25 * len(nodes)  # some heirs have begun by then
 
 
+@pytest.mark.slow
 @pytest.mark.abreast
 @proves("X-6", "X-3")
 def test_a_right_that_is_given_later_is_enough(scene: Scene) -> None:

@@ -19,6 +19,8 @@ from functions.serving.tracing import ENDPOINTS
 from tests.chain.scene import Scene
 from tests.receiver import Answer, Received, Receiver
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -30,6 +30,7 @@ CONTROLLERS = {
 STAYING = {"DaemonSet", "mirror"}
 
 
+@pytest.mark.slow
 @proves("KNM-6", "OSV-1", "NMO-7", "NMO-8", "NMO-9", "NMO-11")
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_maintenance_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene, group: str) -> None:

@@ -13,6 +13,8 @@ from tests.proofs import proves
 from tests.receiver import Answer, Received
 from tests.webhook import admission, is_of_nobody, webhook
 
+pytestmark = pytest.mark.slow
+
 SLOW = 3.0
 """Seconds: longer than a function waits."""
 

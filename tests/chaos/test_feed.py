@@ -12,6 +12,7 @@ from chaos.sightings import MAINTENANCES, Blind, Observation, Sighting
 from localcluster.cluster import LocalCluster
 
 
+@pytest.mark.slow
 def test_an_observer_that_has_failed_does_not_pass_for_one_that_saw_nothing(
     installed: LocalCluster, tmp_path: Path
 ) -> None:

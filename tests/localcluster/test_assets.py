@@ -37,6 +37,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
     return fake
 
 
+@pytest.mark.slow
 def test_a_cluster_runs_on_the_named_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """etcd, kube-apiserver and kubectl are those of the named folder; what is built serves beside them."""
     monkeypatch.delenv(assets.VARIABLE, raising=False)

@@ -61,6 +61,7 @@ def await_none(directory: Path, seconds: float = 10.0) -> list[str]:
     return left
 
 
+@pytest.mark.slow
 def test_two_clusters_run_side_by_side_and_each_starts_in_time(cluster: LocalCluster, tmp_path: Path) -> None:
     """A second cluster starts in under ten seconds beside the first, with its own nodes, and stops without a trace."""
     build.servers()
@@ -76,6 +77,7 @@ def test_two_clusters_run_side_by_side_and_each_starts_in_time(cluster: LocalClu
     assert len(cluster.door().get("/api/v1/nodes")["items"]) >= 3
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_owner(tmp_path: Path) -> None:
     """When the process that owns a cluster is killed with SIGKILL, all its servers end at once."""
     build.servers()
@@ -160,6 +162,7 @@ def etcd_answers(scheme: str, port: int, **tls: Any) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_beside_real_nodes_etcd_answers_its_api_server_alone(tmp_path: Path) -> None:
     """Whoever may write there has root's kubelets do what he likes, and any user of this machine reaches the port."""
     with LocalCluster(tmp_path / "cluster", nodes=1, real=1) as cluster:

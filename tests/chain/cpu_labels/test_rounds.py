@@ -10,6 +10,8 @@ from tests.chain.cpu_labels.stage import HASWELL, HASWELLS, NAMES, PENRYNS, Stag
 from tests.machine import is_below
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 20.0
 """Seconds for a round over all nodes."""
 FUNCTION_LIMIT = "2.0"

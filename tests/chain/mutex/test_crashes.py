@@ -7,10 +7,14 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
+import pytest
+
 from tests.chain.mutex.stage import NEW, Stage, told
 from tests.chain.mutex.watching import Watcher
 from tests.openshift import FakeMco
 from tests.proofs import proves
+
+pytestmark = pytest.mark.slow
 
 SEED, NODES, KILLS, PAUSE = 1, 12, 6, 4.0
 SECONDS = 240.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 
+import pytest
+
 from console.operations.maintaining import end
 from kube.maintenance.groups import MEDIK8S
 from kube.mutex.node_labels import is_released
@@ -61,6 +63,7 @@ def pod_on(stage: Stage, node: str) -> str:
     return f"{POD}/web"
 
 
+@pytest.mark.slow
 @proves("MUT-44", "MUT-46")
 def test_a_rule_drains_each_node_before_its_upgrade_and_gives_it_back(stage: Stage, mco: FakeMco) -> None:
     """The run does not wait for the end of the maintenance that its own Job asked for."""

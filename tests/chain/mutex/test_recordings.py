@@ -16,6 +16,8 @@ from tests.openshift import FakeMco
 from tests.proofs import proves
 from tests.workload import Audit, is_dry
 
+pytestmark = pytest.mark.slow
+
 DRY = "--dry-run=server"
 
 

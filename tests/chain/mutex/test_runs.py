@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from itertools import pairwise
 
+import pytest
+
 from kube.mutex.objects import NAMESPACE, RULE_LABEL, condition
 from kube.mutex.versions import version_of
 from kube.paths import Object
@@ -91,6 +93,7 @@ def _assert_one_after_another(stage: Stage, names: list[str]) -> None:
     assert all(end <= begin for end, begin in ended)
 
 
+@pytest.mark.slow
 @proves("MUT-47", "MUT-48")
 def test_a_failing_job_stops_everything_and_a_retry_resumes_there(stage: Stage, mco: FakeMco) -> None:
     """Pools stay paused, the node keeps its labels; after the retry no finished node is touched again."""
@@ -142,6 +145,7 @@ def pausing_early(stage: Stage) -> tuple[list[str], str, dict[str, Object]]:
     return names, run, before
 
 
+@pytest.mark.slow
 @proves("C26", "MUT-32")
 def test_pools_that_are_paused_early_wait_for_the_control_plane(stage: Stage, mco: FakeMco) -> None:
     """No node carries a label and no Job is there until it is upgraded; that alone, without a tick, lets it go on."""
@@ -172,6 +176,7 @@ def test_an_upgrade_that_is_called_off_gives_the_pools_back_with_its_run(stage: 
     assert [claim for claim in stage.claims() if claim] == []
 
 
+@pytest.mark.slow
 @proves("MUT-50", "X-2")
 def test_a_finished_run_rests_and_a_new_version_begins_another(stage: Stage, mco: FakeMco) -> None:
     """Two ticks write nothing; another version is another run, with Jobs of its own."""
@@ -218,6 +223,7 @@ def test_nothing_is_touched_before_the_control_plane_is_upgraded(stage: Stage, m
     assert "blue" in condition(item, "TargetPoolsPaused")["message"]
 
 
+@pytest.mark.slow
 @proves("MUT-30")
 def test_a_rule_that_becomes_valid_lets_the_run_begin(stage: Stage, mco: FakeMco) -> None:
     """Nothing is written but conditions while a rule is bad; the run config is not touched to have it begin."""
@@ -235,6 +241,7 @@ def test_a_rule_that_becomes_valid_lets_the_run_begin(stage: Stage, mco: FakeMco
     stage.reaches(run, "Finished")
 
 
+@pytest.mark.slow
 @proves("MUT-44")
 def test_two_runs_over_one_pool_run_one_after_the_other(stage: Stage, mco: FakeMco) -> None:
     """The second one waits with a condition that names the first, and begins when that is finished."""

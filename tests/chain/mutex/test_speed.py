@@ -7,6 +7,8 @@ import statistics
 from datetime import datetime
 from pathlib import Path
 
+import pytest
+
 from kube.mutex.objects import NAMESPACE
 from kube.mutex.versions import VERSION_LABEL
 from kube.nodes import node_path
@@ -16,6 +18,8 @@ from tests.chain.mutex.stage import NEW, Stage, job_spec, told
 from tests.machine import is_below
 from tests.proofs import proves
 from tests.workload import OURS, Audit
+
+pytestmark = pytest.mark.slow
 
 TURNS = 5
 LIMIT = 0.5

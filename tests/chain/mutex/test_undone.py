@@ -14,6 +14,8 @@ from tests.chain.policies import is_refused, policy
 from tests.openshift import FakeMco
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 STATES = ("Waiting", "Invalid", "RunningJobs", "Failed", "UpgradingNode", "CleaningUp", "Finished")
 
 

@@ -7,6 +7,8 @@ from collections import Counter
 from contextlib import closing
 from datetime import datetime, timezone
 
+import pytest
+
 from eventing import events
 from eventing.journal.entries import Query
 from eventing.journal.store import Journal
@@ -14,6 +16,8 @@ from localcluster.processes import await_ready
 from tests.chain.mutex.test_speed import BETWEEN, Requests
 from tests.chain.virtualization.stage import Stage
 from tests.proofs import proves
+
+pytestmark = pytest.mark.slow
 
 MACHINES = 6
 REQUESTS, EVENTS = 120, 40

@@ -14,6 +14,8 @@ from tests.chain.virtualization.stage import Stage
 from tests.proofs import proves
 from tests.workload import audit
 
+pytestmark = pytest.mark.slow
+
 SEED, SOURCES, EACH, KILLS = 1, 3, 4, 4
 IN_ALL, PER_NODE = 5, 2
 SECONDS = 120.0

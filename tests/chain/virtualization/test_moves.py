@@ -18,6 +18,7 @@ IN_ALL, PER_NODE = 5, 2
 """As shipped: migrations at once in the cluster, and from one node."""
 
 
+@pytest.mark.slow
 @proves("DRN-7", "DRN-8", "DRN-9", "DRN-11", "OSV-2", "OSV-6")
 def test_ten_machines_and_thirty_pods_leave_their_node(stage: Stage) -> None:
     """Six move without a break; two block with the reason until it is gone; two are restarted elsewhere."""
@@ -99,6 +100,7 @@ def test_a_taint_set_by_hand_moves_machines_with_the_next_tick(stage: Stage, key
     stage.taint(node)
 
 
+@pytest.mark.slow
 @proves("DRN-9")
 def test_a_migration_that_fails_is_told_and_tried_again(stage: Stage) -> None:
     """The machine goes on where it is, and its pod is not evicted; when the target is mended all ends by itself."""
@@ -151,6 +153,7 @@ def test_where_kubevirt_is_installed_nothing_of_ours_is_made(stage: Stage) -> No
     stage.taint(node)
 
 
+@pytest.mark.slow
 @proves("DRN-8")
 def test_no_more_migrate_at_once_than_may_in_the_whole_cluster(stage: Stage) -> None:
     """Four nodes with two machines each are drained together; five move at a time, and all in the end."""
@@ -183,6 +186,7 @@ def test_a_migration_deleted_amid_its_work_is_made_again_and_nobody_shut_down(st
     assert stage.shut_down(evictions) == set()
 
 
+@pytest.mark.slow
 @proves("DRN-8")
 def test_the_slot_of_a_machine_that_is_deleted_amid_its_migration_is_free_at_once(stage: Stage) -> None:
     """Its migration goes with it, and the next one's is made without a tick."""

@@ -250,6 +250,7 @@ def tokens(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
         yield Site(site.scene, console)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", ["/nodes", "/nodes/guarded-1", "/live/nodes", "/live/nodes/guarded-1", "/start?node=x"]
 )
@@ -298,6 +299,7 @@ def test_where_no_proxy_was_named_identity_headers_count_for_nothing(tokens: Sit
     assert look(tokens, "/nodes", forged).status_code == 401
 
 
+@pytest.mark.slow
 def test_a_kubelet_may_ask_for_health_by_the_pods_address(site: Site, tmp_path: Path) -> None:
     """With names set, too: it knows no other. Nothing else is answered under a name that is not the console's."""
     with Console(site.scene.cluster, tmp_path, "--host", "console.example") as console:  # it is up: it was asked so
@@ -317,6 +319,7 @@ HALF_FORM = b"POST /start HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\
 HALF_FORM += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nn"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [b"G", HALF_FORM], ids=["a line", "a form"])
 def test_requests_that_never_end_hold_no_thread_for_ever(site: Site, tmp_path: Path, begun: bytes) -> None:
     """X-6: as many as there are threads, from whoever reaches it, and none says any more: it answers again."""
@@ -329,6 +332,7 @@ def test_requests_that_never_end_hold_no_thread_for_ever(site: Site, tmp_path: P
         await_ready("the console again", lambda: is_ready(console.url), [console.server], 10)
 
 
+@pytest.mark.slow
 def test_a_form_of_one_replica_is_accepted_by_another(
     site: Site, form: Form, scene: Scene, node: str, tmp_path: Path
 ) -> None:

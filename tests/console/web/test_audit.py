@@ -61,6 +61,7 @@ def asked(
         yield request.param, Site(site.scene, console)
 
 
+@pytest.mark.slow
 def test_each_action_leaves_one_line(asked: tuple[str, Site], scene: Scene) -> None:
     """Done or refused: the user as the API server or the proxy names him, and the address that he came from."""
     mode, site = asked
@@ -104,6 +105,7 @@ def test_on_this_machine_alone_the_line_names_the_kubeconfigs_user(site: Site, s
     assert missing["error"] == "there is no node not-audited"
 
 
+@pytest.mark.slow
 def test_a_redrive_is_done_when_it_was_delivered(site: Site, receiver: Receiver, tmp_path: Path) -> None:
     """Not when it was begun: a line for each dead letter, with what its function answered, or why nobody was asked."""
     url, file = f"{receiver.url}/cordon", tmp_path / "journal.db"
@@ -166,6 +168,7 @@ def test_a_forged_request_leaves_a_line_too(asked: tuple[str, Site]) -> None:
     assert (line["user"], line["outcome"], line["status"]) == ("", "refused", 403)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "status"), [(500, 403), (5000, 400)])
 def test_a_refused_request_with_many_names_costs_as_much_as_one(
     site: Site, scene: Scene, tmp_path: Path, count: int, status: int

@@ -55,6 +55,7 @@ def form(site: Site) -> Iterator[Form]:
         yield Form(site, session)
 
 
+@pytest.mark.slow
 @proves("NMO-18", "OSV-7")
 def test_the_window_warns_before_anything_is_changed(guarded: Scene, form: Form) -> None:
     node = guarded.node("foreseen-1")
@@ -88,6 +89,7 @@ def test_the_window_leaves_out_who_would_be_refused(guarded: Scene, form: Form) 
     assert alone.status_code == 409
 
 
+@pytest.mark.slow
 @proves("NMO-18", "OSV-7")
 def test_the_window_says_what_it_did_not_ask(guarded: Scene, form: Form) -> None:
     """Of the nodes beyond those that it asks for, it says how many they are."""

@@ -30,6 +30,8 @@ from tests.console.web.measuring import box, broken_words, overlapping, spilling
 from tests.console.web.site import DESK, PHONE, Browser, Site
 from tests.machine import is_below
 
+pytestmark = pytest.mark.slow
+
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 LOOKS = {"light": (DESK, False), "dark": (DESK, True), "phone": (PHONE, False)}
 SIGHTS = {**LOOKS, "dark phone": (PHONE, True)}

@@ -69,6 +69,7 @@ def hook(name: str, url: str, rules: list[Object]) -> Object:
     } | chosen
 
 
+@pytest.mark.slow
 @proves("NMO-18", "OSV-23")
 def test_nobody_is_asked_before_the_ca_stands_in_the_configuration(
     functions: Functions, certificates: Certificates, doors: tuple[Called, Called]

@@ -33,6 +33,8 @@ from tests.proofs import proves
 from tests.sources import ROOT
 from tests.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 AUTHORITY = COMPONENTS["kubevirt"].authority
 ACCOUNT = access.service_account("renew-certificates")
 PATIENCE = 30

@@ -39,6 +39,8 @@ from tests.functions.conftest import Functions
 from tests.functions.hints import tick
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 STEP = "renew-certificates"
 KUBEVIRT = COMPONENTS["kubevirt"]
 AUTHORITY = KUBEVIRT.authority

@@ -16,6 +16,8 @@ from tests.functions.cpu_labels.conftest import HASWELL, Labelling, reference
 from tests.functions.test_forged import VALUES, places, poster, spoiled
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 10
 ROUND = events.Reference("v1", "cpu-labels", "a-round", kind="Round")
 

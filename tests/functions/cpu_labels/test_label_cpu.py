@@ -425,6 +425,7 @@ def test_a_search_for_unknown_nodes_that_hangs_keeps_no_node_from_its_labels(
     assert f"{MODEL}Haswell" in labelling.labels(node)
 
 
+@pytest.mark.slow
 @proves("X-6")
 def test_a_round_ends_though_every_patch_hangs(
     hindered_labelling: Labelling, faults: Faults, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,8 @@ from tests.functions.hints import added, node_updated, said, tick, updated
 from tests.proofs import proves
 from tests.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 WORDS = "it is as the test wants it"
 FAULTS = {
     "500": Fault(500, f"Internal error occurred: failed calling webhook: {WORDS}"),

@@ -29,7 +29,7 @@ from tests.kube.samples import TAINTED, node
 from tests.proofs import proves
 from tests.workload import Workload, pod_on
 
-pytestmark = pytest.mark.usefixtures("at_rest")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("at_rest")]
 
 CLOSED = {
     "type": "Cordoned",

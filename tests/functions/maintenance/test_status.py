@@ -493,6 +493,7 @@ def announced(work: Workload, node: str) -> dict[str, Object]:
     return {item["reason"]: item for item in found}
 
 
+@pytest.mark.slow
 @proves("NMO-12")
 def test_the_status_of_a_crowd_is_written(functions: Functions, work: Workload) -> None:
     """NMO-12, NMO-13: 250 pods with names as long as may be, each refused in a thousand words: stored, and counted."""

@@ -18,6 +18,7 @@ LABEL = f"{RULE_LABEL}only.node-upgrade-mutex-operator"
 LONG_AGO = "2026-01-01T00:00:00Z"
 
 
+@pytest.mark.slow
 @proves("MUT-45")
 def test_only_the_version_that_is_wanted_will_do(upgrade: Upgrade) -> None:
     """An older one is waited for, a newer one too, and the condition says which it is."""
@@ -140,6 +141,7 @@ def test_a_node_that_is_labelled_again_within_seconds_of_its_release_is_left_to_
     assert is_released(upgrade.node(name))
 
 
+@pytest.mark.slow
 @proves("MUT-45", "X-3")
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_node_that_is_labelled_again_has_all_of_its_time_once_it_is_released(upgrade: Upgrade, is_held: bool) -> None:

@@ -20,6 +20,8 @@ from tests.functions.test_forged import VALUES, places, poster, spoiled
 from tests.proofs import proves
 from tests.sources import steps_of
 
+pytestmark = pytest.mark.slow
+
 WHOLE = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
 REFERENCES = (events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 CASES = [(name, kind) for name in sorted(steps_of("mutex")) for kind in FUNCTIONS[name].consumes if kind != events.TICK]

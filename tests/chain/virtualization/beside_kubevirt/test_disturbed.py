@@ -16,6 +16,8 @@ from tests.proofs import proves
 from tests.waiting import until
 from tests.workload import audit
 
+pytestmark = pytest.mark.slow
+
 WHY = "the disk is not shared"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from kube.maintenance.groups import KUBEVIRT
 from kube.paths import Object
 from kube.virtualization.launcher_budgets import LABEL
@@ -14,6 +16,8 @@ from tests.chain.virtualization.test_moves import nodes
 from tests.proofs import proves
 from tests.waiting import until
 from tests.workload import audit
+
+pytestmark = pytest.mark.slow
 
 REMEDY = f"set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubevirt/kubevirt to {TAINT}"
 

@@ -18,6 +18,8 @@ from tests.chain.virtualization.test_walk_through import (
     test_a_strategy_that_is_taken_off_amid_a_drain_lets_it_end,
 )
 
+pytestmark = pytest.mark.slow
+
 __all__ = [
     "test_a_machine_without_a_strategy_runs_again_on_another_node",
     "test_a_strategy_that_is_taken_off_amid_a_drain_lets_it_end",
