@@ -36,11 +36,24 @@ def is_cordoned(node: Node) -> bool:
 
 
 def missing_taints(node: Node, drain_taint: str) -> list[Object]:
-    """The maintenance taints the node lacks. Key and effect decide; one with a value is left as it is (C4)."""
+    """The maintenance taints the node lacks, in document 002's order (DRN-13).
+
+    Key and effect decide; one with a value is left as it is (C4).
+    """
     present = {(taint.get("key"), taint.get("effect")) for taint in node["spec"].get("taints") or []}
     return [
-        {"key": key, "effect": NO_SCHEDULE} for key in (drain_taint, UNSCHEDULABLE) if (key, NO_SCHEDULE) not in present
+        {"key": key, "effect": NO_SCHEDULE} for key in (UNSCHEDULABLE, drain_taint) if (key, NO_SCHEDULE) not in present
     ]
+
+
+def taints_to_log(node: Node, drain_taint: str) -> list[Object]:
+    """Return the taints that the log names before they are added, in document 002's order (DRN-13, NMO-17a).
+
+    `node.kubernetes.io/unschedulable` is always named: the controller manager adds it to each cordoned node, and is
+    sometimes faster. A drain taint that is there already is not named.
+    """
+    drain = [taint for taint in missing_taints(node, drain_taint) if taint["key"] == drain_taint]
+    return [{"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}, *drain]
 
 
 def is_tainted(node: Node, key: str) -> bool:

@@ -15,7 +15,7 @@ from functions.maintenance.cordon_and_taint import again, came_late, close, give
 from functions.maintenance.subject import log_about, reference_of
 from kube.door.sync_client import Cluster
 from kube.maintenance.objects import Maintenance, group
-from kube.nodes import Node, missing_taints, taint_patch
+from kube.nodes import Node, taint_patch, taints_to_log
 from kube.paths import Object
 
 CONSUMES = (events.NODE_CORDONED,)
@@ -41,7 +41,7 @@ def _log(maintenance: Maintenance, node: Node) -> None:
     """What was added to the node, which is as it was before."""
     name, key = node["metadata"]["name"], group(maintenance).drain_taint
     log_about(f"Maintenance taints will be added to node {name}", maintenance)
-    added = json.dumps(missing_taints(node, key), separators=(",", ":"))
+    added = json.dumps(taints_to_log(node, key), separators=(",", ":"))
     log_about(f"Taints: {added} will be added to node {name}", maintenance)
     log_about(f"Applying {key} taint add on Node: {name}", maintenance)
     log_about(f"Patching taints on Node: {name}", maintenance)

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eventing.replay.again import post
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
+from kube.nodes import UNSCHEDULABLE
 from kube.paths import Object
 from tests.chain.scene import Scene
 from tests.functions.hints import tick
@@ -90,7 +91,7 @@ def logged(scene: Scene, name: str) -> list[Object]:
     return [line for line in lines if line.get("Request.Name") == name]
 
 
-@proves("NMO-7", "NMO-17", "NMO-17a", "KNM-5", "C31")
+@proves("NMO-7", "NMO-17", "NMO-17a", "KNM-5", "DRN-13", "C31")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Group) -> None:
     """NMO-17, KNM-5, C31: a real drain and its end log each message in the words of both documents, once an action."""
@@ -107,9 +108,11 @@ def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Grou
     lines = logged(scene, name)
     said = [line["msg"] for line in lines]
     key, applying = group.drain_taint, "Applying maintenance mode"
+    taints = ",".join(f'{{"key":"{each}","effect":"NoSchedule"}}' for each in (UNSCHEDULABLE, key))
     once = [
         f"Applying Maintenance mode on Node: {node} with Reason: new disk",
         f"Maintenance taints will be added to node {node}",
+        f"Taints: [{taints}] will be added to node {node}",
         f"Applying {key} taint add on Node: {node}",
         f"Patching taints on Node: {node}",
         "Evict all Pods from Node",

@@ -27,6 +27,7 @@ from kube.nodes import (
     node_path,
     restore_patch,
     taint_patch,
+    taints_to_log,
 )
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
@@ -56,17 +57,34 @@ def test_nothing_is_sent_when_nothing_would_change() -> None:
 @pytest.mark.parametrize(
     ("before", "missing"),
     [
-        pytest.param(node(), [DRAIN, UNSCHEDULABLE], id="no taint"),
+        pytest.param(node(), [UNSCHEDULABLE, DRAIN], id="no taint"),
         pytest.param(node(*OURS), [], id="both"),
         pytest.param(node((DRAIN, "draining", NO_SCHEDULE)), [UNSCHEDULABLE], id="ours with a value"),
-        pytest.param(node((DRAIN, "", "PreferNoSchedule")), [DRAIN, UNSCHEDULABLE], id="ours with another effect"),
-        pytest.param(node(("kubevirt.io/drain", "", NO_SCHEDULE)), [DRAIN, UNSCHEDULABLE], id="another group's"),
+        pytest.param(node((DRAIN, "", "PreferNoSchedule")), [UNSCHEDULABLE, DRAIN], id="ours with another effect"),
+        pytest.param(node(("kubevirt.io/drain", "", NO_SCHEDULE)), [UNSCHEDULABLE, DRAIN], id="another group's"),
     ],
 )
 def test_key_and_effect_decide_what_is_missing(before: Object, missing: list[str]) -> None:
     """NMO-4, C4: a taint of the same key and effect serves with any value."""
     assert keys(missing_taints(before, DRAIN)) == missing
     assert all(taint["effect"] == NO_SCHEDULE and "value" not in taint for taint in missing_taints(before, DRAIN))
+
+
+@proves("DRN-13", "NMO-17a")
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        pytest.param(node(), [UNSCHEDULABLE, DRAIN], id="no taint"),
+        pytest.param(node((UNSCHEDULABLE, "", NO_SCHEDULE)), [UNSCHEDULABLE, DRAIN], id="the controller manager's"),
+        pytest.param(node((DRAIN, "draining", NO_SCHEDULE)), [UNSCHEDULABLE], id="ours with a value"),
+    ],
+)
+def test_the_log_names_the_taints_in_the_documents_order(before: Object, named: list[str]) -> None:
+    """The list is the same whether or not the controller manager has tainted the cordoned node already."""
+    logged = taints_to_log(before, DRAIN)
+
+    assert keys(logged) == named
+    assert all(list(taint) == ["key", "effect"] and taint["effect"] == NO_SCHEDULE for taint in logged)
 
 
 def test_a_taint_is_there_by_key_and_effect() -> None:
@@ -195,7 +213,7 @@ def test_taints_bring_the_label_where_it_is_missing() -> None:
 
     labels = {LABEL: "nm-uid", BEFORE: UNSET, EXCLUDED: "true"}
     assert label == {"op": "add", "path": "/metadata/labels", "value": labels}
-    assert keys(taints["value"]) == [DRAIN, UNSCHEDULABLE]
+    assert keys(taints["value"]) == [UNSCHEDULABLE, DRAIN]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ group. The sample of KubeVirt's operator is therefore in a file beside it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -111,9 +112,10 @@ def without_the_oldest(documented: Scene) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_the_oldest")
-@proves("DRN-12", "DRN-13", "C3", "C9")
+@proves("DRN-12", "DRN-13", "NMO-17a", "C3", "C9")
 def test_the_document_of_the_node_drain(documented: Scene, kubectl: Kubectl) -> None:
-    """Its two files make the API and the object; the node is Ready,SchedulingDisabled, has both taints, and is back."""
+    """Its two files make the API and the object; the node is Ready,SchedulingDisabled, and has both taints in the order
+    of the document, as has the line of its log; the node is back."""
     made = kubectl("create -f deploy/crds/nodemaintenance_crd.yaml")
     documented.cluster.await_kinds(OLDEST)
 
@@ -124,10 +126,16 @@ def test_the_document_of_the_node_drain(documented: Scene, kubectl: Kubectl) -> 
     assert made == f"customresourcedefinition.apiextensions.k8s.io/{OLDEST} created\n"
     assert applied == "nodemaintenance.kubevirt.io/nodemaintenance-xyz created\n"
     assert kubectl("get node node02 --no-headers").split()[1] == "Ready,SchedulingDisabled"
-    assert {(taint["key"], taint["effect"], taint.get("value")) for taint in taints} == {
+    assert [(taint["key"], taint["effect"], taint.get("value")) for taint in taints] == [
         ("node.kubernetes.io/unschedulable", "NoSchedule", None),
         ("kubevirt.io/drain", "NoSchedule", None),
-    }
+    ]
+    said = [json.loads(line) for line in documented.product.functions_log.read_text().splitlines()]
+    assert [(line["Request.Name"], line["msg"]) for line in said if line["msg"].startswith("Taints: ")][-1] == (
+        "nodemaintenance-xyz",
+        'Taints: [{"key":"node.kubernetes.io/unschedulable","effect":"NoSchedule"},'
+        '{"key":"kubevirt.io/drain","effect":"NoSchedule"}] will be added to node node02',
+    )
 
     kubectl("delete -f deploy/crds/nodemaintenance_cr.yaml")
 

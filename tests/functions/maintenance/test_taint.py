@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import pytest
@@ -117,22 +116,24 @@ def test_a_concurrent_writer_loses_nothing(functions: Functions, work: Workload,
     )
 
 
+@proves("DRN-13", "NMO-17", "NMO-17a")
+@every_group
 def test_the_operators_lines_are_in_the_log(
-    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
+    functions: Functions, work: Workload, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-17, NMO-17a, DRN-13: the log says which taints go onto which node, once, as JSON."""
-    node = work.node()
-    cordoned = functions.chain(work.maintenance(node), "begin", "cordon")
+    """NMO-17, NMO-17a, DRN-13: the log says once which taints go onto which node, in document 002's order, as JSON."""
+    node, key = work.node(), group.drain_taint
+    cordoned = functions.chain(work.maintenance(node, group), "begin", "cordon")
     caplog.clear()
 
     with caplog.at_level("INFO", logger=subject.log.name):
         functions.answer("taint", cordoned)
         functions.answer("taint", cordoned)
 
-    lines = [record.message for record in caplog.records]
-    assert lines[0] == f"Maintenance taints will be added to node {node}"
-    added = json.loads(lines[1].removeprefix("Taints: ").removesuffix(f" will be added to node {node}"))
-    whole = json.dumps(added, separators=(",", ":"))
-    assert lines[1] == f"Taints: {whole} will be added to node {node}"
-    assert added[0] == {"key": "medik8s.io/drain", "effect": "NoSchedule"}
-    assert lines[2:] == [f"Applying medik8s.io/drain taint add on Node: {node}", f"Patching taints on Node: {node}"]
+    added = ",".join(f'{{"key":"{each}","effect":"NoSchedule"}}' for each in ("node.kubernetes.io/unschedulable", key))
+    assert [record.message for record in caplog.records] == [
+        f"Maintenance taints will be added to node {node}",
+        f"Taints: [{added}] will be added to node {node}",
+        f"Applying {key} taint add on Node: {node}",
+        f"Patching taints on Node: {node}",
+    ]
