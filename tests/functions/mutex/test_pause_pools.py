@@ -29,6 +29,21 @@ def test_pausing_twice_writes_once(upgrade: Upgrade, written: Audit) -> None:
     assert condition(upgrade.again(upgrade.run), "TargetPoolsPaused")["status"] == "True"
 
 
+@proves("MUT-34")
+def test_a_pool_that_was_paused_before_is_not_written_and_is_named(upgrade: Upgrade, written: Audit) -> None:
+    """The message of the condition names it, and not the pool that the run paused itself."""
+    upgrade.add_pool("green")
+    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": True}})
+    upgrade.judge()
+    upgrade.through(*BEGIN, "pause-pools")
+
+    writes = [entry for entry in written.writes_by() if "/spec/paused" in str(entry.get("requestObject"))]
+    found = condition(upgrade.again(upgrade.run), "TargetPoolsPaused")
+    assert [entry["objectRef"]["name"] for entry in writes] == ["green"]
+    assert [pools.is_paused(upgrade.pool(name)) for name in ("blue", "green")] == [True, True]
+    assert (found["status"], found["message"]) == ("True", "paused before by somebody else: blue")
+
+
 @proves("MUT-52")
 def test_requests_are_verified_unless_the_run_says_otherwise(upgrade: Upgrade) -> None:
     """Told by the connections: those that verify nothing are made for this run, and not before it asks for them."""

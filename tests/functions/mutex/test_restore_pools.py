@@ -350,6 +350,16 @@ def test_what_comes_late_takes_no_pool_that_was_given_back(
     assert {claimed_by(upgrade.pool(name)) for name in upgrade.before} == {""}
 
 
+@proves("MUT-34", "MUT-49")
+def test_at_the_end_of_a_run_a_pool_that_was_paused_before_goes_on(upgrade: Upgrade) -> None:
+    """Step 7 of the document unpauses all target pools; a deleted run leaves such a pool paused."""
+    upgrade.admin.patch(pool_path("blue"), {"spec": {"paused": True}})
+    done(upgrade)
+    assert upgrade.pool("blue")["spec"]["paused"] is True
+    assert upgrade.answer("restore-pools", events.RUN_COMPLETED) == events.RUN_FINISHED
+    assert upgrade.pool("blue")["spec"] == upgrade.before["blue"]
+
+
 @proves("MUT-34", "MUT-51")
 def test_a_run_that_never_began_leaves_an_administrators_pause(upgrade: Upgrade) -> None:
     """The one before is finished; of the next one there are only claims, and nobody paused for it."""

@@ -281,6 +281,42 @@ def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade
     assert len(upgrade.jobs()) == 3
 
 
+@proves("MUT-41", "MUT-46")
+def test_a_cleanup_job_keeps_its_own_affinity_and_variables_beside_ours(upgrade: Upgrade) -> None:
+    """As the main Job: each of its node selector terms also keeps it off the node that was upgraded."""
+    zones = [{"key": "zone", "operator": "In", "values": [zone]} for zone in "ab"]
+    required = {"nodeSelectorTerms": [{"matchExpressions": [zone]} for zone in zones]}
+    preferred = [{"weight": 1, "preference": {"matchExpressions": [zones[0]]}}]
+    spread = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": required,
+            "preferredDuringSchedulingIgnoredDuringExecution": preferred,
+        },
+        "podAntiAffinity": spread,
+    }
+    own = {"name": "NODE_NAME", "value": "mine"}, {"name": "OTHER", "value": "kept"}
+    container = {**CONTAINER, "command": ["sleep"], "args": ["30"], "env": list(own)}
+    cleanup = job_spec(containers=[container], affinity=affinity)
+    upgrade.rule = upgrade.admin.patch(path(upgrade.rule), {"spec": {"cleanUpJobSpec": cleanup}})
+    name = upgraded(upgrade)
+
+    upgrade.answer("run-job", events.NODE_UPGRADED)
+
+    main, cleaning = upgrade.jobs()
+    assert cleaning["metadata"]["name"].startswith("cleanup-only-")
+    away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [name]}
+    kept_off = {"nodeSelectorTerms": [{"matchExpressions": [zone, away]} for zone in zones]}
+    node_affinity = {**affinity["nodeAffinity"], "requiredDuringSchedulingIgnoredDuringExecution": kept_off}
+    assert pod_of(cleaning)["affinity"] == {**affinity, "nodeAffinity": node_affinity}
+    alone = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [away]}]}}
+    assert pod_of(main)["affinity"] == {"nodeAffinity": alone}
+    (made,) = pod_of(cleaning)["containers"]
+    ours = {"NODE_NAME": name, "MUTEX_RULE": "only", "MUTEX_RUN": upgrade.status()["record"]["id"]}
+    assert {each["name"]: each["value"] for each in made["env"]} == {**ours, "OTHER": "kept"}
+    assert (made["command"], made["args"]) == (["sleep"], ["30"])
+
+
 @proves("MUT-46", "MUT-51")
 def test_a_rule_that_is_away_for_a_moment_has_its_cleanup_job_waited_for(upgrade: Upgrade) -> None:
     """Whether it has one nobody knows meanwhile: the node is not done before it is back."""
