@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from random import Random
+from subprocess import CompletedProcess
 from typing import Any
 
 from kube.door.api import absent_ok
@@ -47,8 +50,18 @@ class Stage(Scene):
             "metadata": metadata,
             "spec": {"runStrategy": strategy, "template": template},
         }
-        self.admin.create(f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachines", body)
+        self.admin.create(self.machines_path, body)
         return name
+
+    def stopped(self, name: str) -> Object:
+        """Wait until a virtual machine says that it is stopped; returns it."""
+        return self.until(
+            self.machines_path, name, lambda item: (item.get("status") or {}).get("printableStatus") == "Stopped"
+        )
+
+    def start(self, name: str) -> None:
+        """Start a stopped virtual machine by the same change that KubeVirt's API makes for `virtctl start`."""
+        self.admin.patch(f"{self.machines_path}/{name}", {"spec": {"runStrategy": "Always"}})
 
     def _begins_on(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
         """Metadata of a machine or instance, and the instance's specification, so that it starts on this node."""
@@ -64,6 +77,11 @@ class Stage(Scene):
     def instances(self) -> dict[str, Object]:
         """The instances by name, as they are now."""
         return {item["metadata"]["name"]: item for item in self.admin.list(self.instances_path)["items"]}
+
+    @property
+    def machines_path(self) -> str:
+        """Path of the virtual machines."""
+        return f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachines"
 
     @property
     def instances_path(self) -> str:
@@ -119,7 +137,7 @@ class Stage(Scene):
 
     def delete_machine(self, name: str) -> None:
         """Delete one as a person would; its instance and migrations go with it."""
-        path = f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachines/{name}"
+        path = f"{self.machines_path}/{name}"
         self.admin.delete(path, uid=self.admin.get(path)["metadata"]["uid"])
 
     def _mark(self, mark: str, names: Iterable[str], *, there: bool) -> None:
@@ -140,6 +158,32 @@ class Stage(Scene):
         """The instances that have a budget."""
         items = self.admin.list(f"/apis/policy/v1/namespaces/{self.space}/poddisruptionbudgets")["items"]
         return {owner["name"] for item in items for owner in item["metadata"]["ownerReferences"]}
+
+    def evict(self, pod: str) -> Object:
+        """Evict a pod of the machines' namespace as any client may; raises `ApiError` when it is refused."""
+        return self.admin.create(self._eviction_path(pod), self._eviction(pod))
+
+    def evict_by_kubectl(self, pod: str) -> CompletedProcess[str]:
+        """Post the same eviction by kubectl; returns what became of the command."""
+        body = json.dumps(self._eviction(pod))
+        return self.cluster.kubectl("create", "--raw", self._eviction_path(pod), "-f", "-", input=body, check=False)
+
+    def _eviction(self, pod: str) -> Object:
+        metadata = {"name": pod, "namespace": self.space}
+        return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+
+    def _eviction_path(self, pod: str) -> str:
+        return f"/api/v1/namespaces/{self.space}/pods/{pod}/eviction"
+
+    def creators(self, budget: str) -> list[str]:
+        """Return the user who made a disruption budget of this name, for each time that one was made."""
+        return [
+            entry["user"]["username"]
+            for entry in self.audit()
+            if (entry["verb"], entry["objectRef"]["resource"]) == ("create", "poddisruptionbudgets")
+            and entry["objectRef"].get("name") == budget
+            and entry["responseStatus"]["code"] == HTTPStatus.CREATED
+        ]
 
     @contextmanager
     def kubevirt(self) -> Iterator[None]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
+from http import HTTPStatus
 
 import pytest
 
+from kube.budgets import budgets_in
+from kube.door.api_errors import ApiError
+from kube.paths import Object
+from kube.virtualization.launcher_budgets import name_of
 from kube.virtualization.machines import MIGRATIONS
+from tests.chain.scene import finished
 from tests.chain.virtualization.stage import Stage, blocked, booted, is_running, node_of
 from tests.machine import is_below
 from tests.proofs import proves
-from tests.workload import audit
+from tests.virt_actor import path_of
+from tests.workload import OURS, audit
 
 WHY = "the disk is not shared"
 RESTARTED = ("always", "rerun")
@@ -120,6 +127,48 @@ def test_a_migration_that_fails_is_told_and_tried_again(stage: Stage) -> None:
     assert stage.migrations()[name] == 2
     assert stage.shut_down(evictions) == set()
     assert other in everywhere
+
+
+@proves("DRN-9")
+def test_our_budget_refuses_another_clients_eviction_until_the_migration_is_done(stage: Stage) -> None:
+    """kubectl and a bare client get 429, which names our budget; the launcher pod is in `pendingPods` until then."""
+    node, _ = stage.node(), stage.node()
+    name = stage.machine("guarded", node)
+    before = stage.run(name)
+    (pod,) = stage.pods_on(node)
+    launcher, away = pod["metadata"]["name"], [each for each in nodes(stage) if each != node]
+    budget = name_of(stage.instances()[name]["metadata"]["uid"])
+    with stage.holding(*away):
+        path = stage.maintain(node)
+        migration = stage.migrating(name)[name]
+        stage.reaches(path, lambda item: pending(item) == [launcher])
+        stage.until(budgets_in(stage.space), budget, lambda item: "observedGeneration" in item.get("status", {}))
+        by_kubectl = stage.evict_by_kubectl(launcher)
+        with pytest.raises(ApiError) as by_client:
+            stage.evict(launcher)
+    states = stage.history(path, finished)
+
+    assert by_kubectl.returncode == 1
+    assert "Error from server (TooManyRequests): Cannot evict pod" in by_kubectl.stderr
+    (cause,) = by_client.value.body["details"]["causes"]
+    assert (by_client.value.status, cause["reason"]) == (HTTPStatus.TOO_MANY_REQUESTS, "DisruptionBudget")
+    assert budget in cause["message"]
+    assert stage.creators(budget) == [f"{OURS}functions"]
+    moved = version(stage.admin.get(path_of(migration, "virtualmachineinstancemigrations")))
+    before_its_end = [pending(item) for item in states if version(item) < moved]
+    assert before_its_end == [[launcher]] * len(before_its_end) != []
+    assert pending(states[-1]) == []
+    assert stage.run(name) == before
+
+
+def pending(item: Object) -> list[str]:
+    """Return the names in `status.pendingPods` of a maintenance."""
+    return list((item.get("status") or {}).get("pendingPods") or [])
+
+
+def version(item: Object) -> int:
+    """Return an object's resource version: etcd's revision, which orders the writes of all objects."""
+    return int(item["metadata"]["resourceVersion"])
 
 
 @proves("OSV-3", "C15", "C16")
