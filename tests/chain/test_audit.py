@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kube.nodes import node_path
 from kube.paths import Object
 from tests.chain.scene import Scene
+from tests.chain.test_not_ready import WRITTEN
 from tests.proofs import proves
-from tests.workload import OURS
+from tests.workload import OURS, audit
 
 pytestmark = pytest.mark.usefixtures("resting")  # the first file of its group: they rest until the last
 
@@ -48,6 +50,35 @@ def test_pods_leave_by_eviction_with_their_uid_and_no_other_way(scene: Scene) ->
     assert not [entry for entry in scene.our_writes() if _deletes_pods(entry)]
     scene.delete(path)
     scene.gone(path)
+
+
+@proves("C10")
+def test_a_maintenance_powers_no_node_off(scene: Scene) -> None:
+    """C10: from its creation to its end the same Node stays Ready; we write cordon, taints and labels of nodes, and
+    otherwise only what a drain takes."""
+    node = scene.node()
+    scene.pods(node, 2)
+    before, seen = scene.admin.get(node_path(node)), audit(scene.cluster)
+    path = scene.maintain(node)
+    scene.reaches(path)
+    amid = scene.admin.get(node_path(node))
+    scene.delete(path)
+    scene.gone(path)
+    after = scene.admin.get(node_path(node))
+
+    assert before["metadata"]["uid"] == amid["metadata"]["uid"] == after["metadata"]["uid"]
+    assert [is_node_ready(item) for item in (amid, after)] == [True, True]
+    writes = seen.writes_by()
+    assert {entry["objectRef"]["resource"] for entry in writes} <= WRITTEN
+    of_nodes = [entry for entry in writes if entry["objectRef"]["resource"] == "nodes"]
+    assert {(entry["verb"], entry["objectRef"].get("subresource", "")) for entry in of_nodes} == {("patch", "")}
+    changes = [change for entry in of_nodes for change in entry["requestObject"] if change["op"] != "test"]
+    assert {change["path"].split("/")[2] for change in changes} == {"unschedulable", "taints", "labels"}
+
+
+def is_node_ready(node: Object) -> bool:
+    """Return whether a node's condition Ready is True."""
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in node["status"]["conditions"])
 
 
 def _deletes_pods(entry: Object) -> bool:

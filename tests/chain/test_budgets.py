@@ -12,9 +12,10 @@ from tests.machine import is_below
 from tests.proofs import proves
 
 
-@proves("NMO-6", "NMO-10", "NMO-12", "NMO-13")
+@proves("NMO-6", "NMO-10", "NMO-12", "NMO-13", "C21")
 def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:
-    """NMO-10, 12, 13: progress never goes back, pendingPods shrinks, the budget is named, lastError ends cleared."""
+    """NMO-10, 12, 13: progress never goes back, pendingPods shrinks, the budget is named, lastError ends cleared; C21:
+    evictionPods stays the number at the start."""
     node, other, namespace = scene.node(), scene.node(), scene.namespace()
     scene.deployment(namespace, node, 5, ready="300ms")
     scene.allow(namespace, other)
@@ -30,6 +31,7 @@ def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:
     assert progress == sorted(progress)
     assert pending == sorted(pending, reverse=True)
     assert len(set(pending)) >= 4
+    assert {status["evictionPods"] for status in states} == {5}
     assert {(entry["budget"], entry["reason"], entry["needed"]) for entry in blocked} == {
         ("budget", "DisruptionBudget", 4)
     }

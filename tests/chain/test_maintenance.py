@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 
 import pytest
 
@@ -19,7 +20,7 @@ SAMPLES = {
 """Names as in the documents of the three projects."""
 
 
-@proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1")
+@proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1", "C8", "C19")
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_sample_drains_its_node_and_gives_it_back(scene: Scene, group: str) -> None:
     """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: all do alike."""
@@ -43,6 +44,7 @@ def test_a_sample_drains_its_node_and_gives_it_back(scene: Scene, group: str) ->
     assert len(scene.evictions(pods)) == 3
     assert (status["drainProgress"], status["evictionPods"], status["pendingPods"]) == (100, 3, [])
     assert status["totalpods"] == status["totalPods"] == 3
+    assert datetime.strptime(status["lastUpdate"], "%Y-%m-%dT%H:%M:%SZ") > datetime.min
 
     started = time.monotonic()
     resource = f"nodemaintenances.{group.split('/')[0]}"
@@ -80,7 +82,7 @@ def test_a_node_without_pods_succeeds_at_once(scene: Scene) -> None:
     scene.gone(path)
 
 
-@proves("NMO-6", "OSV-6")
+@proves("NMO-6", "OSV-6", "C8")
 def test_pods_do_not_come_back_when_the_node_does(scene: Scene) -> None:
     """OSV-6, NMO-6: a Deployment's pods live on elsewhere and stay there after the maintenance."""
     node, other = scene.node(), scene.node()

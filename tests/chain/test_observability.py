@@ -91,7 +91,7 @@ def logged(scene: Scene, name: str) -> list[Object]:
     return [line for line in lines if line.get("Request.Name") == name]
 
 
-@proves("NMO-7", "NMO-17", "NMO-17a", "KNM-5", "DRN-13", "C31")
+@proves("NMO-7", "NMO-17", "NMO-17a", "KNM-5", "DRN-13", "C5", "C31")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Group) -> None:
     """NMO-17, KNM-5, C31: a real drain and its end log each message in the words of both documents, once an action."""

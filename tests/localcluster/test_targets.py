@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,13 @@ IMAGE = ("container-build-and-push-community", "IMAGE=registry.example/nodemaint
 def make(target: str, *variables: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a make target."""
     tools = os.pathsep.join([str(build.servers()), os.environ["PATH"]])
-    words = ["make", "--no-print-directory", target, *variables]
-    more = {**os.environ, "PATH": tools, **environment}
-    return subprocess.run(words, cwd=ROOT, env=more, capture_output=True, text=True, check=False, timeout=120)
+    return make_in(ROOT, target, *variables, **{"PATH": tools, **environment})
+
+
+def make_in(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run make in a folder."""
+    command, more = ["make", "--no-print-directory", *words], {**os.environ, **environment}
+    return subprocess.run(command, cwd=folder, env=more, capture_output=True, text=True, check=False, timeout=120)
 
 
 def on(directory: Path) -> dict[str, str]:
@@ -163,7 +168,7 @@ def test_an_object_of_any_kind_may_be_beside_those_that_run_the_image(spec: Any,
     assert found == (["Thing t"] if is_named else [])
 
 
-@proves("NMO-26a")
+@proves("NMO-26", "NMO-26a", "KNM-7")
 def test_the_functional_test_drains_the_node_it_is_told(up: Path) -> None:
     """From creation to Succeeded, and the node is given back as it was."""
     before = kubectl(up, "get", "node", "node-2", "-o", "jsonpath={.spec}")
@@ -234,3 +239,60 @@ def test_an_image_is_built_and_pushed_under_its_version(tmp_path: Path) -> None:
     assert build.endswith(f"--tag {name} .")
     assert listing.endswith("--target sbom --output type=local,dest=build .")
     assert (push, failing) == (f"push {name}", build)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """Give a folder whose `podman` writes down its calls, and fails where `FAILING` names its first word."""
+    program = tmp_path / "podman"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" != "$FAILING" ]\n')
+    program.chmod(0o755)
+    return tmp_path
+
+
+def calls_of(engine: Path) -> list[str]:
+    """Return what the engine was called with since the last time, without the questions whether it works."""
+    file = engine / "calls"
+    lines = file.read_text().splitlines()
+    file.unlink()
+    return [line for line in lines if line != "info"]
+
+
+@proves("C30", "KNM-7", "NMO-26")
+def test_the_targets_of_either_document_build_and_push_the_same_image(engine: Path) -> None:
+    """`container-build container-push` calls the engine as the one target does; each fails where the engine fails."""
+    words, path = IMAGE[1:], f"{engine}:{os.environ['PATH']}"
+    known = {}
+    for targets in ("container-build-and-push-community",), ("container-build", "container-push"):
+        assert make(*targets, *words, PATH=path).returncode == 0
+        known[targets] = calls_of(engine)
+        for failing in ("build", "push"):
+            assert make(*targets, *words, PATH=path, FAILING=failing).returncode != 0
+            assert calls_of(engine)[-1].startswith(failing)
+
+    first, second = known.values()
+    assert first == second
+    assert [call.split()[0] for call in first] == ["build", "build", "push"]
+
+
+@proves("NMO-26", "KNM-7")
+@pytest.mark.parametrize("failing", ["", "ruff", "mypy", "pytest"])
+def test_check_fails_where_a_linter_or_a_test_does(tmp_path: Path, failing: str) -> None:
+    """In a copy of the Makefile with programs that stand for the linters and for Python, and write down their calls."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "ruff", "mypy"):
+        (programs / name).write_text(
+            f'#!/bin/sh\ncall="{name} $*"\necho "$call" >> calls\ncase "$call" in *"$FAILING"*) exit 3;; esac\n'
+        )
+        (programs / name).chmod(0o755)
+    for name in ("requirements.txt", "requirements-dev.txt", "pyproject.toml", ".venv/.stamp"):
+        (tmp_path / name).touch()
+
+    done = make_in(tmp_path, "check", PYTHON=".venv/bin/python", FAILING=failing or "nothing")
+
+    assert (done.returncode == 0) is (failing == ""), done.stdout + done.stderr
+    if not failing:
+        calls = (tmp_path / "calls").read_text()
+        assert all(call in calls for call in ("ruff check .", "ruff format --check .", "mypy ", "python -m pytest "))

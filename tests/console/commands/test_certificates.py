@@ -103,7 +103,7 @@ def test_who_may_not_is_told_so(admin: Cluster, run: Run) -> None:
     assert "configmaps" in refused.output
 
 
-@proves("OSV-23")
+@proves("OSV-23", "NMO-25a")
 def test_a_must_gather_has_names_and_dates_and_no_key(admin: Cluster, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "gathered.tar.gz"
 

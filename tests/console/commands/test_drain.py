@@ -50,6 +50,7 @@ EVERYTHING = ("managed", "daemon", "bare", "launcher", "local", "mirror")
 EVERYTHING_BY_NAME = ("replicaset", "daemonset", "bare", "launcher", "local", "mirror")
 TWINS = {
     "DRN-1: all flags": (EVERYTHING, MODERN, SPELLED_AS_THEN, ["daemonset", "mirror"]),
+    "C11: the modern spelling": (("daemon", "bare", "local"), MODERN, MODERN, ["daemonset"]),
     "DRN-2: emptyDir without its flag": (("managed", "local"), ["--force"], ["--force"], ["local", "replicaset"]),
     "DRN-2: emptyDir with false": (("local",), ["--force"], ["--force", "--delete-local-data=false"], ["local"]),
     "DRN-3: a DaemonSet without its flag": (("managed", "daemon"), [], [], ["daemonset", "replicaset"]),
@@ -71,7 +72,7 @@ TWINS = {
 }
 
 
-@proves("DRN-1", "DRN-2", "DRN-3", "DRN-4", "DRN-5", "OSV-10")
+@proves("DRN-1", "DRN-2", "DRN-3", "DRN-4", "DRN-5", "OSV-10", "C11")
 @pytest.mark.parametrize(("kinds", "theirs", "ours", "left"), TWINS.values(), ids=TWINS.keys())
 def test_a_drain_ends_as_that_of_kubectl_does(
     installed: LocalCluster,

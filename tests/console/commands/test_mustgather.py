@@ -23,13 +23,14 @@ from console.operations.archive import Archive
 from console.operations.archive_contents import without_values
 from eventing import events
 from eventing.journal.store import Attempt, Journal, Query
-from kube.cpu import capabilities
+from kube.cpu import capabilities, hyperconverged
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.leases import lease_name
 from kube.mutex.jobs import job_path, jobs_path
 from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN_LABEL, collection
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
+from localcluster.hyperconverged import crds
 from localcluster.knative.kubelet import kubeconfig
 from localcluster.processes import await_ready
 from localcluster.product import Product
@@ -267,7 +268,7 @@ def test_each_missing_permission_is_named_and_what_can_be_read_is_kept(
     assert maintained in names(files["nodes.json"])
 
 
-@proves("NMO-25")
+@proves("NMO-25", "NMO-25a")
 def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
     run: Run, served: LocalCluster, tmp_path: Path
 ) -> None:
@@ -293,7 +294,7 @@ def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
     assert "list machineconfigpools.machineconfiguration.openshift.io" in absent
 
 
-@proves("NMO-25")
+@proves("NMO-25", "NMO-25a")
 def test_virtual_machines_and_what_moves_them_are_in_the_archive(
     run: Run, served: LocalCluster, maintained: str, tmp_path: Path
 ) -> None:
@@ -328,6 +329,22 @@ def test_what_labels_of_cpus_stand_on_is_in_the_archive(run: Run, served: LocalC
     files = contents(tmp_path / "case.tar.gz")
     assert names(files["cpu-labels/capabilities.json"]) == ["cpus"]
     assert "list hyperconvergeds.hco.kubevirt.io" in json.loads(files["index.json"])["notInstalled"]
+
+
+@proves("NMO-25a")
+def test_a_hyperconverged_is_in_the_archive(run: Run, served: LocalCluster, tmp_path: Path) -> None:
+    """Its spec says which CPU models are obsolete; the namespace may be any."""
+    door, wished = served.door(), {"obsoleteCPUs": {"cpuModels": ["Haswell"], "minCPUModel": "Penryn"}}
+    body = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND, "spec": wished}
+    where = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
+    crds.install(served)
+    door.create(where, {**body, "metadata": {"name": hyperconverged.NAME}})
+    result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"))
+    served.kubectl("delete", "-f", crds.FILE)
+
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(contents(tmp_path / "case.tar.gz")["cpu-labels/hyperconvergeds.json"])["items"]
+    assert (found["metadata"]["name"], found["spec"]) == (hyperconverged.NAME, wished)
 
 
 def test_without_any_right_everything_is_named(served: LocalCluster, tmp_path: Path) -> None:

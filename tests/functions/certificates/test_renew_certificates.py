@@ -178,6 +178,26 @@ def test_a_secret_that_is_deleted_comes_back_on_the_hint(functions: Functions, c
     assert certificates.secret("api")["metadata"]["labels"] == {LABEL: "kubevirt"}
 
 
+@proves("OSV-20", "X-3a")
+@pytest.mark.parametrize("spoiled", [False, True], ids=["deleted", "corrupt"])
+def test_what_became_of_a_secret_while_its_event_was_lost_is_found_by_a_tick(
+    functions: Functions, certificates: Certificates, spoiled: bool
+) -> None:
+    """The tick issues it again, signed by the same CA."""
+    certificates.add("api")
+    functions.answer(STEP, tick())
+    before = certificates.serial("api"), certificates.trusted()
+    if spoiled:
+        certificates.change("api", {"data": holders.encoded({CERTIFICATE: "garbage", KEY: "garbage"})})
+    else:
+        certificates.remove(f"{SECRETS}/api")
+
+    functions.answer(STEP, tick())
+
+    assert certificates.serial("api") not in ("", before[0])
+    assert certificates.trusted() == before[1]
+
+
 @proves("OSV-20")
 def test_a_corrupt_secret_is_mended_on_the_hint(functions: Functions, certificates: Certificates) -> None:
     certificates.add("api")

@@ -338,6 +338,22 @@ def test_what_was_lost_is_found_by_a_tick_and_a_second_one_writes_nothing(
     assert len(audit.writes_by(f"{ACCOUNTS}label-cpu")) == 2
 
 
+@proves("X-3a", "OSV-31")
+def test_a_change_of_hyperconverged_whose_event_was_lost_is_found_by_a_tick(
+    labelling: Labelling, work: Workload
+) -> None:
+    """The model that it names since is not labelled any more."""
+    node = work.node()
+    labelling.offer({node: HASWELL})
+    labelling.tick()
+    assert f"{MODEL}Haswell" in labelling.labels(node)
+    labelling.wish({"cpuModels": ["Haswell"]})
+
+    labelling.tick()
+
+    assert f"{MODEL}Haswell" not in labelling.labels(node)
+
+
 def test_the_status_of_hyperconverged_begins_no_round(labelling: Labelling, work: Workload, audit: Audit) -> None:
     """Its generation tells a change of the spec; what differs meanwhile is for the tick."""
     node = work.node()

@@ -94,7 +94,7 @@ def test_a_failure_about_no_maintenance_is_tried_again(data: Mapping[str, Any]) 
         failed("resync", event(data), "no right")
 
 
-@proves("NMO-17", "NMO-17a", "KNM-5")
+@proves("NMO-17", "NMO-17a", "KNM-5", "C5")
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 def test_a_line_has_the_keys_that_an_operator_greps_for(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     """NMO-17, NMO-17a, KNM-5: those of the operator's own lines, and what else is known."""

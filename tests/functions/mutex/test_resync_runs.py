@@ -45,7 +45,7 @@ def said(upgrade: Upgrade) -> list[str]:
     return [reply.get_type() for reply in upgrade.told_by_a_tick()]
 
 
-@proves("X-3", "MUT-30")
+@proves("X-3", "X-3a", "MUT-30")
 def test_what_was_never_judged_is_found(upgrade: Upgrade) -> None:
     """A rule, a target and a run that were there before the source."""
     assert sorted(said(upgrade)) == sorted([events.RULE_FOUND, events.TARGET_FOUND, events.RUN_FOUND])

@@ -24,7 +24,7 @@ from tests.workload import Audit, written
 MEDIK8S: Object = {"key": "medik8s.io/drain", "effect": "NoSchedule"}
 
 
-@proves("DRN-7", "DRN-8", "OSV-2")
+@proves("DRN-7", "DRN-8", "OSV-2", "X-3a")
 def test_each_machine_that_can_migrate_has_one_migration(machines: Machines, functions: Functions) -> None:
     """The taint was set by hand, with a value; who cannot, or does not want to, has none. Again nothing is written."""
     able = machines.create(vmi("able", machines.node))

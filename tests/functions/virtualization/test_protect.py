@@ -26,7 +26,7 @@ def budgets(machines: Machines) -> dict[str, Object]:
     return {item["metadata"]["name"]: item for item in items}
 
 
-@proves("DRN-9", "DRN-7")
+@proves("DRN-9", "DRN-7", "X-3a")
 def test_a_machine_that_migrates_has_a_budget_as_long_as_it_is_there(machines: Machines, functions: Functions) -> None:
     """One for each with the strategy, on whatever node; it goes with its machine."""
     item = machines.create(vmi("able", "another-node"))
