@@ -20,6 +20,7 @@ from tests.workload import pod_on
 
 OF_SERVING = ("containerConcurrency", "timeoutSeconds")
 """What the pod template of a Knative Service says to Serving, and no pod knows."""
+MIN_SCALE = "autoscaling.knative.dev/min-scale"
 OF_WINGS = ("certificate-sources", "virtualization-sources", "cpu-label-sources")
 """Accounts of the sources that are not run: one account sees what the local delivery watches here."""
 
@@ -86,15 +87,24 @@ def _identity(cluster: LocalCluster, item: Manifest) -> Path:
 
 
 def deployment_of(item: Manifest) -> Manifest:
-    """What Serving makes of a Knative Service, or Eventing of a ContainerSource, less what is only theirs."""
+    """What Serving makes of a Knative Service, or Eventing of a ContainerSource, less what is only theirs.
+
+    Serving names the Deployment of the first revision NAME-00001-deployment, and keeps the `min-scale` of pods.
+    """
     template, name = item["spec"]["template"], item["metadata"]["name"]
     labels = {**template["metadata"]["labels"], "app": name}
     spec = {key: value for key, value in template["spec"].items() if key not in OF_SERVING}
+    is_service = item["kind"] == "Service"
+    least = int(template["metadata"]["annotations"][MIN_SCALE]) if is_service else 1
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name, "namespace": item["metadata"]["namespace"]},
+        "metadata": {
+            "name": f"{name}-00001-deployment" if is_service else name,
+            "namespace": item["metadata"]["namespace"],
+        },
         "spec": {
+            "replicas": least,
             "selector": {"matchLabels": {"app": name}},
             "template": {"metadata": {"labels": labels}, "spec": spec},
         },

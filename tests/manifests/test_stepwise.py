@@ -83,14 +83,21 @@ def test_the_files_create_an_install_in_their_order(
 
 @proves("DRN-14")
 def test_the_workloads_become_ready_in_the_operators_namespace(created: LocalCluster) -> None:
-    """What Serving and Eventing make of the last file are pods that this cluster admits, schedules and runs."""
+    """What Serving and Eventing make of the last file are pods that this cluster admits, schedules and runs; the
+    document's `kubectl get deployment` shows the operator's Deployment with its one pod ready."""
     workloads = [item for item in step("operator.yaml") if item["kind"] in ("Service", "ContainerSource")]
+    deployments = [deployment_of(item) for item in workloads]
 
-    for item in workloads:
-        created.kubectl("create", "-f", "-", input=json.dumps(deployment_of(item)))
-    for item in workloads:
+    for item in deployments:
+        created.kubectl("create", "-f", "-", input=json.dumps(item))
+    for item in deployments:
         name = f"deployment/{item['metadata']['name']}"
         created.kubectl("rollout", "status", name, "-n", NAME, "--timeout=30s")
+
+    head, *rows = (row.split() for row in created.kubectl("get", "deployment", "-n", NAME).stdout.splitlines())
+    assert head == ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]
+    (shown,) = (row for row in rows if row[0].startswith(NAME))
+    assert shown[:4] == [f"{NAME}-00001-deployment", "1/1", "1", "1"]
 
     pods = json.loads(created.kubectl("get", "pods", "-n", NAME, "-o", "json").stdout)["items"]
     assert sorted(pod["metadata"]["labels"]["app"] for pod in pods) == [NAME, "podsource"]
