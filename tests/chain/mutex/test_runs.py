@@ -93,6 +93,36 @@ def _assert_one_after_another(stage: Stage, names: list[str]) -> None:
     assert all(end <= begin for end, begin in ended)
 
 
+@proves("MUT-34", "MUT-49")
+def test_a_pool_that_was_paused_before_its_run_is_named_and_goes_on_at_the_end(stage: Stage, mco: FakeMco) -> None:
+    """The run never writes its pause before the end, when step 7 of the document unpauses all target pools."""
+    names = [*stage.workers("blue", 1), *stage.workers("green", 1)]
+    stage.canary()
+    stage.target("both", stage.pool("blue", "blue", paused=True), stage.pool("green", "green"))
+    stage.rule("only")
+    run = stage.run("example", ["only"], ["both"])
+    stage.reaches(run, "Waiting")
+    before, audit = stage.selectors(), stage.audit()
+    stage.cvo.want(NEW)
+
+    item = stage.reaches(run, "Finished")
+
+    assert "blue" in condition(item, "TargetPoolsPaused")["message"]
+    assert "green" not in condition(item, "TargetPoolsPaused")["message"]
+    pauses = [
+        (entry["objectRef"]["name"], change["value"])
+        for entry in audit.writes_by()
+        if entry["objectRef"]["resource"] == "machineconfigpools" and entry["responseStatus"]["code"] < 300
+        for change in entry["requestObject"]
+        if change["path"] == "/spec/paused"
+    ]
+    assert pauses[0] == ("green", True)
+    assert sorted(pauses[1:]) == [("blue", False), ("green", False)]
+    assert before["blue"]["paused"] is True
+    assert stage.selectors() == before | {"blue": {**before["blue"], "paused": False}}
+    assert mco.upgraded == names
+
+
 @pytest.mark.slow
 @proves("MUT-47", "MUT-48")
 def test_a_failing_job_stops_everything_and_a_retry_resumes_there(stage: Stage, mco: FakeMco) -> None:
