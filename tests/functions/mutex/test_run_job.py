@@ -288,7 +288,7 @@ def test_a_cleanup_job_keeps_its_own_affinity_and_variables_beside_ours(upgrade:
     required = {"nodeSelectorTerms": [{"matchExpressions": [zone]} for zone in zones]}
     preferred = [{"weight": 1, "preference": {"matchExpressions": [zones[0]]}}]
     spread = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
-    affinity = {
+    affinity: Object = {
         "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": required,
             "preferredDuringSchedulingIgnoredDuringExecution": preferred,
