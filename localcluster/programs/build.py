@@ -28,7 +28,8 @@ LDFLAGS = " ".join(
     f"-X {package}/version.gitVersion={KUBERNETES_VERSION}"
     for package in ("k8s.io/component-base", "k8s.io/client-go/pkg")
 )
-FLAGS = ("-mod=readonly", "-buildvcs=false", "-ldflags", f"-s -w {LDFLAGS}")
+# Debug information is not linked, so that it is not compiled either: a tenth of the time.
+FLAGS = ("-mod=readonly", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", f"-s -w {LDFLAGS}")
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ def test_the_readmes_session_works_as_shown(printed: dict[str, str]) -> None:
     assert "Node node-1: schedulable" in stop
 
 
+@pytest.mark.slow
 def test_the_readmes_drain_is_blocked(printed: dict[str, str]) -> None:
     """NMO-8: each pod is named, with the budget that keeps it."""
     *_, status = (printed[command] for command in commands("Read the status"))
@@ -114,6 +115,7 @@ def test_the_readmes_drain_is_blocked(printed: dict[str, str]) -> None:
     assert "budget web needs 12 healthy pods and has 12" in " ".join(status.split())
 
 
+@pytest.mark.slow
 def test_the_readmes_events_are_shown(printed: dict[str, str]) -> None:
     """X-6: the commands that show, export and import."""
     tree, _, _, _, taken = (printed[command] for command in commands("See what happened"))
@@ -123,6 +125,7 @@ def test_the_readmes_events_are_shown(printed: dict[str, str]) -> None:
     assert taken.endswith(" new events\n")
 
 
+@pytest.mark.slow
 def test_the_readmes_replays_work_as_shown(printed: dict[str, str]) -> None:
     """X-2: the replays amid a drain, which is still there, and of its dead letters, which there are none of."""
     whole, part, one, _, drained, stop, listed, redriven = (printed[command] for command in commands("Replay an event"))

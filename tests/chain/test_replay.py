@@ -237,6 +237,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow
 def test_a_recording_is_replayed_on_another_cluster(
     scene: Scene, elsewhere: Scene, drained: str, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def policy_against_our_writes(scene: Scene, name: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.abreast
 @proves("NMO-11", "X-3")
 def test_a_maintenance_replaced_amid_its_drain_goes_on(scene: Scene) -> None:

@@ -53,6 +53,7 @@ def test_a_maintenance_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene, g
     scene.gone(path)
 
 
+@pytest.mark.slow
 @proves("OSV-1", "OSV-10", "DRN-1", "C11")
 def test_our_command_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene) -> None:
     """With the flags as the documents spell them; the node is in the same state as after kubectl's."""

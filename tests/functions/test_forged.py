@@ -22,6 +22,8 @@ from tests.proofs import proves
 from tests.sources import OPT_IN
 from tests.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 HALF_A_CHARACTER = "\ud800"
 LEAVES = st.one_of(
     st.none(),

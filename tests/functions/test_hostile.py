@@ -19,6 +19,8 @@ from tests.hostile import Hostile
 from tests.proofs import proves
 from tests.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 TRIES = 60
 """For each function; `make fuzz` makes 10,000."""
 

@@ -17,6 +17,8 @@ from localcluster.demo.telling import DemoError, tell
 from localcluster.demo.upgrade import JOBS, NEW, progress_line
 from tests.localcluster.commands import ROOT
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 4
 SECONDS = 180
 WAITING = """

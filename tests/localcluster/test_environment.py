@@ -58,6 +58,7 @@ def bare_python(clone: Path) -> str:
     return f"PYTHON={python}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stamped", [False, True], ids=["interrupted", "for another Python"])
 def test_an_environment_without_pip_is_made_anew(clone: Path, stamped: bool) -> None:
     python = break_off(clone)

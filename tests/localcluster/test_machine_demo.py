@@ -17,6 +17,8 @@ from localcluster.demo.uptimes import Uptime, counters, outcomes, told, uptime
 from tests.localcluster.commands import ROOT
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 180
 FIRST, SECOND = "2026-01-01T00:00:00Z in a", "2026-01-01T00:00:30Z in b"
 NOW = datetime(2026, 1, 1, 0, 0, 42, tzinfo=timezone.utc)

@@ -12,6 +12,8 @@ import pytest
 from localcluster.cluster import LocalCluster
 from tests.machine import is_below
 
+pytestmark = pytest.mark.slow
+
 PODS = "/api/v1/namespaces/pods-test/pods"
 AT_ONCE = 0.5  # seconds; measured: some hundredths, the rest is for a busy machine
 ROUNDS = 10

@@ -65,6 +65,7 @@ def refusal(cluster: LocalCluster) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_a_cluster_asks_no_proxy_for_itself(proxy: socket.socket, tmp_path: Path) -> None:
     """Neither do we for the API server, nor does that for a webhook that is a Service."""
     with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:

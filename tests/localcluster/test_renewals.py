@@ -22,6 +22,8 @@ from localcluster.up import folder
 from tests.localcluster.commands import ROOT, kubectl, record_of
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 NAMESPACE = "node-maintenance"
 VAULTS = ("servers/etcd", "product/admission")
 """Where keys are meant to be: what the API server stores, and the Secret that the webhook mounts."""

@@ -23,6 +23,8 @@ from tests.functions.hints import tick
 from tests.localcluster.commands import kubectl, record_of, run
 from tests.machine import is_below
 
+pytestmark = pytest.mark.slow
+
 BACK = 3.0
 """Seconds from a first death until the readiness page answers again."""
 PATIENCE = 30.0

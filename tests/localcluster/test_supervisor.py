@@ -23,6 +23,8 @@ from localcluster.up.wish import Wish
 from tests.localcluster.commands import ROOT, command, kubectl, living, record_of, run, soon
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 AS_NOBODY = """
 import os, sys
 from pathlib import Path

@@ -46,6 +46,7 @@ def everything(directory: Path) -> str:
     return kubectl(directory, "get", kinds, version) + kubectl(directory, "get", kinds_inside, "-A", version)
 
 
+@pytest.mark.slow
 @proves("NMO-26a")
 def test_deploy_applies_nothing_where_knative_is_missing(up: Path) -> None:
     """It names each kind that the cluster does not serve, and what to install; nothing is on the cluster of it."""
@@ -63,6 +64,7 @@ def test_deploy_applies_nothing_where_knative_is_missing(up: Path) -> None:
     assert everything(up) == before
 
 
+@pytest.mark.slow
 @proves("NMO-26a")
 def test_deploy_applies_an_overlay_whose_kinds_are_served(up: Path, tmp_path: Path) -> None:
     """A folder of one's own is an overlay, too, where its objects name no namespace; a second time nothing changes."""
@@ -168,6 +170,7 @@ def test_an_object_of_any_kind_may_be_beside_those_that_run_the_image(spec: Any,
     assert found == (["Thing t"] if is_named else [])
 
 
+@pytest.mark.slow
 @proves("NMO-26", "NMO-26a", "KNM-7")
 def test_the_functional_test_drains_the_node_it_is_told(up: Path) -> None:
     """From creation to Succeeded, and the node is given back as it was."""
@@ -182,6 +185,7 @@ def test_the_functional_test_drains_the_node_it_is_told(up: Path) -> None:
     assert kubectl(up, "get", "node", "node-2", "-o", "jsonpath={.spec}") == before
 
 
+@pytest.mark.slow
 @proves("NMO-26a")
 @pytest.mark.parametrize(
     ("variables", "message"),

@@ -24,6 +24,8 @@ from tests.manifests.rendering import of_kind, pod_specs, rendered
 from tests.sources import OPT_IN
 from tests.virt_actor import BOOTED, phase
 
+pytestmark = pytest.mark.slow
+
 BESIDE_KUBEVIRT = {"virt-controller", "virt-api", "fake-virt-handler"}
 MAINTENANCES = "nodemaintenances.nodemaintenance.medik8s.io"
 SAMPLES = ROOT / "config" / "samples"

@@ -180,6 +180,7 @@ def _item(kind: str, name: str) -> Manifest:
     return {"apiVersion": "eventing.knative.dev/v1", "kind": kind, "metadata": {"name": name}}
 
 
+@pytest.mark.slow
 def test_its_rights_are_enough_to_find_where_to_replay_and_where_to_redrive(
     knative: LocalCluster, console_door: Cluster, receiver: Receiver
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> No
     assert variables["CONSOLE_PROXY_SECRET"] == "/etc/console-proxy/secret"  # noqa: S105 - a path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "components",
     [

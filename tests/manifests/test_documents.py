@@ -111,6 +111,7 @@ def without_the_oldest(documented: Scene) -> Iterator[None]:
     documented.cluster.kubectl("delete", "crd", OLDEST, "--ignore-not-found")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_the_oldest")
 @proves("DRN-12", "DRN-13", "NMO-17a", "C3", "C9")
 def test_the_document_of_the_node_drain(documented: Scene, kubectl: Kubectl) -> None:

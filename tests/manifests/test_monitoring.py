@@ -60,6 +60,7 @@ def with_monitoring(name: str, folder: Path) -> list[Manifest]:
     return rendered(folder)
 
 
+@pytest.mark.slow
 def test_prometheus_takes_the_rules_and_they_say_what_they_should(tmp_path: Path) -> None:
     """A blocked maintenance names budget and node; failures, dead letters and a resync that stopped are told."""
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
@@ -132,6 +133,7 @@ def monitored(knative: LocalCluster) -> LocalCluster:
     return knative
 
 
+@pytest.mark.slow
 def test_the_operators_kinds_take_it_and_a_second_apply_changes_nothing(
     monitored: LocalCluster, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def one_after_another(knative: LocalCluster) -> Iterator[LocalCluster]:
     knative.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", *gone)
 
 
+@pytest.mark.slow
 @proves("NMO-24")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_second_apply_changes_nothing(one_after_another: LocalCluster, folder: Path) -> None:
@@ -442,6 +443,7 @@ def test_only_the_way_in_is_open(name: str) -> None:
     assert all(peer.keys() <= {"namespaceSelector", "podSelector"} and peer for peer in opened)
 
 
+@pytest.mark.slow
 @proves("DRN-15", "DRN-15a", "X-7")
 def test_the_install_beside_hyperconverged_drains_by_an_object_of_the_oldest_api(
     one_after_another: LocalCluster, tmp_path: Path

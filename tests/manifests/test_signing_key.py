@@ -39,6 +39,7 @@ def there(cluster: LocalCluster) -> list[str]:
     return [name.split("/")[1] for name in cluster.kubectl("get", kinds, "-n", SPACE, "-o", "name").stdout.split()]
 
 
+@pytest.mark.slow
 def test_a_first_key_does_not_come_beside_pods_that_run_without_it(
     knative: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ from tests.manifests.running import Running
 from tests.proofs import proves
 from tests.workload import Audit, audit, pod_on
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND = "node-maintenance", "kubevirt-hyperconverged"
 OVERLAYS = {FIRST: "compact", SECOND: "hyperconverged"}
 SECONDS = 30

@@ -15,6 +15,8 @@ from tests.manifests.rendering import MANIFESTS, ROOT, SPARING, knative_crds, re
 from tests.manifests.running import Running
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = ROOT / "config" / "samples" / "nodemaintenance_v1beta1_nodemaintenance.yaml"
 COMPACT = MANIFESTS / "overlays" / "compact"
 """The install whose functions are one process, so that it can be run here."""

@@ -22,6 +22,8 @@ from tests.proofs import proves
 from tests.sources import ROOT
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = ROOT / "config" / "samples" / "mutex_drain_rule.yaml"
 WAITING = {"template": {"metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}}}
 """What has kwok leave the pods of a Job to the test."""

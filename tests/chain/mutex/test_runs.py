@@ -93,6 +93,7 @@ def _assert_one_after_another(stage: Stage, names: list[str]) -> None:
     assert all(end <= begin for end, begin in ended)
 
 
+@pytest.mark.slow
 @proves("MUT-34", "MUT-49")
 def test_a_pool_that_was_paused_before_its_run_is_named_and_goes_on_at_the_end(stage: Stage, mco: FakeMco) -> None:
     """The run never writes its pause before the end, when step 7 of the document unpauses all target pools."""

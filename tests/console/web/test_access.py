@@ -79,6 +79,7 @@ def test_an_unknown_node_is_404(site: Site, form: Form, confirm: str) -> None:
     assert requests.get(site.url("/nodes/no-such-node"), timeout=10).status_code == 404
 
 
+@pytest.mark.slow
 def test_what_the_journal_cannot_be_asked_is_400(site: Site, postgresql: PostgreSQL, tmp_path: Path) -> None:
     """X-6: PostgreSQL takes no NUL in a text."""
     Journal(url := postgresql.database()).close()

@@ -58,6 +58,7 @@ def test_a_cluster_without_virtual_machines_has_no_table_of_them(browser: Browse
     assert browser.all(SECTION) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", SIGHTS)
 def test_the_page_is_accessible_and_fits(browser: Browser, host: str, look: str) -> None:
     """axe finds nothing serious; no word is broken, no text on another; nothing is wider than the window."""

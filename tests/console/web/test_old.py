@@ -40,6 +40,8 @@ from tests.console.web.site import Browser, Site
 from tests.receiver import PATIENCE, Answer, Received, Receiver
 from tests.relay import Relay
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 CLOSING_SECONDS = 0.2
 """Connections that were cut amid their handshake end some turns of the loop later, and tell nobody."""

@@ -128,6 +128,7 @@ def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
     journal.close()
 
 
+@pytest.mark.slow
 def test_open_dead_letters_are_shown_before_the_newer_ones_that_were_redriven(site: Site, tmp_path: Path) -> None:
     """X-6: nobody looks for what a page leaves out without a word."""
     file, at = tmp_path / "journal.db", datetime.now(timezone.utc)

@@ -63,6 +63,7 @@ def _record(site: Site, run: Object) -> None:
             book.write(cause)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", SIGHTS)
 @pytest.mark.parametrize("page", ["upgrades", "upgrade", "upgrade-stopped"])
 def test_a_page_is_accessible_and_fits(browser: Browser, runs: Object, page: str, look: str) -> None:
@@ -121,6 +122,7 @@ def test_the_page_changes_by_itself(browser: Browser, site: Site, runs: Object) 
     mutexes.write(site.scene.admin, "example", **mutexes.begun(uid))
 
 
+@pytest.mark.slow
 def test_a_page_survives_a_proxy_that_cannot_answer(browser: Browser, site: Site, runs: Object) -> None:
     """Its 502 takes nothing from the page, which asks again: behind it the run is shown as it is then."""
     browser.open(PAGE)

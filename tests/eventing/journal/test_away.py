@@ -40,6 +40,7 @@ def seconds_to_refuse(journal: Journal, number: int) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.slow
 def test_one_thread_tries_it_and_no_other_waits(postgresql: PostgreSQL, relay: Relay) -> None:
     """The others answer the brokers, who come again, and the kubelet, which would end a process that is silent."""
     url = make_url(postgresql.database()).set(host="127.0.0.1", port=relay.port)

@@ -201,6 +201,7 @@ def test_a_migration_killed_half_way_is_done_again(older: str) -> None:
     assert version(older) == VERSION
 
 
+@pytest.mark.slow
 def test_several_that_open_an_older_journal_at_once_migrate_it_once(older: str) -> None:
     """Processes wait for each other: the second finds it migrated."""
     open_it = "import sys; from eventing.journal.store import Journal; print(len(Journal(sys.argv[1]).select()))"

@@ -12,6 +12,8 @@ import pytest
 from eventing.journal.one_tries import FEW, OneTries
 from tests.receiver import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 
 def test_behind_one_that_does_not_end_only_one_waits_and_only_once() -> None:
     """A database that is alive, and whose commit does not return: threads that wait answer nobody, nor the kubelet."""

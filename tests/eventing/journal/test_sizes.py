@@ -44,6 +44,7 @@ POSTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [(204, ""), (503, "busy")], ids=["accepted", "refused"])
 @pytest.mark.parametrize("make", POSTED.values(), ids=POSTED)
 def test_the_file_takes_at_most_twice_what_is_counted(tmp_path: Path, make: Make, answer: tuple[int, str]) -> None:

@@ -100,6 +100,7 @@ def test_changes_come_as_knatives_events(cluster: LocalCluster, receiver: Receiv
     assert before == [DELETE]
 
 
+@pytest.mark.slow
 def test_a_kind_that_appears_later_is_followed_from_its_first_object(
     cluster: LocalCluster, receiver: Receiver, start_synced: Start
 ) -> None:

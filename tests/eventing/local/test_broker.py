@@ -51,6 +51,7 @@ def test_a_second_broker_delivers_nothing_of_an_outbox_that_another_has(
     assert broker.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_broker_without_its_port_delivers_nothing(receiver: Receiver, start: Start) -> None:
     """X-6: it ends before it posts what is pending: a reply would stay in the outbox. With the port, all goes on."""
     receiver.answers["/f"] = lambda _: Answer(503)

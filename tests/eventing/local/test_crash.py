@@ -16,6 +16,8 @@ import yaml
 from tests.eventing.local.workbench import Broker, binary, reply, trigger
 from tests.receiver import Answer, Received, Receiver
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Broker]
 IMPATIENT = """
 from eventing.local import outbox

@@ -18,6 +18,8 @@ from tests.functions.conftest import Functions
 from tests.functions.hints import tick
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
 _numbers = itertools.count(1)
 

@@ -234,6 +234,7 @@ def test_one_that_has_begun_waits_for_nobody(
     assert functions.begin(item).get_type() == events.MAINTENANCE_BEGUN
 
 
+@pytest.mark.slow
 @proves("NMO-23")
 @pytest.mark.usefixtures("answers_soon")
 @pytest.mark.parametrize("kind", FAULTS)
@@ -265,6 +266,7 @@ def test_a_look_that_is_spoiled_begins_nothing_that_would_break_the_quorum(
     assert str(data_of(reply)["error"]).startswith(REFUSED)
 
 
+@pytest.mark.slow
 @proves("NMO-23", "X-2")
 @pytest.mark.parametrize("writes", [1, 2, 3])
 def test_one_that_is_killed_between_two_writes_holds_nobody_up_for_long(

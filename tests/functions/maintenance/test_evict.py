@@ -553,6 +553,7 @@ def crowded(functions: Functions, work: Workload) -> BaseCloudEvent:
     return functions.prepare(work.maintenance(node))
 
 
+@pytest.mark.slow
 def test_thirty_free_pods_go_side_by_side(functions: Functions, crowded: BaseCloudEvent, audit: Audit) -> None:
     """NMO-6: thirty pods without a budget are evicted in one batch that takes under a second."""
     started = time.monotonic()

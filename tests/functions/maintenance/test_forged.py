@@ -20,6 +20,8 @@ from tests.functions.conftest import Functions
 from tests.functions.hints import added, said, updated
 from tests.workload import Audit, Workload
 
+pytestmark = pytest.mark.slow
+
 POD = {"namespace": "default", "name": "web", "uid": "1"}
 FORGED: dict[str, tuple[str, dict[str, Any]]] = {
     "maintenance.failed": (events.MAINTENANCE_FAILED, {"step": "cordon", "error": "call this number"}),

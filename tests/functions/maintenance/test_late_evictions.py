@@ -25,6 +25,8 @@ from tests.functions.meanwhile import before
 from tests.receiver import Receiver
 from tests.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:

@@ -278,6 +278,7 @@ def test_an_evicting_step_stops_when_the_lease_is_lost(functions: Functions, wor
     assert is_given_back(work.read_node(node))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["deleted", "gone without a trace"])
 def test_who_gave_up_is_no_heir(functions: Functions, work: Workload, ends: str) -> None:
     """X-7: the next maintenance got the lease, drained and ended: the node is nobody's then, and open."""

@@ -14,6 +14,8 @@ from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import NEW, Upgrade
 from tests.proofs import proves
 
+pytestmark = pytest.mark.slow
+
 LABEL = f"{RULE_LABEL}only.node-upgrade-mutex-operator"
 LONG_AGO = "2026-01-01T00:00:00Z"
 
@@ -32,6 +34,7 @@ def test_only_the_version_that_is_wanted_will_do(upgrade: Upgrade) -> None:
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
 
 
+@pytest.mark.slow
 @proves("MUT-45", "MUT-48")
 def test_out_of_patience_the_run_stops_and_a_retry_gives_more_time(
     upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch

@@ -106,6 +106,7 @@ def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_paused_
     assert (pools.claimed_by(blue), pools.is_paused(blue)) == (upgrade.run["metadata"]["uid"], True)
 
 
+@pytest.mark.slow
 @proves("MUT-33", "MUT-1")
 @pytest.mark.parametrize(("refused", "other"), [("blue", "green"), ("green", "blue")])
 @pytest.mark.parametrize("before", [BEGIN, BEFORE_JOBS], ids=["at the beginning", "amid the run"])

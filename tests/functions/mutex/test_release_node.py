@@ -74,6 +74,7 @@ def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -
     assert not is_released(upgrade.node(upgrade.nodes[0]))
 
 
+@pytest.mark.slow
 @proves("MUT-43", "X-3")
 @pytest.mark.parametrize(
     ("word", "own", "kind"),

@@ -177,6 +177,7 @@ def completed(upgrade: Upgrade) -> str:
     return events.RUN_COMPLETED
 
 
+@pytest.mark.slow
 @proves("MUT-49", "MUT-51", "MUT-1")
 @pytest.mark.parametrize(("refused", "other"), [("blue", "green"), ("green", "blue")])
 @pytest.mark.parametrize("bring", [deleted, completed])
@@ -270,6 +271,7 @@ def test_a_node_that_is_refused_keeps_no_pool_from_being_given_back(
     assert all(is_released(upgrade.node(name)) for name in upgrade.nodes)
 
 
+@pytest.mark.slow
 @proves("MUT-49", "MUT-51", "X-6")
 @pytest.mark.parametrize(
     ("hangs", "others"),

@@ -192,6 +192,7 @@ def failed_and_spoiled(upgrade: Upgrade) -> None:
     assert upgrade.answer("check-run", events.RUN_FOUND) == ""
 
 
+@pytest.mark.slow
 @proves("MUT-47", "MUT-43", "MUT-36")
 @pytest.mark.parametrize("halt", [failed, invalid, failed_and_spoiled])
 def test_what_is_undone_while_a_run_is_halted_is_done_again(upgrade: Upgrade, halt: Callable[[Upgrade], None]) -> None:

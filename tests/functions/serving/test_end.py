@@ -16,6 +16,8 @@ from localcluster.functionserver import Wiring, function_server
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.servers import ROOT
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 10
 """Within which it ends; gunicorn would wait for 25."""
 YOUNG_SECONDS = 4.5

@@ -22,6 +22,8 @@ from tests.kubevirt import UNABLE, vmi
 from tests.proofs import proves
 from tests.sources import steps_of
 
+pytestmark = pytest.mark.slow
+
 CASES = [
     (name, kind)
     for name in sorted(steps_of("virtualization"))

@@ -24,6 +24,8 @@ from tests.kubevirt import ABLE, UNABLE, edit, instances, launched, migration, m
 from tests.proofs import proves
 from tests.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 QUOTAS = {
     "migrate": "count/virtualmachineinstancemigrations.kubevirt.io",
     "protect": "count/poddisruptionbudgets.policy",

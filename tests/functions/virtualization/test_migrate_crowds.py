@@ -36,6 +36,8 @@ from tests.kubevirt import ABLE, UNABLE, edit, instances, migrations, vmi
 from tests.proofs import proves
 from tests.sources import ROOT
 
+pytestmark = pytest.mark.slow
+
 SEED, PROCESSES, SECONDS = 1, 6, 60.0
 SLOWEST, ROUNDS = 0.03, 300
 """Seconds that a request is held up for, and conditions that change before all machines are migratable."""
