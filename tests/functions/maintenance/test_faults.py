@@ -20,12 +20,25 @@ from functions.data import data_of
 from functions.serving import handler, lasting_failures
 from kube.maintenance import objects as m
 from kube.maintenance.progress import KEPT
-from kube.nodes import node_path
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.faults import RESET, SILENCE, Fault, Faults
-from tests.functions.conftest import Functions, behind_faults, forget, unattended
-from tests.functions.hints import added, node_updated, said, tick, updated
+from tests.functions.conftest import Functions, behind_faults, unattended
+from tests.functions.hints import said, updated
+from tests.functions.maintenance.scenes import (
+    Scene,
+    again,
+    begin,
+    cordon,
+    drained,
+    evict,
+    guard,
+    restore,
+    resync_node,
+    resync_pods,
+    status,
+    taint,
+)
 from tests.proofs import proves
 from tests.workload import Workload
 
@@ -46,75 +59,6 @@ ANSWER_SECONDS = 1.5
 """Each request that is met with silence costs a test so many."""
 TOO_LATE_AT_MOST = 3
 """Answers that a busy machine may have come too late, with nothing spoiled."""
-Scene = Callable[[Functions, Workload], BaseCloudEvent]
-"""Brings a maintenance to where the step is next; gives the event that calls it."""
-
-
-def begin(_functions: Functions, work: Workload) -> BaseCloudEvent:
-    node = work.node()
-    work.pods(node, f"bare-{node}")
-    work.daemonset(f"agent-{node}", node)
-    return added(work.maintenance(node))
-
-
-def again(functions: Functions, work: Workload) -> BaseCloudEvent:
-    item = work.maintenance(work.node())
-    functions.begin(item)
-    return added(work.again(item))
-
-
-def cordon(functions: Functions, work: Workload) -> BaseCloudEvent:
-    return functions.begin(work.maintenance(work.node()))
-
-
-def taint(functions: Functions, work: Workload) -> BaseCloudEvent:
-    return functions.chain(work.maintenance(work.node()), "begin", "cordon")
-
-
-def evict(functions: Functions, work: Workload) -> BaseCloudEvent:
-    node = work.node()
-    work.pods(node, f"bare-{node}")
-    return functions.prepare(work.maintenance(node))
-
-
-def drained(functions: Functions, work: Workload) -> BaseCloudEvent:
-    node = work.node()
-    work.daemonset(f"agent-{node}", node)
-    return functions.prepare(work.maintenance(node))
-
-
-def status(functions: Functions, work: Workload) -> BaseCloudEvent:
-    return functions.begin(work.maintenance(work.node()))
-
-
-def restore(functions: Functions, work: Workload) -> BaseCloudEvent:
-    item = work.maintenance(work.node())
-    functions.prepare(item)
-    work.delete(m.path(item))
-    return updated(work.again(item))
-
-
-def guard(functions: Functions, work: Workload) -> BaseCloudEvent:
-    node = work.node()
-    item = work.maintenance(node)
-    functions.prepare(item)
-    functions.answer("status", said(events.PODS_EVICTED, item))
-    work.admin.patch(node_path(node), {"spec": {"unschedulable": None}})
-    return node_updated(work.read_node(node))
-
-
-def resync_node(functions: Functions, work: Workload) -> BaseCloudEvent:
-    forget(work.admin)
-    functions.begin(work.maintenance(work.node()))
-    return tick()
-
-
-def resync_pods(functions: Functions, work: Workload) -> BaseCloudEvent:
-    forget(work.admin)
-    functions.prepare(work.maintenance(work.node()))
-    return tick()
-
-
 LISTS = "list nodemaintenances"
 INSIDE = ("cordon", "taint")
 """Steps that hear of nothing but what the chain says."""
