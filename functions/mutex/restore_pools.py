@@ -36,7 +36,7 @@ from kube.door.deadline import seconds_left, within
 from kube.door.sync_client import Cluster
 from kube.mutex import claims, lookup, pools, run_changes, run_record
 from kube.mutex.node_labels import clear_patch, run_of, strays
-from kube.mutex.objects import RUN, Verdict, finalizers_patch, has_finalizer, is_deleting, path
+from kube.mutex.objects import RUN, Verdict, condition, finalizers_patch, has_finalizer, is_deleting, path
 from kube.mutex.run_record import Stage, record_of
 from kube.mutex.validation import AVAILABLE
 from kube.nodes import node_path
@@ -175,13 +175,16 @@ def _give_back(pool: Object, runs: list[Object], cluster: Cluster, *, others: bo
 
 
 def _close(run: Object, cluster: Cluster) -> None:
-    """Write that it is finished, and let the object go."""
+    """Write that it is finished and, where a try was refused, that it is not any more; let the object go."""
+    updated = [Verdict(UPDATED, True, "UpdateSucceeded")] if condition(run, UPDATED).get("status") == "False" else []
     if run_record.is_active(run):
         record, wanted = record_of(run), record_of(run)["desired"]
         change: Object = {"finishedAt": timestamp(now()), "released": None, "failure": None}
         change |= {"abandoned": True} if is_deleting(run) else {}
         shown = {"step": "Finished", "progress": f"{len(record['order'])} of {len(record['order'])}", "job": None}
         done = Verdict(AVAILABLE, False, "UpgradeUnavailable", f"the run to {wanted} is finished")
-        run = write_status(run, cluster, {"record": change, **shown}, [done]) or run
+        run = write_status(run, cluster, {"record": change, **shown}, [*updated, done]) or run
+    elif updated:
+        run = write_status(run, cluster, {}, updated) or run
     if has_finalizer(run):
         cluster.patch(path(run), finalizers_patch(run, ours=False))
