@@ -1,0 +1,356 @@
+"""Each request of each step fails once, in each way that an API server can fail it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events
+from functions import installs
+from functions.app import FUNCTIONS
+from functions.cpu_labels import label_cpu
+from functions.serving import handler
+from kube import install_claim
+from kube.door.api import absent_ok
+from kube.door.sync_client import Cluster
+from kube.paths import Object
+from kube.virtualization import migration_claim
+from localcluster.cluster import LocalCluster
+from tests.faults import RESET, SILENCE, Fault, Faults
+from tests.functions.conftest import Functions, behind_faults, unattended
+from tests.functions.hints import tick
+from tests.functions.mutex.conftest import OLD
+from tests.functions.scenarios import SCENARIOS, Stage
+from tests.manifests.touches import documented
+from tests.openshift import FakeCvo
+from tests.proofs import proves
+from tests.sources import steps_of
+
+pytestmark = pytest.mark.slow
+
+
+def words(kind: str) -> str:
+    """Return the words of the API server by which a failure of this kind is known again."""
+    return f"the test wants this request to fail by {kind}"
+
+
+FAULTS = {
+    **{kind: Fault(int(kind), words(kind)) for kind in ("401", "403", "409", "429", "500", "503")},
+    "reset": RESET,
+    "busy": Fault(429, words("busy"), 1, {"details": {"retryAfterSeconds": 1}}),
+}
+"""Kind of failure → what answers the request. A 429 comes without and, as "busy", with `Retry-After`."""
+REFUSALS = ("401", "403")
+"""Failures that trying again does not cure: they must be visible to an administrator."""
+LEFT_TO_A_LATER_EVENT = {
+    ("begin", "create leases"): "another holder has the lease: the tick finds when it is free",
+    ("guard", "list nodemaintenances"): "one of three lists; the tick sees what this one would have shown",
+    ("restore", "list nodemaintenances"): "one of three lists; the tick sees what this one would have shown",
+    (
+        "restore",
+        "delete leases",
+    ): "the lease changed meanwhile; the tick gives it back if it is still the maintenance's",
+    ("resync", "list nodemaintenances"): "one of three lists; the next tick",
+    ("resync", "list nodes"): "the next tick",
+    ("resync", "list leases"): "the next tick",
+    ("resync", "get nodes"): "the next tick",
+    ("resync", "list pods"): "the next tick",
+    ("resync-runs", ""): "the next tick",
+    ("renew-certificates", ""): "the next tick",
+    ("check-rule", ""): "the tick finds a rule that is not judged; its status cannot be read or written",
+    ("check-target", ""): "the tick finds a target that is not judged; its status cannot be read or written",
+    ("migrate", ""): "the next tick",
+    ("protect", ""): "the next tick",
+    ("label-cpu", ""): "the next tick",
+}
+"""Step and request, "" for each, whose failure is only logged → the event that makes up for it."""
+REPLACED_BY_THE_NEXT_STEP = {
+    "claim-pools": "TargetPoolsPaused",
+    "release-node": "NodeUpgrade",
+    "run-job, create": "JobRun",
+}
+"""Scenario → the condition that says what was refused until the next step, or the Job's end, writes it."""
+NEEDS_A_PERSON = ("run-job", "create jobs")
+"""A refused creation of a Job stops the run, and a person resumes it."""
+ANSWER_SECONDS = 20.0
+"""Time that a step has here for all its requests, so that a busy machine is not taken for a fault."""
+SILENT_SECONDS = 1.6
+"""The same where a request gets no answer: as in the product."""
+
+
+class Answer(NamedTuple):
+    """What a step answers: the HTTP status, the type of the event or "", and the body."""
+
+    status: int
+    type: str
+    body: str
+
+
+class Run(NamedTuple):
+    """One undisturbed execution of a step: the requests that it sent, its answer, and the end state."""
+
+    requests: list[str]
+    answer: Answer
+    state: Object
+
+
+class Bench:
+    """A cluster without any other function at work, and the steps, with and without faults before the API server."""
+
+    def __init__(self, local: LocalCluster, functions: Functions, faults: Faults, disturbed: Functions) -> None:
+        self.local, self.functions, self.faults, self.disturbed = local, functions, faults, disturbed
+        self.admin: Cluster = local.door()
+        self.known: dict[str, Run] = {}
+
+    @contextmanager
+    def prepared(self, name: str) -> Iterator[tuple[Stage, BaseCloudEvent]]:
+        """Bring a scenario about; end with an API server that answers, and with nothing left of the scenario."""
+        self.admin.run(absent_ok(self.admin.api.request("DELETE", install_claim.CLAIM_PATH)))
+        claims = installs.Claims()
+        with (
+            pytest.MonkeyPatch.context() as patched,
+            closing_stage(Stage(self.local, self.admin, self.functions)) as stage,
+        ):
+            for module in (installs, label_cpu):
+                patched.setattr(module, "CLAIMS", claims)
+            event = SCENARIOS[name](stage)
+            try:
+                yield stage, event
+            finally:
+                self.faults.speak_again()
+
+    def deliver(self, name: str, event: BaseCloudEvent) -> Answer:
+        """Post the event to the step of a scenario."""
+        response = self.disturbed.post(name.partition(",")[0], event)
+        return Answer(response.status_code, response.headers.get("ce-type", ""), response.text)
+
+    def undisturbed(self, name: str) -> Run:
+        """Return the scenario's execution without any fault."""
+        if name not in self.known:
+            with self.prepared(name) as (stage, event):
+                requests: list[str] = []
+                self.faults.spoil(requests.append)
+                answer = self.deliver(name, event)
+                self.known[name] = Run(requests, answer, state_of(stage))
+        return self.known[name]
+
+
+@contextmanager
+def closing_stage(stage: Stage) -> Iterator[Stage]:
+    """Delete what is on the stage afterwards."""
+    try:
+        yield stage
+    finally:
+        stage.end()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Start the cluster, and all functions twice: with and without faults before the API server."""
+    with pytest.MonkeyPatch.context() as patched:
+        for variable in ("FUNCTION", "K_SINK"):
+            patched.delenv(variable, raising=False)
+        patched.setattr(handler, "SECONDS_TO_ANSWER", ANSWER_SECONDS)
+        for pause in ("SHORTEST", "LONGEST"):  # after which a refused migration is tried again
+            patched.setattr(migration_claim, pause, timedelta(0))
+        with (
+            unattended(tmp_path_factory.mktemp("sweep")) as local,
+            closing(Functions(local)) as functions,
+            behind_faults(local, tmp_path_factory.mktemp("kubeconfigs")) as (faults, disturbed),
+        ):
+            FakeCvo(local.door()).install(OLD)
+            yield Bench(local, functions, faults, disturbed)
+
+
+VOLATILE = (
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UID"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)"), "TIME"),
+    (re.compile(r"\b[0-9a-f]{10,}\b"), "HEX"),
+    (re.compile(r"[A-Za-z0-9+/=]{100,}"), "BASE64"),
+    (re.compile(r"\b(tick|hint)-\d+"), "EVENT"),
+)
+"""What differs between two executions with the same result."""
+NAMED = re.compile(r"\b(node|maintenance|work)-\d+")
+"""Names that each scenario makes anew; they are compared by the order in which they appear."""
+
+
+def state_of(stage: Stage) -> Object:
+    """Return the objects to compare by their paths, without what differs between two equal runs."""
+    api = stage.admin.api
+    found = stage.admin.together(*(absent_ok(api.get(path)) for path in stage.compared))
+    objects = {path: _comparable(path, item) for path, item in zip(stage.compared, found, strict=True)}
+    text = json.dumps(objects)
+    for pattern, word in VOLATILE:
+        text = pattern.sub(word, text)
+    names: dict[str, str] = {}
+    text = NAMED.sub(lambda match: names.setdefault(match[0], f"{match[1]}-{chr(97 + len(names))}"), text)
+    state: Object = json.loads(text)
+    return state
+
+
+def _comparable(path: str, item: Object | None) -> object:
+    """Return what a step is answerable for of an object; None for none, and for a pod that is on its way out."""
+    if item is None or ("/pods/" in path and item["metadata"].get("deletionTimestamp")):
+        return None
+    if "items" in item:
+        return [_comparable(path, each) for each in item["items"] if each["metadata"]["name"] != "kube-root-ca.crt"]
+    metadata = item["metadata"]
+    kept: dict[str, Any] = {key: metadata.get(key) for key in ("name", "labels", "annotations", "finalizers")}
+    kept["deleting"] = "deletionTimestamp" in metadata
+    if "/nodes/" in path:
+        taints = [taint for taint in item["spec"].get("taints", []) if "node.kubernetes.io/" not in taint["key"]]
+        return {**kept, "taints": taints, "unschedulable": item["spec"].get("unschedulable", False)}
+    if any(f"/{kind}" in path for kind in ("pods", "jobs", "poddisruptionbudgets")):
+        return kept  # Kubernetes' own controllers write the rest
+    if any(f"/{kind}" in path for kind in ("secrets", "configmaps")):
+        return {**kept, "data": sorted(item.get("data") or {})}
+    return {**kept, **{key: value for key, value in item.items() if key not in ("metadata", "kind", "apiVersion")}}
+
+
+def failing(fault: Fault, wanted: str, hits: list[str]) -> Callable[[str], Fault | None]:
+    """Return the rule that fails this request, "get nodes 2" for the second of its kind, and notes that it came.
+
+    A client repeats a read whose connection broke, so a reset breaks the repetitions, too.
+    """
+    kind, _, number = wanted.rpartition(" ")
+
+    def rule(request: str) -> Fault | None:
+        name, _, count = request.rpartition(" ")
+        if request != wanted and not (fault is RESET and name == kind and int(count) > int(number)):
+            return None
+        hits.append(request)
+        return fault
+
+    return rule
+
+
+@proves("X-6a")
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_each_request_of_each_step_may_fail(bench: Bench, name: str) -> None:
+    """The step asks for another try, reports the failure, or copes; the next delivery ends as without the fault."""
+    wanted = bench.undisturbed(name)
+    assert wanted.requests
+    assert wanted.answer.status in (200, 204), wanted.answer.body
+
+    complaints = [complaint for request in wanted.requests for complaint in fail_in_each_way(bench, name, request)]
+
+    assert not complaints, "\n".join(complaints)
+
+
+@proves("X-6a")
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name.partition(",")[0] not in steps_of("maintenance")])
+def test_a_step_without_an_answer_is_tried_again(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first request gets no answer. Of the maintenance, test_faults.py does so to every request."""
+    wanted = bench.undisturbed(name)
+    request = wanted.requests[0]
+    with bench.prepared(name) as (stage, event):
+        with monkeypatch.context() as patched:
+            patched.setattr(handler, "SECONDS_TO_ANSWER", SILENT_SECONDS)
+            bench.faults.spoil(failing(SILENCE, request, []))
+            first = bench.deliver(name, event)
+            bench.faults.speak_again()
+        bench.deliver(name, again(event))
+        end = state_of(stage)
+
+    assert first.status == 503
+    assert is_same(name, end, wanted.state)
+
+
+@proves("X-6a")
+def test_every_step_that_sends_requests_has_a_scenario() -> None:
+    """`record` sends none: it writes the journal."""
+    assert {name.partition(",")[0] for name in SCENARIOS} == FUNCTIONS.keys() - {"record"}
+    assert documented("record") == set()
+
+
+def again(event: BaseCloudEvent) -> BaseCloudEvent:
+    """Return what is delivered next: the same event, or the next tick."""
+    return tick() if event.get_type() == events.TICK else event
+
+
+def fail_in_each_way(bench: Bench, name: str, request: str) -> Iterator[str]:
+    """Fail this request of a scenario in each way; yield what is wrong with the step's answers.
+
+    A delivery that leaves work to be done is followed by one with the next fault, and the last one by one without.
+    """
+    wanted, left = bench.undisturbed(name), list(FAULTS)
+    while left:
+        failed: list[str] = []
+        with bench.prepared(name) as (stage, event):
+            answers: list[Answer] = []
+            state: Object = {}
+            while left and state != wanted.state:
+                kind, hits = left[0], list[str]()
+                bench.faults.spoil(failing(FAULTS[kind], request, hits))
+                answers.append(bench.deliver(name, event))
+                bench.faults.speak_again()
+                state = state_of(stage)
+                if not hits:  # what the earlier deliveries have done, this one need not do
+                    break
+                failed.append(left.pop(0))
+                if complaint := judge(name, request, kind, wanted, answers[-1], state):
+                    yield f"{request}, {kind}: {complaint}: {answers[-1]}"
+            answers.append(bench.deliver(name, again(event)))
+            end = state_of(stage)
+        if not failed:
+            yield f"{request}: not sent in {left.pop(0)}"
+        if not is_same(name, end, wanted.state) and not is_excused(name, request, failed):
+            yield f"{request}, {failed}: other end state: {difference(wanted.state, end)}"
+        if wanted.answer.type not in {answer.type for answer in answers} and not is_excused(name, request, failed):
+            yield f"{request}, {failed}: never answered {wanted.answer.type}: {answers}"
+
+
+def is_same(name: str, found: Object, wanted: Object) -> bool:
+    """Return whether the end states are equal but for a condition that the next step writes."""
+    passing = REPLACED_BY_THE_NEXT_STEP.get(name)
+
+    def kept(state: Object) -> str:
+        items = json.loads(json.dumps(state))
+        for item in filter(None, items.values()):
+            status = item.get("status", {}) if isinstance(item, dict) else {}
+            status.get("record", {}).pop("restored", None)  # bookkeeping of a try that was refused in part
+            conditions = status.get("conditions", [])
+            status["conditions"] = sorted(
+                (one for one in conditions if one["type"] != passing), key=lambda one: str(one["type"])
+            )
+        return json.dumps(items, sort_keys=True)
+
+    return kept(found) == kept(wanted)
+
+
+def is_excused(name: str, request: str, failed: list[str]) -> bool:
+    """Return whether this failure leaves the end to a person or to a later event."""
+    of = name.partition(",")[0], request.rpartition(" ")[0]
+    return (of == NEEDS_A_PERSON and bool({*failed} & {*REFUSALS})) or of == ("restore", "delete leases")
+
+
+def difference(wanted: Object, found: Object) -> str:
+    """Return the objects that differ."""
+    return "; ".join(
+        f"{one} is not {other}" for one, other in zip(wanted.values(), found.values(), strict=True) if one != other
+    )
+
+
+def judge(name: str, request: str, kind: str, wanted: Run, answer: Answer, state: Object) -> str:
+    """Return what is wrong with the answer to a delivery in which this request failed, "" for nothing."""
+    if answer.status not in (200, 204, 503):
+        return "no status of a step"
+    if "DisruptionBudget" in answer.body:
+        return "taken for a budget"
+    is_done = answer.type == wanted.answer.type and state == wanted.state
+    if answer.status == 503 or is_done:
+        return ""
+    if kind in REFUSALS and any(words(kind) in text for text in (answer.body, json.dumps(state))):
+        return ""
+    step = name.partition(",")[0]
+    if kind in REFUSALS and step == "run-job" and answer.type == events.RUN_STOPPED:
+        return ""
+    is_left = any((step, one) in LEFT_TO_A_LATER_EVENT for one in ("", request.rpartition(" ")[0]))
+    return "" if is_left else "swallowed"
