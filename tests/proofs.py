@@ -201,6 +201,8 @@ REQUIREMENTS = {
     "C31": "Logs are lines of JSON with the messages of both documents.",
     "C32": "Cordon and taints come in any order, and before the first eviction.",
 }
+NOT_IN_MAKE_TEST: dict[str, str] = {}
+"""Requirement → why no proof of it runs in `make test`."""
 HEAD = """# Requirements
 
 The requirements, and the tests that prove them. A test proves a requirement if it has the mark `@proves` of

@@ -7,7 +7,17 @@ import sys
 
 import pytest
 
-from tests.proofs import COLLECTED, PAGE, REQUIREMENTS, ROOT, Collection, collects_all, page, proves
+from tests.proofs import (
+    COLLECTED,
+    NOT_IN_MAKE_TEST,
+    PAGE,
+    REQUIREMENTS,
+    ROOT,
+    Collection,
+    collects_all,
+    page,
+    proves,
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +39,13 @@ def test_a_claimed_requirement_is_proved_by_a_test(fresh: str, requirement: str)
     (row,) = [line for line in fresh.splitlines() if line.startswith(f"| {requirement} | ")]
 
     assert "](../tests/" in row
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS)
+def test_make_test_proves_each_requirement_unless_a_reason_is_given(fresh: str, requirement: str) -> None:
+    (row,) = [line for line in fresh.splitlines() if line.startswith(f"| {requirement} | ")]
+
+    assert bool(row.split(" | ")[2]) != (requirement in NOT_IN_MAKE_TEST)
 
 
 def test_the_page_is_up_to_date(fresh: str) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from localcluster.programs import assets
-from localcluster.programs.go_install import environment
+from localcluster.programs.go_install import NO_DEBUG_INFORMATION, environment
 
 MODULE = Path(__file__).parents[1] / "envtest"
 """The folder with the go.mod that names setup-envtest."""
@@ -28,9 +28,10 @@ def download(go: Path, cache: Path, version: str) -> None:
     index = os.environ.get(INDEX)
     where = ["--bin-dir", str(fresh), *(["--index", index] if index else [])]
     command = [str(go), "tool", "setup-envtest", "use", f"{release}.x", *where]
+    given = environment(GOFLAGS=NO_DEBUG_INFORMATION)  # the standard library is compiled once for this and the servers
     try:
         done = subprocess.run(
-            command, cwd=MODULE, env=environment(), capture_output=True, text=True, check=False, timeout=SECONDS
+            command, cwd=MODULE, env=given, capture_output=True, text=True, check=False, timeout=SECONDS
         )
         why = "" if done.returncode == 0 else (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
     except subprocess.TimeoutExpired:

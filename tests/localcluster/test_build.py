@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localcluster.programs import assets, build, go_install, toolchain
-from localcluster.programs.go_install import LINK_BYTES, Progress, seconds_left
+from localcluster.programs.go_install import LINK_PACKAGES, Progress, seconds_left
 from localcluster.trouble import LocalClusterError
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ GO = """#!/bin/sh
 case "$1" in
 env) echo {version}; exit;;
 tool) echo "unreachable" >&2; exit 1;;
-list) echo "go: downloading example.com/thing v1.0.0" >&2; printf 'example.com/thing\\t/nowhere\\tthing.go\\n'; exit;;
+list) echo "go: downloading example.com/thing v1.0.0" >&2; printf 'stale\\texample.com/thing\\n'; exit;;
 esac
 echo "$PWD" >> "{calls}"
 echo "example.com/thing" >&2
@@ -124,21 +124,23 @@ def test_several_toolsets_are_built_in_one_call(go: FakeGo) -> None:
 
 
 def test_the_progress_names_the_programs_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sizes of the sources and the programs that are linked say how much is done."""
+    """The packages that are compiled and the programs that are linked say how much is done."""
     now = 100.0
     monkeypatch.setattr(go_install.time, "monotonic", lambda: now)
     progress, module, bin_folder = Progress("Kubernetes 1.36.3", 2, {tmp_path}), Path("kubernetes"), tmp_path
     assert progress.take(module, "go: downloading a.b/c v1")
     assert progress.text() == "building Kubernetes 1.36.3: downloading sources, 1 modules so far"
 
-    progress.add(module, "a.b/c", LINK_BYTES)
-    progress.add(module, "a.b/d", LINK_BYTES)
+    packages = [f"a.b/{number}" for number in range(2 * LINK_PACKAGES)]
+    for package in packages:
+        progress.add(module, package)
     assert not progress.take(module, "c.go:1:1: undefined: sense")
-    assert progress.take(module, "a.b/c")
+    assert all(progress.take(module, package) for package in packages[:LINK_PACKAGES])
     now += 100.0
     assert progress.text() == "building Kubernetes 1.36.3: 0 of 2 programs, about 5 min left"
 
-    progress.take(module, "a.b/d")
+    for package in packages[LINK_PACKAGES:]:
+        progress.take(module, package)
     (bin_folder / "kwok").touch()
     assert progress.text() == "building Kubernetes 1.36.3: 1 of 2 programs, less than a minute left"
 
