@@ -33,8 +33,6 @@ from tests.openshift import FakeCvo
 from tests.proofs import proves
 from tests.sources import steps_of
 
-pytestmark = pytest.mark.slow
-
 
 def words(kind: str) -> str:
     """Return the words of the API server by which a failure of this kind is known again."""
@@ -231,6 +229,7 @@ def failing(fault: Fault, wanted: str, hits: list[str]) -> Callable[[str], Fault
     return rule
 
 
+@pytest.mark.slow
 @proves("X-6a")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_each_request_of_each_step_may_fail(bench: Bench, name: str) -> None:
@@ -244,6 +243,7 @@ def test_each_request_of_each_step_may_fail(bench: Bench, name: str) -> None:
     assert not complaints, "\n".join(complaints)
 
 
+@pytest.mark.slow
 @proves("X-6a")
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name.partition(",")[0] not in steps_of("maintenance")])
 def test_a_step_without_an_answer_is_tried_again(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

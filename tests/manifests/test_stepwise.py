@@ -105,7 +105,6 @@ def test_the_workloads_become_ready_in_the_operators_namespace(created: LocalClu
     assert all(is_ready(pod) for pod in pods)
 
 
-@pytest.mark.slow
 @proves("DRN-12", "DRN-14")
 def test_the_install_drains_by_an_object_of_the_oldest_api(created: LocalCluster, tmp_path: Path) -> None:
     """The one account of the files has all the rights that a whole maintenance takes."""

@@ -84,7 +84,6 @@ def test_three_nodes_are_taken_out_at_once_from_the_list(browser: Browser, scene
         browser.until(lambda name=name: browser.cell(name, "state") == "In service")  # type: ignore[misc]
 
 
-@pytest.mark.slow
 @proves("OSV-7", "OSV-9")
 def test_a_drain_that_a_budget_blocks_says_so_and_goes_on_when_it_opens(browser: Browser, scene: Scene) -> None:
     """OSV-9, KNM-5: budget with its counts and what would unblock it; the progress moves without a reload."""

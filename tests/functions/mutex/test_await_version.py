@@ -14,8 +14,6 @@ from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import NEW, Upgrade
 from tests.proofs import proves
 
-pytestmark = pytest.mark.slow
-
 LABEL = f"{RULE_LABEL}only.node-upgrade-mutex-operator"
 LONG_AGO = "2026-01-01T00:00:00Z"
 
@@ -52,6 +50,7 @@ def test_out_of_patience_the_run_stops_and_a_retry_gives_more_time(
     assert upgrade.answer("check-run", events.RUN_FOUND) == events.NODE_RELEASED
 
 
+@pytest.mark.slow
 @proves("MUT-45")
 @pytest.mark.parametrize(
     ("wanted", "state", "said"),
@@ -86,6 +85,7 @@ def test_a_node_is_held_while_nobody_can_upgrade_it(
     assert upgrade.told_by_a_tick() == []
 
 
+@pytest.mark.slow
 @proves("MUT-45")
 def test_a_node_of_a_run_that_was_halted_has_all_of_its_time(upgrade: Upgrade) -> None:
     """As by a canary that was paused, when nobody upgraded it; a look at a run that was valid all along gives none."""
@@ -103,6 +103,7 @@ def test_a_node_of_a_run_that_was_halted_has_all_of_its_time(upgrade: Upgrade) -
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.RUN_STOPPED
 
 
+@pytest.mark.slow
 @proves("MUT-45")
 def test_a_node_that_has_the_version_is_done_though_the_control_plane_is_not(upgrade: Upgrade) -> None:
     """The machine-config-operator may come before the last operator of an update: held or not, the tick has it said."""
@@ -119,6 +120,7 @@ def test_a_node_that_has_the_version_is_done_though_the_control_plane_is_not(upg
 RUNS = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgrade-mutex-operator/mutexrunconfigs"
 
 
+@pytest.mark.slow
 @proves("MUT-45")
 def test_a_node_that_is_labelled_again_is_released_again(upgrade: Upgrade) -> None:
     """Else it would wait in a pool that is paused."""
@@ -129,6 +131,7 @@ def test_a_node_that_is_labelled_again_is_released_again(upgrade: Upgrade) -> No
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
 
 
+@pytest.mark.slow
 @proves("MUT-45", "X-3")
 def test_a_node_that_is_labelled_again_within_seconds_of_its_release_is_left_to_the_tick(upgrade: Upgrade) -> None:
     """Wait and release do not send each other events for as long as that lasts; the condition says whom to keep off."""
@@ -167,6 +170,7 @@ def test_a_node_that_is_labelled_again_has_all_of_its_time_once_it_is_released(u
     assert condition(upgrade.again(upgrade.run), "NodeUpgrade")["reason"] == "NodeUpgradeWaiting"
 
 
+@pytest.mark.slow
 @proves("MUT-45", "MUT-1")
 def test_a_look_at_a_held_node_that_is_refused_takes_none_of_its_time(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
@@ -219,6 +223,7 @@ def reach(upgrade: Upgrade, name: str, version: str) -> None:
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", ["soon", "-1", "1e9"])
 def test_a_wrong_patience_is_refused_at_the_start(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the setting."""
