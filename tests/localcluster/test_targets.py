@@ -291,7 +291,7 @@ def test_check_fails_where_a_linter_or_a_test_does(tmp_path: Path, failing: str)
             f'#!/bin/sh\ncall="{name} $*"\necho "$call" >> calls\ncase "$call" in *"$FAILING"*) exit 3;; esac\n'
         )
         (programs / name).chmod(0o755)
-    for name in ("requirements.txt", "requirements-dev.txt", "pyproject.toml", ".venv/.stamp"):
+    for name in ("requirements-dev.lock", "pyproject.toml", ".venv/.stamp"):
         (tmp_path / name).touch()
 
     done = make_in(tmp_path, "check", PYTHON=".venv/bin/python", FAILING=failing or "nothing")
