@@ -207,7 +207,7 @@ class Server:
         return "\n  ".join([f"{self.log} ends:", *text.splitlines()[-lines:]])
 
 
-def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server], seconds: float = 60.0) -> None:
+def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server], seconds: float = 180.0) -> None:
     """Return as soon as `ready()` holds; fail at once if one of the servers ends, or when the time is over."""
     deadline = time.monotonic() + seconds
     while True:

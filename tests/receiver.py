@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PATIENCE = 20.0  # seconds until a test gives up waiting for what it expects
+PATIENCE = 120.0  # seconds until a test gives up waiting for what it expects
 ENDS_WITHIN = 0.02  # seconds; the default would cost each test half a second
 
 

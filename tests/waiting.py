@@ -20,7 +20,7 @@ from kube.door.list_watch import Watch, follow
 from kube.door.sync_client import Cluster
 from kube.paths import Object
 
-SECONDS = 15.0
+SECONDS = 120.0
 """What is awaited comes within a second; this is for a busy machine."""
 T = TypeVar("T")
 Predicate = Callable[[dict[str, Object]], bool]

@@ -53,7 +53,7 @@ def living(groups: list[int]) -> list[int]:
     return alive
 
 
-def soon(holds: Callable[[], bool], seconds: float = 15.0) -> bool:
+def soon(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Wait until it holds; a process that ended is there until it was reaped, which others do when they come to it."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:

@@ -27,7 +27,7 @@ from tests.workload import Audit, audit
 
 LEFT = "SELECT count(*) FROM delivery"
 OLD, NEW = "4.15.9", "4.16.4"
-SECONDS = 60.0
+SECONDS = 180.0
 
 
 class Stage:

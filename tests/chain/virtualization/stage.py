@@ -25,7 +25,7 @@ from tests.virt_actor import BOOTED, FAILING, HOLDING, UNABLE, conditions, path_
 from tests.waiting import until
 from tests.workload import Audit
 
-SECONDS = 60.0
+SECONDS = 180.0
 LAUNCHER = "virt-launcher-"
 
 
