@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import closing
+from itertools import groupby
 from urllib.parse import urlsplit
 
 import pytest
@@ -150,9 +151,11 @@ def test_of_nodes_only_those_under_maintenance_are_heard(
     heartbeat(cluster, name, 11)
     cluster.kubectl("label", "node", name, ours)
 
-    got = receiver.wait_for("/f", 4)
+    receiver.wait(lambda: [one.headers["ce-type"] for one in receiver.at("/f")].count(ADD) == 2)
+    got = receiver.at("/f")
     cluster.kubectl("delete", "node", name, "healthy-node")
-    assert [one.headers["ce-type"] for one in got] == [ADD, UPDATE, DELETE, ADD]
+    # After 40 s without a heartbeat, on a busy machine, the controller manager writes the node, too.
+    assert [kind for kind, _ in groupby(one.headers["ce-type"] for one in got)] == [ADD, UPDATE, DELETE, ADD]
     assert {one.headers["ce-name"] for one in got} == {name}
 
 
