@@ -76,7 +76,8 @@ def test_a_run_of_a_part_does_not_pass_for_the_whole(
 
 
 def test_a_proof_stands_in_the_column_of_its_target_and_a_test_left_out_by_make_test_is_listed() -> None:
-    proofs = {each: [] for each in REQUIREMENTS} | {"X-1": ["tests/test_a.py::test_b", "tests/test_a.py::test_c"]}
+    proofs: dict[str, list[str]] = {each: [] for each in REQUIREMENTS}
+    proofs["X-1"] = ["tests/test_a.py::test_b", "tests/test_a.py::test_c"]
     targets = {"tests/test_a.py::test_b": "test", "tests/test_a.py::test_c": "test-all"}
 
     rows = page(Collection(proofs, targets)).splitlines()

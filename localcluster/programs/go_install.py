@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from localcluster.trouble import LocalClusterError
 
@@ -150,7 +150,7 @@ class Progress:
             return True
         if (module, line) not in self._packages:
             return False
-        self._compiling_since = self._compiling_since or time.monotonic()
+        self._compiling_since = self._compiling_since or monotonic()
         self._begun.add((module, line))
         return True
 
@@ -159,7 +159,7 @@ class Progress:
         if self._compiling_since is None:
             return f"building {self._title}: downloading sources, {self._downloaded} modules so far"
         linked = sum(1 for folder in self._folders for _ in folder.glob("*"))
-        left = seconds_left(*self._work(linked), time.monotonic() - self._compiling_since)
+        left = seconds_left(*self._work(linked), monotonic() - self._compiling_since)
         return f"building {self._title}: {linked} of {self._programs} programs, {_time_left(left)}"
 
     def _work(self, linked: int) -> tuple[int, int]:

@@ -126,7 +126,7 @@ def test_several_toolsets_are_built_in_one_call(go: FakeGo) -> None:
 def test_the_progress_names_the_programs_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The packages that are compiled and the programs that are linked say how much is done."""
     now = 100.0
-    monkeypatch.setattr(go_install.time, "monotonic", lambda: now)
+    monkeypatch.setattr(go_install, "monotonic", lambda: now)
     progress, module, bin_folder = Progress("Kubernetes 1.36.3", 2, {tmp_path}), Path("kubernetes"), tmp_path
     assert progress.take(module, "go: downloading a.b/c v1")
     assert progress.text() == "building Kubernetes 1.36.3: downloading sources, 1 modules so far"

@@ -333,14 +333,17 @@ def test_what_labels_of_cpus_stand_on_is_in_the_archive(run: Run, served: LocalC
 
 @proves("NMO-25a")
 def test_a_hyperconverged_is_in_the_archive(run: Run, served: LocalCluster, tmp_path: Path) -> None:
-    """Its spec says which CPU models are obsolete; the namespace may be any."""
+    """It says which CPU models are obsolete, and is asked for if a ConfigMap says what nodes offer."""
     door, wished = served.door(), {"obsoleteCPUs": {"cpuModels": ["Haswell"], "minCPUModel": "Penryn"}}
+    offered = {"metadata": {"name": "offered", "labels": {capabilities.LABEL: ""}}, "data": {"a": "{}"}}
+    door.create("/api/v1/namespaces/default/configmaps", offered)
     body = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND, "spec": wished}
     where = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
     crds.install(served)
     door.create(where, {**body, "metadata": {"name": hyperconverged.NAME}})
     result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"))
     served.kubectl("delete", "-f", crds.FILE)
+    served.kubectl("delete", "configmap", "offered")
 
     assert result.exit_code == 0, result.output
     (found,) = json.loads(contents(tmp_path / "case.tar.gz")["cpu-labels/hyperconvergeds.json"])["items"]
