@@ -178,6 +178,7 @@ def test_a_node_uncordoned_by_hand_is_cordoned_again(scene: Scene) -> None:
     scene.gone(path)
 
 
+@pytest.mark.slow
 @pytest.mark.abreast
 def test_a_controller_that_takes_the_label_off_is_no_endless_quarrel(scene: Scene) -> None:
     """Rule 9: it does so at once whenever the label comes back: a few writes of ours, and then a pause."""

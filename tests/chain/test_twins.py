@@ -70,6 +70,7 @@ def test_our_command_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene) -> 
     assert [taint["key"] for taint in scene.spec(node)["taints"]] == ["node.kubernetes.io/unschedulable"]
 
 
+@pytest.mark.slow
 @proves("DRN-1a")
 @pytest.mark.parametrize(
     ("flags", "drain"),

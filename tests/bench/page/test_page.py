@@ -78,6 +78,7 @@ def test_where_another_way_is_faster_is_said() -> None:
     assert slower(Results({}, found)) == "- local: a: 1.25 of floor"
 
 
+@pytest.mark.slow
 def test_the_same_results_make_the_same_plot(tmp_path: Path) -> None:
     """Whoever makes the page anew changes nothing that was not measured anew."""
     found = Results({}, [*rounds("a", "ours", 1.0, 3.0), *rounds("a", "floor", 0.8)])

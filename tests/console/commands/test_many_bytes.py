@@ -14,6 +14,8 @@ from eventing.deadletters import DeadLetter, as_dead_letter
 from eventing.journal.store import Journal, Query
 from eventing.journal.transfer import exported
 
+pytestmark = pytest.mark.slow
+
 COUNT, ITEMS = 8, 500_000
 """Dead letters, each of 2 MB, and of 36 MiB in memory."""
 LIMIT = 280

@@ -294,6 +294,7 @@ def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
     assert "list machineconfigpools.machineconfiguration.openshift.io" in absent
 
 
+@pytest.mark.slow
 @proves("NMO-25", "NMO-25a")
 def test_virtual_machines_and_what_moves_them_are_in_the_archive(
     run: Run, served: LocalCluster, maintained: str, tmp_path: Path

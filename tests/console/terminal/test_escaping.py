@@ -27,6 +27,7 @@ def test_a_control_character_is_shown_and_not_obeyed(text: str, shown: str) -> N
     assert escaped(text) == shown
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_what_is_shown_is_one_line_that_can_be_printed(text: str) -> None:
     """Whatever it was."""

@@ -57,6 +57,7 @@ def test_one_node_is_taken_out_and_given_back(browser: Browser, scene: Scene) ->
     assert browser.errors() == []
 
 
+@pytest.mark.slow
 @proves("OSV-7")
 def test_three_nodes_are_taken_out_at_once_from_the_list(browser: Browser, scene: Scene) -> None:
     """OSV-7: several nodes without leaving the list, and back again."""

@@ -147,6 +147,7 @@ def given_back(scene: Scene, name: str, *asked: str) -> Iterator[None]:
     await_ready("no right", lambda: not may(scene.admin, *asked), [], 10)
 
 
+@pytest.mark.slow
 def test_where_it_may_impersonate_the_api_server_judges_and_knows_the_user(
     site: Site, scene: Scene, eve: str, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ def test_open_dead_letters_are_shown_before_the_newer_ones_that_were_redriven(si
     assert after.index("<td>30</td>") < after.index("<td>1</td>") < after.index("<td>230</td>")
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_not_there_yet_is_made_by_nobody_but_record(site: Site, tmp_path: Path) -> None:
     """X-6: the pages say what they wait for, show it once it is there, and nothing of it once it was replaced."""
     file = tmp_path / "journal.db"

@@ -223,6 +223,7 @@ def test_much_at_once_is_pruned_before_the_hour_is_over(tmp_path: Path) -> None:
         assert pruned.wait(10)
 
 
+@pytest.mark.slow
 def test_more_than_goes_at_once_is_forgotten_too(journal_url: str) -> None:
     """Several transactions, one after another."""
     with closing(Journal(journal_url)) as journal:

@@ -403,6 +403,7 @@ def _median_of(journal: Journal, wanted: range) -> float:
     return statistics.median(took)
 
 
+@pytest.mark.slow
 def test_recording_takes_less_than_a_millisecond(journal: Journal) -> None:
     """At the median, with everything on disk that a killed process must not lose."""
 

@@ -104,6 +104,7 @@ def test_each_line_is_an_event_in_the_json_format(journals: tuple[Journal, Journ
     assert lines[0]["journaltime"] == "2026-01-02T03:04:05.678901+00:00"
 
 
+@pytest.mark.slow
 def test_an_export_goes_on_where_its_first_events_are_pruned_meanwhile(journal_url: str) -> None:
     """X-2: as many as are read at once, and some more, go between two readings; all that is there is exported."""
     begin = THEN + timedelta(seconds=599.5)

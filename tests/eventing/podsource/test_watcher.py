@@ -50,6 +50,7 @@ def begin_with_budgets_known(bench: Bench, node: str) -> None:
     bench.wait(OPENED, node)
 
 
+@pytest.mark.slow
 def test_a_beginning_tells_nothing_for_a_second(bench: Bench) -> None:
     """Its own first pass is on its way; when nobody acts, the open budget is told after that."""
     node = bench.work.node()
@@ -136,6 +137,7 @@ def test_pods_that_a_budget_selects_no_more_may_go(bench: Bench) -> None:
     assert len(hints_of(bench, node, "b")) == 1
 
 
+@pytest.mark.slow
 def test_what_opened_during_a_restart_is_told(bench: Bench) -> None:
     """Stateless: what is open when it starts may have opened while nobody watched."""
     node = bench.work.node()
@@ -219,6 +221,7 @@ def test_unready_pods_go_beside_the_count(bench: Bench) -> None:
     assert len(bench.wait(OPENED, node)) == 1
 
 
+@pytest.mark.slow
 def test_every_node_is_watched_however_many_there_are(bench: Bench) -> None:
     """Each has a connection of its own: beyond a client's usual limit watches would wait for ever."""
     nodes = [f"many-{number}" for number in range(MANY)]

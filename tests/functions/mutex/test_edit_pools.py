@@ -58,6 +58,7 @@ def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_edited_
     assert (pools.claimed_by(blue), blue["spec"]) == (upgrade.run["metadata"]["uid"], edited["spec"])
 
 
+@pytest.mark.slow
 @proves("MUT-37", "MUT-36", "MUT-1")
 @pytest.mark.parametrize(("refused", "other"), [("blue", "green"), ("green", "blue")])
 def test_a_target_that_is_refused_keeps_the_canary_waiting_and_no_other_target(

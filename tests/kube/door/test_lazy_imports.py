@@ -95,6 +95,7 @@ def test_threads_wait_for_the_one_that_runs_the_code(package: Path) -> None:
     assert time.perf_counter() - started >= 0.2
 
 
+@pytest.mark.slow
 def test_the_kubernetes_package_lacks_nothing() -> None:
     """What we do not import is there for whoever asks, after the door and in the same process."""
     code = """
