@@ -39,7 +39,6 @@ REQUIREMENTS = {
     "X-4": "Triggers filter by exact attributes, one kind to one set of functions.",
     "X-5": "A deletion waits for its node to be given back, however long everything is down.",
     "X-6": "Conflicts are read again, closed budgets waited for, refusals told, failures tried again.",
-    "X-6a": "Any request of any step may fail once: the step retries or reports it, and ends as without the failure.",
     "X-7": "Three API groups, one engine; a node named twice is held until both objects are gone.",
     "NMO-1": "The API is served under its name and short name, and its sample applies unchanged.",
     "NMO-2": "`spec.nodeName` is required text, `spec.reason` is free and may change.",
