@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from kube.mutex.objects import NAMESPACE, RULE_LABEL, condition
+from kube.mutex.pools import POOLS
 from kube.mutex.versions import version_of
 from kube.paths import Object
 from tests.chain.mutex.stage import NEW, OLD, Stage, told
@@ -58,8 +59,12 @@ def test_a_whole_upgrade(stage: Stage, mco: FakeMco) -> None:
     run = stage.run("example", ["second", DOTTED], ["both"])
     stage.reaches(run, "Waiting")
     before, audit = stage.selectors(), stage.audit()
+    mco.hold(*names)  # which on a busy machine could be faster than the run pauses the pools
     with Watcher(stage.admin) as watcher:
         stage.cvo.want(NEW)
+        for name in ("blue", "green"):
+            stage.until(f"{POOLS}/{name}", lambda item: bool(item and item["spec"].get("paused")))
+        mco.hold()
         item = stage.reaches(run, "Finished")
 
     assert item["status"]["record"]["order"] == names

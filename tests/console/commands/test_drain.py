@@ -72,7 +72,6 @@ TWINS = {
 }
 
 
-@pytest.mark.slow
 @proves("DRN-1", "DRN-2", "DRN-3", "DRN-4", "DRN-5", "OSV-10", "C11")
 @pytest.mark.parametrize(("kinds", "theirs", "ours", "left"), TWINS.values(), ids=TWINS.keys())
 def test_a_drain_ends_as_that_of_kubectl_does(

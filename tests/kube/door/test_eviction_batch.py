@@ -161,6 +161,7 @@ def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(
     assert [entry["responseStatus"]["code"] for entry in audit.evictions()].count(201) == 3
 
 
+@pytest.mark.slow
 def test_what_was_granted_behind_its_batch_is_told_by_the_next_one(work: Workload, admin: Cluster) -> None:
     """Design rule 10: the pod is on its way by then, and in no plan; each eviction is told once, at its own node."""
     (pod,) = work.pods("node-1", "slow")
@@ -173,6 +174,7 @@ def test_what_was_granted_behind_its_batch_is_told_by_the_next_one(work: Workloa
     assert [[item["name"] for item in batch.evicted] for batch in admin.run(batches())] == [[], ["slow"], []]
 
 
+@pytest.mark.slow
 def test_what_was_granted_behind_the_last_batch_is_taken_without_one(work: Workload, admin: Cluster) -> None:
     """A node that is drained meanwhile."""
     (pod,) = work.pods("node-1", "slow")
@@ -184,6 +186,7 @@ def test_what_was_granted_behind_the_last_batch_is_taken_without_one(work: Workl
     assert [item["name"] for item in admin.run(taken())] == ["slow"]
 
 
+@pytest.mark.slow
 def test_of_its_own_alone_a_batch_takes_the_outcome(work: Workload, admin: Cluster) -> None:
     """A replay beside a drain: what that has sent is not sent again, and is left to its next look."""
     slow, other = work.pods("node-1", "slow", "other")
