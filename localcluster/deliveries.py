@@ -62,8 +62,7 @@ class Delivery:
 
     def build(self, wings: Wings = DEFAULT, real: bool = False) -> None:
         """Build what is not built yet, for real nodes, too, and fetch what these wings stand on."""
-        for tools in (build.KUBERNETES, *self.tools, *([build.NODES] if real else [])):
-            build.servers(tools)
+        build.build_all([build.KUBERNETES, *self.tools, *([build.NODES] if real else [])])
         from localcluster.wings import foreign
 
         foreign.fetch(wings)

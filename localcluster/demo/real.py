@@ -50,8 +50,7 @@ class Placement:
 def main() -> int:
     """Run the demo; 0 when the node was drained by what ran on it, and given back."""
     machine.check()
-    for tools in (build.KUBERNETES, build.NODES, build.KNATIVE):
-        build.servers(tools)
+    build.build_all([build.KUBERNETES, build.NODES, build.KNATIVE])
     say("our image, of the Dockerfile: built where it is not there yet, which takes a minute")
     product_image.archive()
     started = time.monotonic()

@@ -33,7 +33,8 @@ def download(go: Path, cache: Path, version: str) -> None:
         done = subprocess.run(
             command, cwd=MODULE, env=given, capture_output=True, text=True, check=False, timeout=SECONDS
         )
-        why = "" if done.returncode == 0 else (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
+        lines = [f"exit {done.returncode}", *(done.stderr or done.stdout).split("\n")]
+        why = "" if done.returncode == 0 else [line for line in lines if line.strip()][-1]
     except subprocess.TimeoutExpired:
         why = f"not done after {SECONDS:.0f} s"
     if why:

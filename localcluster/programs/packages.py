@@ -55,7 +55,8 @@ class Program:
         return Path(on_path) if on_path else next(reversed(places), None)
 
 
-BROWSED = frozenset({"test", "test-all", "e2e", "screenshots"})
+TESTS = frozenset({"test", "test-all"})
+BROWSED = TESTS | {"e2e", "screenshots"}
 SHIPPED = frozenset({"demo-real", "e2e-real", "e2e-installs"})
 """What builds our image, and runs it."""
 REAL = frozenset({"real"}) | SHIPPED
@@ -63,10 +64,8 @@ REAL = frozenset({"real"}) | SHIPPED
 PROGRAMS = (
     Program("chromium", "chromium", BROWSED, ("/snap/bin/{}",), ubuntu="chromium-browser"),
     Program("chromedriver", "chromium-driver", BROWSED, ubuntu="chromium-chromedriver"),
-    Program(
-        "initdb", "postgresql", frozenset({"test", "test-all", "e2e", "e2e-real"}), ("/usr/lib/postgresql/*/bin/{}",)
-    ),
-    Program("promtool", "prometheus", frozenset({"test", "test-all"})),
+    Program("initdb", "postgresql", TESTS | {"e2e", "e2e-real"}, ("/usr/lib/postgresql/*/bin/{}",)),
+    Program("promtool", "prometheus", TESTS),
     Program("nginx", "nginx-light", frozenset({"e2e", "e2e-real", "e2e-installs", "knative"}), SBIN),
     Program("buildah", "buildah", SHIPPED),
     Program("debootstrap", "debootstrap", SHIPPED, SBIN),

@@ -121,12 +121,12 @@ def maintain(scene: scenes.Scene) -> Scenario:
 
 
 def check_rule(stage: Stage) -> BaseCloudEvent:
-    """A rule was created."""
+    """Create a rule."""
     return resource(events.RESOURCE_ADDED, stage.upgrade().rule, RULE)
 
 
 def check_target(stage: Stage) -> BaseCloudEvent:
-    """A target was created."""
+    """Create a target."""
     return resource(events.RESOURCE_ADDED, stage.upgrade().target, TARGET)
 
 
@@ -142,41 +142,43 @@ def before(step: str) -> Scenario:
 
 
 def create_job(stage: Stage) -> BaseCloudEvent:
-    """The pools are edited, so the Job of the first node is due."""
+    """Edit the pools, so that the Job of the first node is due."""
     upgrade = stage.upgrade()
     upgrade.judge()
     stage.compare(jobs_path(MUTEX_NAMESPACE))
     return upgrade.through(*BEFORE_JOBS)
 
 
-def take_result(stage: Stage) -> BaseCloudEvent:
-    """The Job of the first node is complete."""
+def complete_job(stage: Stage) -> Upgrade:
+    """Create the Job of the first node, and complete it."""
     upgrade = stage.upgrade()
     upgrade.start()
     upgrade.functions.answer("run-job", upgrade.said(events.POOLS_EDITED))
     upgrade.end(upgrade.jobs()[-1])
-    return upgrade.said(events.JOB_DUE)
+    return upgrade
+
+
+def take_result(stage: Stage) -> BaseCloudEvent:
+    """Bring a run to the end of its first Job."""
+    return complete_job(stage).said(events.JOB_DUE)
 
 
 def release_node(stage: Stage) -> BaseCloudEvent:
-    """The Jobs of the first node are complete, and `run-job` has recorded that."""
-    upgrade = stage.upgrade()
-    upgrade.start()
-    upgrade.functions.answer("run-job", upgrade.said(events.POOLS_EDITED))
-    upgrade.end(upgrade.jobs()[-1])
+    """Complete the Jobs of the first node, and let `run-job` record that."""
+    upgrade = complete_job(stage)
     upgrade.functions.answer("run-job", upgrade.said(events.JOB_DUE))
     return upgrade.said(events.NODE_CLEARED)
 
 
 def await_version(stage: Stage) -> BaseCloudEvent:
-    """The first node is released and has the wanted version."""
+    """Release the first node, and give it the wanted version."""
     upgrade = stage.upgrade()
     upgrade.label(upgrade.release(), {VERSION_LABEL: NEW})
     return upgrade.said(events.NODE_RELEASED)
 
 
 def restore_pools(stage: Stage) -> BaseCloudEvent:
-    """All nodes are upgraded; the pools are still as the run has edited them."""
+    """Upgrade all nodes, and leave the pools as the run has edited them."""
     upgrade = stage.upgrade()
     upgrade.start()
     upgrade.write_record({"nodes": {name: {"cleanedAt": LONG_AGO} for name in upgrade.nodes}})
@@ -184,7 +186,7 @@ def restore_pools(stage: Stage) -> BaseCloudEvent:
 
 
 def give_up_run(stage: Stage) -> BaseCloudEvent:
-    """The run's object is deleted amid the run."""
+    """Delete the run's object amid the run."""
     upgrade = stage.upgrade()
     upgrade.start()
     stage.delete(path(upgrade.run))
@@ -192,7 +194,7 @@ def give_up_run(stage: Stage) -> BaseCloudEvent:
 
 
 def resync_runs(stage: Stage) -> BaseCloudEvent:
-    """A run is at its first Job, and a tick comes."""
+    """Bring a run to its first Job; the event is a tick."""
     upgrade = stage.upgrade()
     upgrade.start()
     stage.admin.together(*(stage.admin.api.list(where) for where in READ))  # the caches, which a tick reads, have it
@@ -200,14 +202,14 @@ def resync_runs(stage: Stage) -> BaseCloudEvent:
 
 
 def migrate(stage: Stage) -> BaseCloudEvent:
-    """A virtual machine runs on a drained node."""
+    """Run a virtual machine on a drained node."""
     machines = stage.machines()
     machines.create(vmi("able", machines.node))
     return tick()
 
 
 def protect(stage: Stage) -> BaseCloudEvent:
-    """A virtual machine that cannot migrate runs on a node under maintenance."""
+    """Run a virtual machine that cannot migrate on a node under maintenance."""
     stage.machines()
     node = stage.node()
     launched(stage, vmi("unable", node, able=UNABLE))
@@ -216,7 +218,7 @@ def protect(stage: Stage) -> BaseCloudEvent:
 
 
 def label_cpu_of(stage: Stage) -> BaseCloudEvent:
-    """A ConfigMap says what a node offers."""
+    """Create the ConfigMap that lists what a node offers."""
     labelling, node = stage.labelling(), stage.node()
     labelling.offer({node: HASWELL})
     stage.compare(node_path(node))
@@ -224,7 +226,7 @@ def label_cpu_of(stage: Stage) -> BaseCloudEvent:
 
 
 def issue_certificate(stage: Stage) -> BaseCloudEvent:
-    """The webhook's Secret is labelled and empty; its configuration asks for the bundle."""
+    """Create the webhook's labelled, empty Secret, and a configuration that asks for the bundle."""
     certificates = stage.certificates()
     certificates.add("validate", "ours")
     certificates.add_webhook("nodemaintenance-validate", "validate")
