@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from eventing.events import RESOURCE_UPDATED
+from kube.evictions import pod_path
 from kube.nodes import node_path
 from kube.paths import Object
 from localcluster.demo.flow import Flow
@@ -25,12 +26,14 @@ def test_on_a_node_that_is_not_ready_a_maintenance_keeps_its_state_and_waits(sce
     pods = scene.pods(node, 3, delete=NEVER)
     seen = audit(scene.cluster)
     path = scene.maintain(node)
-    scene.reaches(path, lambda item: len(scene.evictions(pods)) == 3 and state(item) == waiting_for(pods))
+    scene.reaches(path, lambda item: state(item) == waiting_for(pods))
+    for pod in pods:
+        scene.reaches(pod_path(pod), lambda item: "deletionTimestamp" in item["metadata"])
     assert " Ready,SchedulingDisabled " in scene.cluster.kubectl("get", "node", node).stdout
 
     with Flow(scene.product.delivery_log) as flow:
         fall_silent(scene, node)
-        flow.await_type(RESOURCE_UPDATED, 10, times=2)  # the product has heard of it
+        flow.await_type(RESOURCE_UPDATED, 120, times=2)  # the product has heard of it
 
     assert " NotReady,SchedulingDisabled " in scene.cluster.kubectl("get", "node", node).stdout
     assert state(scene.admin.get(path)) == waiting_for(pods)

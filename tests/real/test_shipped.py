@@ -18,6 +18,7 @@ from localcluster.knative import shipped
 from localcluster.nodes import machine, product_image
 from localcluster.programs import build
 from tests.localcluster.commands import soon
+from tests.machine import is_below, slowness
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves
 from tests.real import applied, maintenances, selfdrain
@@ -70,7 +71,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipped]:
         cluster.kubectl(*secret)
         cluster.kubectl("apply", "-k", overlay)
         shipped.await_ready(cluster, demo.COMES_LATE)
-        yield Shipped(cluster, nodes, str(overlay), url)
+        real = Shipped(cluster, nodes, str(overlay), url)
+        real.door.patch("/apis/policy/v1/namespaces/knative-eventing/poddisruptionbudgets/eventing-webhook", BUDGET)
+        yield real
         relay.close()
 
 
@@ -88,8 +91,6 @@ def test_a_node_is_drained_and_given_back(installed: Shipped, group: Group) -> N
 
 def test_what_the_demo_shows_is_so(installed: Shipped, capsys: pytest.CaptureFixture[str]) -> None:
     """`make demo-real`: the node on which the product runs is drained, and given back."""
-    installed.door.patch("/apis/policy/v1/namespaces/knative-eventing/poddisruptionbudgets/eventing-webhook", BUDGET)
-
     demo.drain(installed.cluster, installed.nodes)
 
     told = capsys.readouterr().out
@@ -111,7 +112,7 @@ def judge(installed: Shipped, seen: selfdrain.Round) -> None:
     print(f"{seen.seconds:.1f} s, {len(seen.evicted)} evictions; console silent {seen.silent:.1f} s")
     assert seen.still == set()
     assert len(seen.evicted) == len(set(seen.evicted)) > 10
-    assert seen.seconds < LIMIT
+    assert is_below(seen.seconds, LIMIT)
     assert seen.silent < CONSOLE_AGAIN
     assert soon(lambda: _missing(installed.journal, seen.evicted) == []), _missing(installed.journal, seen.evicted)
 
@@ -132,7 +133,7 @@ def test_all_pods_are_ready_and_a_second_apply_changes_nothing(installed: Shippe
     assert source["metadata"]["generation"] <= MADE_AND_BOUND, "Knative's controllers do not write it in turn"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_an_upgrade_of_the_image_under_a_running_drain(installed: Shipped) -> None:
     """Another tag is applied while the product's node is drained, back again: each pod is of that image at its end.
 
@@ -147,7 +148,7 @@ def test_an_upgrade_of_the_image_under_a_running_drain(installed: Shipped) -> No
         node.tag(product_image.IMAGE, UPGRADED)
 
     name = selfdrain.node_of_most(installed)
-    seen = selfdrain.drain(installed, "upgraded", name, LIMIT, lambda: upgrade(installed))
+    seen = selfdrain.drain(installed, "upgraded", name, LIMIT * slowness(), lambda: upgrade(installed))
     shipped.await_ready(installed.cluster)
 
     judge(installed, seen)

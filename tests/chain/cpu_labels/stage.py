@@ -77,7 +77,7 @@ class Stage:
         found = self.admin.run(self.admin.api.list(COLLECTION, labels=labels, version="0", accept=METADATA))
         return len(found["items"] or [])
 
-    def reaches(self, labels: str, count: int, seconds: float = 60.0) -> float:
+    def reaches(self, labels: str, count: int, seconds: float = 180.0) -> float:
         """Wait until so many nodes carry these labels; returns how long that took."""
         started = time.monotonic()
         await_ready(f"{labels} on {count} nodes", lambda: self.count(labels) == count, self.product.servers, seconds)

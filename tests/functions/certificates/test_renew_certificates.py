@@ -17,6 +17,7 @@ from kube.certificates.announcements import FAILED, FOREIGN, NAMELESS, RENEWED, 
 from kube.certificates.components import COMPONENTS, LABEL
 from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
 from kube.certificates.injection import CARRIERS, INJECT, trusted
+from kube.door.api_errors import Conflict
 from kube.door.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
 from tests.faults import Faults
@@ -325,7 +326,10 @@ def test_a_certificate_of_somebody_else_is_believed_until_ours_follows(
 def test_two_looks_at_once_do_no_harm(
     door: Cluster, admin: Cluster, certificates: Certificates, age: timedelta
 ) -> None:
-    """From nothing, at the due time, and at the end of the pause: one authority more, and all believe all."""
+    """From nothing, at the due time, and at the end of the pause: one authority more, and all believe all.
+
+    A look that others disturb too often gives up, and its event is delivered again.
+    """
     for name in ("api", "handler", "controller"):
         certificates.add(name)
     if age:
@@ -336,7 +340,11 @@ def test_two_looks_at_once_do_no_harm(
 
     looks = door.together(*(renewed(door.api, SETTINGS, moment) for _ in range(4)))
 
-    assert [look.errors for look in looks] == [[]] * 4
+    lost = [look for look in looks if look.errors]
+    assert len(lost) < len(looks)
+    assert all(isinstance(error, Conflict) for look in lost for error in look.errors)
+    for _ in lost:
+        assert door.run(renewed(door.api, SETTINGS, moment)).errors == []
     signers = holders.bundle_of(certificates.publication())
     assert len(signers) == max(count, 1)
     for name in ("api", "handler", "controller"):

@@ -30,7 +30,10 @@ from tests.workload import Audit, Workload
 
 @pytest.fixture
 def work(installed: LocalCluster, admin: Cluster) -> Workload:
-    """Give a namespace of the test's own; its pods are on node-1."""
+    """Give a namespace of the test's own; its pods are on node-1, or on a node of the test's own.
+
+    A batch also tells of evictions of its node that were granted late, those of the test before among them.
+    """
     return Workload(installed, admin)
 
 
@@ -164,12 +167,13 @@ def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(
 @pytest.mark.slow
 def test_what_was_granted_behind_its_batch_is_told_by_the_next_one(work: Workload, admin: Cluster) -> None:
     """Design rule 10: the pod is on its way by then, and in no plan; each eviction is told once, at its own node."""
-    (pod,) = work.pods("node-1", "slow")
+    node = work.node()
+    (pod,) = work.pods(node, "slow")
 
     async def batches() -> list[Batch]:
         await _answered(Sending.of(admin.api), pod)
-        nodes = ("node-2", "node-1", "node-1")
-        return [await evict_batch(admin.api, Plan(), node=node) for node in nodes]
+        nodes = ("node-2", node, node)
+        return [await evict_batch(admin.api, Plan(), node=each) for each in nodes]
 
     assert [[item["name"] for item in batch.evicted] for batch in admin.run(batches())] == [[], ["slow"], []]
 
@@ -177,11 +181,12 @@ def test_what_was_granted_behind_its_batch_is_told_by_the_next_one(work: Workloa
 @pytest.mark.slow
 def test_what_was_granted_behind_the_last_batch_is_taken_without_one(work: Workload, admin: Cluster) -> None:
     """A node that is drained meanwhile."""
-    (pod,) = work.pods("node-1", "slow")
+    node = work.node()
+    (pod,) = work.pods(node, "slow")
 
     async def taken() -> list[dict[str, str]]:
         await _answered(Sending.of(admin.api), pod)
-        return await granted_late(admin.api, "node-1")
+        return await granted_late(admin.api, node)
 
     assert [item["name"] for item in admin.run(taken())] == ["slow"]
 
@@ -189,13 +194,14 @@ def test_what_was_granted_behind_the_last_batch_is_taken_without_one(work: Workl
 @pytest.mark.slow
 def test_of_its_own_alone_a_batch_takes_the_outcome(work: Workload, admin: Cluster) -> None:
     """A replay beside a drain: what that has sent is not sent again, and is left to its next look."""
-    slow, other = work.pods("node-1", "slow", "other")
+    node = work.node()
+    slow, other = work.pods(node, "slow", "other")
 
     async def batches() -> list[Batch]:
         await _answered(Sending.of(admin.api), slow)
         asked = Plan(free=[slow, other])
-        own = await evict_batch(admin.api, asked, node="node-1", own_only=True)
-        return [own, await evict_batch(admin.api, Plan(), node="node-1")]
+        own = await evict_batch(admin.api, asked, node=node, own_only=True)
+        return [own, await evict_batch(admin.api, Plan(), node=node)]
 
     own, later = admin.run(batches())
     assert "slow" in [item["name"] for item in own.under_way]
@@ -212,20 +218,20 @@ async def _answered(sending: Sending, pod: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("budgeted", [False, True])
 def test_the_pod_of_the_process_goes_alone_and_last(work: Workload, admin: Cluster, budgeted: bool) -> None:
     """A process that ends tells nobody what came of the evictions that it had sent."""
-    labels = {"app": "evict"}
-    (own,) = work.pods("node-1", "own", labels=labels)
-    others = work.pods("node-1", "a", "b")
+    node, labels = work.node(), {"app": "evict"}
+    (own,) = work.pods(node, "own", labels=labels)
+    others = work.pods(node, "a", "b")
     budget, name = work.budget("evict", labels, 0, counted=1), f"{work.namespace}/evict"
     free: list[Pod] = [] if budgeted else [own]
     queues: dict[str, list[Pod]] = {name: [own]} if budgeted else {}
     asked = Plan(free=[*free, *others], queues=queues, budgets={name: budget})
     told: list[str] = []
     while len(told) < 2:  # a slow server answers to a later batch
-        done = admin.run(evict_batch(admin.api, asked, node="node-1", host="own"))
+        done = admin.run(evict_batch(admin.api, asked, node=node, host="own"))
         told += [item["name"] for item in done.evicted]
         assert bool(done.evicted) is (done.unsent == [own])
     left = Plan(free=free, queues=queues, budgets={name: budget})
-    last = admin.run(evict_batch(admin.api, left, node="node-1", host="own"))
+    last = admin.run(evict_batch(admin.api, left, node=node, host="own"))
 
     assert sorted(told) == ["a", "b"]
     assert [item["name"] for item in [*last.evicted, *last.under_way]] == ["own"]
