@@ -50,6 +50,7 @@ def test_a_run_without_a_failure_reports_none(tmp_path: Path) -> None:
     assert run(tmp_path, "pass", "-k", "second") == (0, {})
 
 
+@pytest.mark.slow
 def test_a_test_that_crashed_its_worker_is_reported_like_one_that_failed(tmp_path: Path) -> None:
     status, report = run(tmp_path, CRASHES, *ONE)
 
@@ -58,6 +59,7 @@ def test_a_test_that_crashed_its_worker_is_reported_like_one_that_failed(tmp_pat
     assert set(report) == {FIRST, SECOND}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "words", "more", "status"),
     [

@@ -46,6 +46,7 @@ class Counting(Player):
                 return
 
 
+@pytest.mark.slow
 def test_a_change_is_looked_at_and_rest_is_rest(cluster: LocalCluster) -> None:
     """Though one of the collections is not there."""
     with Counting(cluster) as part:
@@ -58,6 +59,7 @@ def test_a_change_is_looked_at_and_rest_is_rest(cluster: LocalCluster) -> None:
     assert part.trouble == []
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_told_and_tried_again(cluster: LocalCluster) -> None:
     with Counting(cluster, refusals=3) as part:
         for _ in range(4):

@@ -111,6 +111,7 @@ def test_what_is_refused_again_stays_open(scene: Scene) -> None:
     assert listed(scene)["poison"]["open"] is True
 
 
+@pytest.mark.slow
 def test_an_answer_that_gets_nowhere_leaves_it_open(scene: Scene) -> None:
     """X-6: without its answer at the broker the chain has not gone on: it can be redriven again."""
     node = scene.node()

@@ -166,6 +166,7 @@ def test_dry_writes_are_dry(scene: Scene) -> None:
     scene.gone(path)
 
 
+@pytest.mark.slow
 def test_a_budget_that_opened_explains_what_a_blocked_drain_answers_now(scene: Scene) -> None:
     """X-2: it is named, and no other pod; the last line tells a dry run from the replay that evicts."""
     node, namespace = scene.node(), scene.namespace()

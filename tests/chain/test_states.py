@@ -147,6 +147,7 @@ def test_a_maintenance_replaced_amid_its_drain_goes_on(scene: Scene) -> None:
     assert is_open(scene.admin.get(node_path(node)))
 
 
+@pytest.mark.slow
 @proves("X-5", "X-3")
 def test_one_replaced_and_deleted_at_once_leaves_nothing_behind(scene: Scene) -> None:
     """X-5, X-3: without its finalizer it is gone before anybody heard of it: one tick gives node and lease back."""

@@ -104,6 +104,7 @@ REFUSING = {
 }
 
 
+@pytest.mark.slow
 @proves("DRN-1a")
 @pytest.mark.parametrize("flag", REFUSING)
 def test_a_maintenance_blocks_the_pods_for_which_kubectl_drain_refuses(scene: Scene, flag: str) -> None:

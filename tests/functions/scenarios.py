@@ -1,4 +1,4 @@
-"""For each step of each component: a cluster on which the step sends requests, and the event that calls it.
+"""For each step of each component but `maintenance`: a cluster on which it sends requests, and the event that calls it.
 
 A scenario prepares the cluster through a `Stage`, which remembers the objects whose end state matters, and returns the
 event. Each call of a scenario starts from new nodes and objects, so the same scenario can be run again and again.
@@ -33,7 +33,6 @@ from tests.functions.certificates.conftest import MAPS, SECRETS, WEBHOOKS, Certi
 from tests.functions.conftest import Functions
 from tests.functions.cpu_labels.conftest import HASWELL, Labelling, reference
 from tests.functions.hints import resource, tick
-from tests.functions.maintenance import scenes
 from tests.functions.mutex.conftest import BEFORE_JOBS, NEW, READ, Upgrade
 from tests.functions.virtualization.conftest import Machines
 from tests.kubevirt import UNABLE, launched, migrations, vmi
@@ -113,11 +112,6 @@ class Stage(Workload):
 
 Scenario = Callable[[Stage], BaseCloudEvent]
 """Prepares the cluster; returns the event that calls the step."""
-
-
-def maintain(scene: scenes.Scene) -> Scenario:
-    """Return the scenario of a scene of the component `maintenance`."""
-    return lambda stage: scene(stage.functions, stage)
 
 
 def check_rule(stage: Stage) -> BaseCloudEvent:
@@ -234,17 +228,6 @@ def issue_certificate(stage: Stage) -> BaseCloudEvent:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "begin": maintain(scenes.begin),
-    "begin, again": maintain(scenes.again),
-    "cordon": maintain(scenes.cordon),
-    "taint": maintain(scenes.taint),
-    "evict": maintain(scenes.evict),
-    "evict, drained": maintain(scenes.drained),
-    "status": maintain(scenes.status),
-    "restore": maintain(scenes.restore),
-    "guard": maintain(scenes.guard),
-    "resync, at a node": maintain(scenes.resync_node),
-    "resync, at pods": maintain(scenes.resync_pods),
     "renew-certificates": issue_certificate,
     "check-rule": check_rule,
     "check-target": check_target,

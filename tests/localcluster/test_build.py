@@ -78,6 +78,7 @@ def test_a_second_call_builds_nothing(go: FakeGo) -> None:
     assert go.modules() == list(build.KUBERNETES.modules)
 
 
+@pytest.mark.slow
 def test_two_builders_at_once_build_once(go: FakeGo) -> None:
     """Of two builders at the same time one builds, and the other waits and takes what it built."""
     go.write(seconds=0.3)
@@ -164,6 +165,7 @@ def test_a_plain_log_shows_life(
     assert capsys.readouterr().out.count("building Kubernetes 1.36.3: ") > 2
 
 
+@pytest.mark.slow
 def test_an_old_go_without_another_says_what_is_needed(go: FakeGo, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an old go, and no package index to get a newer one from, one line names the version and the remedy."""
     go.write(version="go1.20.1")

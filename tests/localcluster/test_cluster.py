@@ -191,6 +191,7 @@ def test_writes_are_in_the_audit_log_when_they_are_answered(cluster: LocalCluste
     assert '"username":"admin"' in line
 
 
+@pytest.mark.slow
 def test_a_nodes_annotations_say_how_often_its_heartbeat_is_written(cluster: LocalCluster) -> None:
     """Below a second there is no next one: Kubernetes writes seconds, and a heartbeat that changes nothing is none."""
     cluster.add_named("beating")

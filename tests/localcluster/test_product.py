@@ -16,6 +16,7 @@ def test_both_answer_when_the_product_is_started(product: Product) -> None:
     assert is_ready(product.broker_url)
 
 
+@pytest.mark.slow
 def test_the_functions_come_back_after_a_crash(product: Product) -> None:
     """Killed functions are gone at once with their workers, and come back at the same address."""
     product.kill_functions()
@@ -26,6 +27,7 @@ def test_the_functions_come_back_after_a_crash(product: Product) -> None:
     assert is_ready(product.functions_url)
 
 
+@pytest.mark.slow
 def test_the_delivery_comes_back_after_a_crash(product: Product) -> None:
     """A killed delivery is gone at once, and comes back at the same address with the same database."""
     product.kill_delivery()

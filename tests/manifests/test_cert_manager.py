@@ -72,6 +72,7 @@ def test_the_webhook_asks_for_the_certificate_that_cert_manager_makes() -> None:
     assert server["spec"]["secretName"] == server["metadata"]["name"]
 
 
+@pytest.mark.slow
 @proves("OSV-23")
 def test_beside_cert_manager_we_write_nothing(managed: LocalCluster) -> None:
     """With the Secret and the configuration as cert-manager leaves them: no label of ours is on either."""

@@ -57,6 +57,7 @@ def documented(module: str) -> set[Right]:
     return touches(ast.get_docstring(ast.parse((ROOT / "console" / module).read_text())) or "")
 
 
+@pytest.mark.slow
 def test_the_consoles_account_may_only_look(tmp_path: Path) -> None:
     """Design rule 7: callers act with their own rights; what the code says that it touches is what is granted."""
     rights = granted(install(tmp_path, "console"))
@@ -111,6 +112,7 @@ def test_a_proxys_headers_are_believed_only_where_that_was_asked_for(tmp_path: P
     }
 
 
+@pytest.mark.slow
 def test_to_act_as_others_is_a_component_of_its_own(tmp_path: Path) -> None:
     """Whoever may impersonate everybody may do everything."""
     parts = ("console", "proxied", "impersonating")
@@ -139,6 +141,7 @@ def test_only_the_door_reaches_the_console_and_it_reaches_the_functions(tmp_path
     assert replay["from"] == [{"podSelector": {"matchLabels": OURS}}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "components", [("console",), ("console", "proxied"), ("console", "proxied", "impersonating")], ids="-".join
 )

@@ -105,6 +105,7 @@ def test_no_page_leans_on_a_document_that_its_reader_lacks(page: Path) -> None:
 SERVED = {"knative": ("Service", "record"), "plain": ("Deployment", "record"), "compact": ("Service", "functions")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind", "served"), [(name, *found) for name, found in SERVED.items()], ids=SERVED)
 def test_the_journal_is_read_in_its_pod_as_shown(name: str, kind: str, served: str, tmp_path: Path) -> None:
     """By the program of the image, which has nothing but the pod's variables."""

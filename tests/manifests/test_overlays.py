@@ -78,6 +78,7 @@ def test_a_second_apply_changes_nothing(one_after_another: LocalCluster, folder:
     assert sent(second) == []
 
 
+@pytest.mark.slow
 def test_without_knative_the_apply_fails_and_says_what_is_missing(cluster: LocalCluster) -> None:
     """NMO-24: nothing half-working goes unnoticed."""
     done = cluster.kubectl("apply", "--dry-run=server", "-k", MANIFESTS, SPARING, check=False)

@@ -81,6 +81,7 @@ def test_the_files_create_an_install_in_their_order(
     assert service.split() == [f"service.serving.knative.dev/{NAME}"]
 
 
+@pytest.mark.slow
 @proves("DRN-14")
 def test_the_workloads_become_ready_in_the_operators_namespace(created: LocalCluster) -> None:
     """What Serving and Eventing make of the last file are pods that this cluster admits, schedules and runs; the

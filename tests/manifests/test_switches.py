@@ -61,6 +61,7 @@ def applied(cluster: LocalCluster, items: list[Manifest]) -> None:
     cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
 
 
+@pytest.mark.slow
 @proves("NMO-26a")
 @pytest.mark.parametrize("name", ["rabbitmq", "kafka"])
 def test_a_broker_of_another_class_is_named_and_nothing_applied(
@@ -75,6 +76,7 @@ def test_a_broker_of_another_class_is_named_and_nothing_applied(
     assert "applied" not in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout
 
 
+@pytest.mark.slow
 @proves("NMO-26a")
 @pytest.mark.parametrize(
     ("there", "wanted", "said"), [("plain", "knative", "is not of Knative"), ("knative", "plain", "is of Knative")]
@@ -115,6 +117,7 @@ def test_accounts_that_would_lose_their_rights_are_known(there: str, wanted: str
     assert obstacles.robbed(overlay(wanted), of_kind(overlay(there), "ClusterRoleBinding")) == lost
 
 
+@pytest.mark.slow
 @proves("NMO-26a")
 @pytest.mark.parametrize("is_there", [True, False])
 def test_the_rights_of_another_install_are_not_taken(switched: LocalCluster, tmp_path: Path, is_there: bool) -> None:
@@ -137,6 +140,7 @@ def test_the_rights_of_another_install_are_not_taken(switched: LocalCluster, tmp
     assert ("applied" in switched.kubectl("get", "configmaps", "-n", SPACE, "-o", "name").stdout) is not is_there
 
 
+@pytest.mark.slow
 @proves("NMO-26a")
 def test_a_name_that_stands_for_the_image_is_not_applied(switched: LocalCluster, tmp_path: Path) -> None:
     """No node could pull it, and `kubectl apply` says nothing of that."""

@@ -90,6 +90,7 @@ def test_the_same_results_make_the_same_plot(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_plot_tells_what_it_shows(tmp_path: Path) -> None:
     def drawn(*seconds: float) -> Plot:
         return plots(Results({}, rounds("a", "ours", *seconds)))[0]

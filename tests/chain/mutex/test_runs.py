@@ -198,6 +198,7 @@ def test_pools_that_are_paused_early_wait_for_the_control_plane(stage: Stage, mc
     assert stage.selectors() == before
 
 
+@pytest.mark.slow
 @proves("C26", "MUT-51")
 def test_an_upgrade_that_is_called_off_gives_the_pools_back_with_its_run(stage: Stage) -> None:
     """The version is wanted no more while pools are paused: the run says so, and ends by deletion alone."""

@@ -93,6 +93,7 @@ def test_a_machine_that_becomes_migratable_moves_at_once(stage: Stage) -> None:
     assert is_below(took, 0.5)
 
 
+@pytest.mark.slow
 @proves("DRN-8", "C3")
 @pytest.mark.parametrize("key", ["medik8s.io/drain", "kubevirt.io/drain"])
 def test_a_taint_set_by_hand_moves_machines_with_the_next_tick(stage: Stage, key: str) -> None:
@@ -187,6 +188,7 @@ def test_who_is_shut_down_is_restarted_as_its_run_strategy_says(stage: Stage) ->
     assert {node_of(known[name]) for name in RESTARTED} <= set(nodes(stage)) - {node}
 
 
+@pytest.mark.slow
 @proves("DRN-10")
 def test_where_kubevirt_is_installed_nothing_of_ours_is_made(stage: Stage) -> None:
     """Neither migration nor budget; the machine is then KubeVirt's to move."""
@@ -217,6 +219,7 @@ def test_no_more_migrate_at_once_than_may_in_the_whole_cluster(stage: Stage) -> 
     assert stage.run(*names) == before
 
 
+@pytest.mark.slow
 @proves("DRN-8", "DRN-9")
 def test_a_migration_deleted_amid_its_work_is_made_again_and_nobody_shut_down(stage: Stage) -> None:
     """At once and without a tick, and again; however many launchers that leaves behind, none of them is evicted."""

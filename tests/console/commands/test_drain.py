@@ -224,6 +224,7 @@ def test_a_pod_behind_two_budgets_is_named_after_the_others_went(installed: Loca
     assert outcome(installed, node) == (True, ["replicaset"])
 
 
+@pytest.mark.slow
 def test_a_refusal_that_comes_behind_its_batch_is_said(
     installed: LocalCluster, run: Run, node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def test_start_says_that_the_maintenance_goes_on(installed: LocalCluster, blocke
     assert f"kubectl maintenance stop {blocked} ends it" in said
 
 
+@pytest.mark.slow
 def test_stop_says_that_the_node_is_given_back_without_it(installed: LocalCluster, new_node: Nodes) -> None:
     """Here by nobody: no function is at work on an object that has a finalizer of somebody else's."""
     node = new_node()

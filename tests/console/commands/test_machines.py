@@ -124,6 +124,7 @@ def test_start_says_before_that_kubevirt_does_not_see_the_drain(admin: Cluster, 
     assert "1 virtual machine will move to another node without a break" in seen.stdout
 
 
+@pytest.mark.slow
 def test_watching_reads_machines_anew_with_each_change(
     admin: Cluster, plugin: dict[str, str], run: Run, node: str
 ) -> None:

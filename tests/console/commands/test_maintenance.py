@@ -54,6 +54,7 @@ def test_a_node_goes_into_maintenance_and_comes_back(installed: LocalCluster, ru
     assert not is_cordoned(installed, node)
 
 
+@pytest.mark.slow
 def test_one_that_is_over_keeps_its_node_from_nothing(installed: LocalCluster, run: Run, node: str) -> None:
     """NMO-14, NMO-22: it stays for somebody else's finalizer, which `stop` names and does not wait for."""
     name, keeper = f"nodemaintenance.nodemaintenance.medik8s.io/{node}", "backup.example/keep"
@@ -162,6 +163,7 @@ def test_watching_follows_the_maintenance_live_and_ends_with_ctrl_c(
     assert (process.returncode, errors) == (130, "")
 
 
+@pytest.mark.slow
 @proves("X-7")
 @pytest.mark.usefixtures("leftover")
 def test_a_group_that_knows_no_field_selector_keeps_no_command_from_waiting(

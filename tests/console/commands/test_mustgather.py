@@ -268,6 +268,7 @@ def test_each_missing_permission_is_named_and_what_can_be_read_is_kept(
     assert maintained in names(files["nodes.json"])
 
 
+@pytest.mark.slow
 @proves("NMO-25", "NMO-25a")
 def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
     run: Run, served: LocalCluster, tmp_path: Path
@@ -332,6 +333,7 @@ def test_what_labels_of_cpus_stand_on_is_in_the_archive(run: Run, served: LocalC
     assert "list hyperconvergeds.hco.kubevirt.io" in json.loads(files["index.json"])["notInstalled"]
 
 
+@pytest.mark.slow
 @proves("NMO-25a")
 def test_a_hyperconverged_is_in_the_archive(run: Run, served: LocalCluster, tmp_path: Path) -> None:
     """It says which CPU models are obsolete, and is asked for if a ConfigMap says what nodes offer."""

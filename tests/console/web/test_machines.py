@@ -121,6 +121,7 @@ def test_the_window_says_before_what_becomes_of_machines(site: Site, host: str) 
     assert site.scene.admin.list(MEDIK8S.path, fields=f"spec.nodeName={host}")["items"] == []
 
 
+@pytest.mark.slow
 def test_only_who_may_read_machines_sees_them(site: Site, host: str, tmp_path: Path) -> None:
     """Everybody else sees the page, and which right is missing; the console's own account needs none of these."""
     with Console(site.scene.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104

@@ -127,6 +127,7 @@ def test_a_drain_that_a_budget_blocks_says_so_and_goes_on_when_it_opens(browser:
     assert browser.errors() == []
 
 
+@pytest.mark.slow
 def test_a_budget_that_lets_no_pod_go_has_to_be_changed(browser: Browser, scene: Scene) -> None:
     """OSV-13: with `maxUnavailable: 0` no number of ready pods helps, and none is promised to."""
     (node,) = nodes(scene, "closed")
@@ -144,6 +145,7 @@ def test_a_budget_that_lets_no_pod_go_has_to_be_changed(browser: Browser, scene:
     scene.delete(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_maintenances_of_every_group_are_shown_and_stopped(browser: Browser, scene: Scene, group: str) -> None:
     """C2, X-7: whoever made it, by whatever tool; a row that was there changes by itself."""
@@ -177,6 +179,7 @@ def listed(browser: Browser) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @proves("OSV-8")
 def test_a_node_cordoned_by_hand_is_told_from_one_in_maintenance(browser: Browser, scene: Scene) -> None:
     """OSV-8: nothing is offered to stop, and the menu says why."""

@@ -109,6 +109,7 @@ def test_this_machine_alone_is_not_the_proxy(proxied: Site, node: str, scene: Sc
     assert look(proxied, "/nodes", {**forged, PROOF: SECRET}).status_code == 200
 
 
+@pytest.mark.slow
 def test_an_identity_header_from_anybody_else_counts_for_nothing(site: Site, proxied: Site, tmp_path: Path) -> None:
     """A secret that got about is not enough, where the proxy's address is known."""
     assert look(proxied, "/nodes", {PROOF: SECRET}).status_code == 401

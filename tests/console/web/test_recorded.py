@@ -100,6 +100,7 @@ def test_the_events_page_narrows_by_node_type_and_failure(browser: Browser, site
     assert "400 Bad Request" in browser.text("main")
 
 
+@pytest.mark.slow
 def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
     browser: Browser, site: Site, drained: str
 ) -> None:
@@ -212,6 +213,7 @@ def test_an_event_is_shown_without_values_of_the_environment(site: Site) -> None
     assert "hunter-of-two" not in shown
 
 
+@pytest.mark.slow
 def test_large_events_are_listed_without_their_data(site: Site) -> None:
     """X-6: a dozen of 2 MiB, whatever they hold, takes the console a fraction of its memory, and each has its row."""
     with closing(Journal(site.scene.product.journal)) as journal:

@@ -108,6 +108,7 @@ def test_a_run_has_its_steps_nodes_jobs_and_timeline(browser: Browser, runs: Obj
     assert f"kubectl maintenance mutex retry {NAMESPACE}/stopped" in browser.text(".fault")
 
 
+@pytest.mark.slow
 def test_the_page_changes_by_itself(browser: Browser, site: Site, runs: Object) -> None:
     """With the run, and its timeline with new events."""
     browser.open(PAGE)
@@ -151,6 +152,7 @@ def test_a_run_that_is_not_there_is_404(site: Site, runs: Object) -> None:
     assert f"there is no MutexRunConfig {NAMESPACE}/nobody" in answer.text
 
 
+@pytest.mark.slow
 def test_only_who_may_list_runs_sees_them(site: Site, runs: Object, tmp_path: Path) -> None:
     """The API server judges the caller's own token; the console's account needs no right to runs."""
     with Console(site.scene.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104

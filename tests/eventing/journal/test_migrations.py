@@ -183,6 +183,7 @@ def test_a_reader_that_waits_migrates_nothing_and_goes_on_once_somebody_has(olde
         assert ids(reader) == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_a_migration_killed_half_way_is_done_again(older: str) -> None:
     """X-2: all its statements are executed, none is committed; whoever opens the journal next migrates it."""
     child = subprocess.Popen([sys.executable, "-c", MIGRATE_AND_WAIT, older], stdout=subprocess.PIPE, text=True)

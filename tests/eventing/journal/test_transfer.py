@@ -52,6 +52,7 @@ def held(journal: Journal) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_exported_is_the_same_when_it_is_imported(journals: tuple[Journal, Journal]) -> None:
     """X-2: events, their arrival, attempts and dead letters; more than go in one transaction."""
     one, other = journals

@@ -167,6 +167,7 @@ def heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
     cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
 
 
+@pytest.mark.slow
 def test_a_broken_connection_loses_no_change(cluster: LocalCluster, receiver: Receiver, start_synced: Start) -> None:
     """What happened while the API server could not be reached comes afterwards, once."""
     port = urlsplit(cluster.url).port
@@ -188,6 +189,7 @@ def test_a_broken_connection_loses_no_change(cluster: LocalCluster, receiver: Re
     assert [one.headers["ce-type"] for one in got] == [ADD, UPDATE, DELETE]
 
 
+@pytest.mark.slow
 def test_a_list_that_is_refused_after_a_lost_version_loses_no_change(
     cluster: LocalCluster, receiver: Receiver, start_synced: Start
 ) -> None:
@@ -216,6 +218,7 @@ def test_a_list_that_is_refused_after_a_lost_version_loses_no_change(
     assert {one.headers["ce-name"]: one.headers["ce-type"] for one in got} == {"known": UPDATE, "passing": DELETE}
 
 
+@pytest.mark.slow
 def test_a_source_that_may_not_list_says_so_and_is_not_ready(
     cluster: LocalCluster, start: Start, receiver: Receiver
 ) -> None:
@@ -234,6 +237,7 @@ def test_a_source_that_may_not_list_says_so_and_is_not_ready(
         cluster.kubectl("delete", "clusterrolebinding", "apisource-test")
 
 
+@pytest.mark.slow
 @proves("OSV-23", "X-4")
 def test_in_mode_reference_an_event_names_the_object_and_has_nothing_of_it(
     cluster: LocalCluster, receiver: Receiver, start_synced: Start

@@ -22,6 +22,7 @@ def ended(broker: Broker, listen: str) -> str:
     return second.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listen", ["the same port", "another port"])
 def test_a_second_broker_delivers_nothing_of_an_outbox_that_another_has(
     receiver: Receiver, start: Start, listen: str

@@ -250,6 +250,7 @@ def test_these_statuses_go_straight_to_the_dead_letter_sink(answered: tuple[Brok
     assert base64.b64decode(letter.headers["ce-knativeerrordata"]) == b"no such thing"
 
 
+@pytest.mark.slow
 def test_a_hung_subscriber_is_given_up_after_the_timeout(receiver: Receiver, start: Start) -> None:
     """No answer within `timeout` counts as a failed attempt, and ends as a dead letter with code 500."""
     done = threading.Event()
@@ -293,6 +294,7 @@ def test_without_a_dead_letter_sink_an_undeliverable_event_is_dropped_aloud(rece
     broker.wait_line(msg="delivered", id="2")
 
 
+@pytest.mark.slow
 def test_a_dead_letter_waits_for_its_sink_also_across_a_restart(receiver: Receiver, start: Start) -> None:
     """While the sink is down the letter is kept and tried again; the subscriber is not asked again."""
     receiver.answers["/f"] = lambda _: Answer(400)
@@ -309,6 +311,7 @@ def test_a_dead_letter_waits_for_its_sink_also_across_a_restart(receiver: Receiv
     assert len(receiver.at("/f")) == 1
 
 
+@pytest.mark.slow
 def test_a_dead_letter_sink_that_hangs_keeps_nobody_waiting(receiver: Receiver, start: Start) -> None:
     """Neither its Trigger's other events nor those of others at its server: it gets a few letters at a time."""
     ends = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import pytest
 import requests
 
 from tests.eventing.local.workbench import Broker, reply, trigger
@@ -19,6 +20,7 @@ def posted(session: requests.Session, url: str, request: Request) -> requests.Re
     return session.post(url, data=request.body, headers=dict(request.headers), timeout=10)
 
 
+@pytest.mark.slow
 def test_hostile_events_end_nothing_and_hold_up_nothing(receiver: Receiver, start: Start) -> None:
     """X-6: each is accepted, or refused in a line; what is accepted is delivered or given up; the next is as quick."""
     broker = start(trigger("f", delivery={"retry": 0}))
@@ -39,6 +41,7 @@ def test_hostile_events_end_nothing_and_hold_up_nothing(receiver: Receiver, star
     assert broker.process.poll() is None
 
 
+@pytest.mark.slow
 def test_hostile_answers_end_nothing(receiver: Receiver, start: Start) -> None:
     """X-6: a subscriber that answers with anything is one that fails, and no more."""
     broker = start(trigger("f", type="ask", delivery={"retry": 0}))

@@ -116,6 +116,7 @@ def test_ticks_are_not_queued_behind_a_backoff(receiver: Receiver, start: Start)
     assert [line["id"] for line in broker.find(msg="dropped", trigger="f")] == list(tried)[:3]
 
 
+@pytest.mark.slow
 def test_ticks_do_not_pile_up_before_a_server_that_hangs(receiver: Receiver, start: Start) -> None:
     """The newest says all that those before it do: these are dropped, no other. Whoever takes all events gets each."""
     ends = threading.Event()
@@ -146,6 +147,7 @@ def test_a_container_source_is_a_child_that_posts_to_us(receiver: Receiver, star
     assert alive.headers["ce-port"] == "none"
 
 
+@pytest.mark.slow
 def test_a_child_that_ends_is_started_again(receiver: Receiver, start: Start) -> None:
     """With a pause in between, and a line in the log."""
     broker = start(container("no"), trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity")
@@ -166,6 +168,7 @@ def test_a_source_whose_child_has_ended_is_not_ready() -> None:
     assert (status, ended.ready) == ("exit 0", False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_a_child_ends_with_the_broker(receiver: Receiver, start: Start, end: str) -> None:

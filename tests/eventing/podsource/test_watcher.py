@@ -88,6 +88,7 @@ def test_a_budget_of_one_is_told_to_one_node_an_opening(bench: Bench) -> None:
     assert len(bench.hints(OPENED, *nodes)) == 3
 
 
+@pytest.mark.slow
 @proves("DRN-1a")
 def test_of_a_budget_over_refused_pods_nothing_is_told(bench: Bench) -> None:
     """DRN-1a, rule 8: it is open, and stays so; a spec that refuses them no more is told within two seconds."""
@@ -124,6 +125,7 @@ def test_a_deleted_budget_is_told_at_once(bench: Bench) -> None:
     assert len(hints_of(bench, node, "b")) == 1
 
 
+@pytest.mark.slow
 def test_pods_that_a_budget_selects_no_more_may_go(bench: Bench) -> None:
     """Told by the old selector: the new one does not speak of them."""
     node = bench.work.node()
@@ -154,6 +156,7 @@ def test_what_opened_during_a_restart_is_told(bench: Bench) -> None:
     assert node_of(bench.wait(OPENED, node)[0]) == node
 
 
+@pytest.mark.slow
 def test_a_node_whose_maintenance_has_not_begun_is_told_nothing(bench: Bench) -> None:
     """Nothing may be evicted there yet; beside it another one is told."""
     waiting, begun = bench.work.node(), bench.work.node()
@@ -186,6 +189,7 @@ def test_pods_that_come_are_told_together_and_those_that_were_there_or_stay_are_
     assert len(bench.hints(CAME, node)) == 1
 
 
+@pytest.mark.slow
 @proves("NMO-7")
 def test_a_daemon_sets_pod_counts_when_nothing_else_is_left(bench: Bench) -> None:
     """Its DaemonSet may be gone, so that it has to leave: its budget's opening is told, and so is its end."""
@@ -243,6 +247,7 @@ def _path(pod: Object) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
+@pytest.mark.slow
 def test_a_refused_watch_is_tried_again_and_counted(bench: Bench) -> None:
     """Without its rights it is alive and not ready, says so once a kind, and works as soon as it may."""
     node = bench.work.node()
@@ -269,6 +274,7 @@ def test_a_refused_watch_is_tried_again_and_counted(bench: Bench) -> None:
     assert len(said) == len(set(said))
 
 
+@pytest.mark.slow
 def test_what_cannot_serve_its_pages_ends(bench: Bench) -> None:
     """Whatever dies in the process ends it with an error, so that it is started again."""
     bench.start()

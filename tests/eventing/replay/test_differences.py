@@ -318,6 +318,7 @@ DATA = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(data=DATA, status=st.sampled_from([200, 204]))
 def test_the_same_answer_never_differs(data: dict[str, Any], status: int) -> None:
     """X-2: whatever the data are."""
@@ -326,6 +327,7 @@ def test_the_same_answer_never_differs(data: dict[str, Any], status: int) -> Non
     assert differences("cordon", [said], [dict(said)]) == []
 
 
+@pytest.mark.slow
 @given(data=DATA, name=st.text("abcxyz", min_size=1, max_size=4), value=st.integers(1, 9))
 def test_one_changed_field_is_one_difference(data: dict[str, Any], name: str, value: int) -> None:
     """X-2: it is named, unexplained, and alone, even when everything that was spoken of is gone."""

@@ -83,6 +83,7 @@ def test_who_cannot_be_believed_is_not_heard(webhook: Webhook, door: Cluster) ->
     await_ready("the right authority", lambda: refuses(door), [webhook.server])
 
 
+@pytest.mark.slow
 @proves("NMO-18")
 def test_nothing_goes_past_it_while_its_certificate_changes(webhook: Webhook, door: Cluster) -> None:
     """A failed handshake would let the object in unjudged: each of them is refused."""

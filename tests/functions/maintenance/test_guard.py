@@ -160,6 +160,7 @@ def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions
     assert not m.is_deleting(work.again(item))
 
 
+@pytest.mark.slow
 @proves("X-6")
 def test_what_cannot_be_counted_is_left_to_the_tick(
     spoiled: Functions, faults: Faults, functions: Functions, work: Workload

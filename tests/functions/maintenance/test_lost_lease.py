@@ -215,6 +215,7 @@ def test_an_error_of_a_lease_that_is_ours_again_ends_with_the_next_tick(
     assert functions.answer("resync", tick()) is None
 
 
+@pytest.mark.slow
 def test_what_is_given_back_is_not_touched_again_at_the_end(functions: Functions, work: Workload) -> None:
     """NMO-27a: by then the node is the other tool's: its cordon stays, the object goes."""
     item = robbed(functions, work, 4)

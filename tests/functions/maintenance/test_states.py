@@ -163,6 +163,7 @@ def unknown(functions: Functions, work: Workload) -> Object:
     return item
 
 
+@pytest.mark.slow
 @proves("X-3")
 @pytest.mark.parametrize(
     ("arrange", "says", "most"),

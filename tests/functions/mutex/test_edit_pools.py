@@ -86,6 +86,7 @@ def test_a_target_that_is_refused_keeps_the_canary_waiting_and_no_other_target(
     assert {name: upgrade.pool(name)["spec"] for name in names} == edited
 
 
+@pytest.mark.slow
 @proves("MUT-36", "X-6")
 def test_a_target_whose_write_is_slow_has_nearly_all_of_the_time_when_only_the_canary_waits_for_it(
     upgrade: Upgrade, spoiled: Functions, faults: Faults

@@ -103,6 +103,7 @@ def test_who_changes_his_mind_amid_the_wait_waits_all_the_same(upgrade: Upgrade)
     assert LABEL not in upgrade.node(upgrade.nodes[0])["metadata"]["labels"]
 
 
+@pytest.mark.slow
 @proves("MUT-43", "X-2")
 def test_a_released_node_is_not_labelled_again(upgrade: Upgrade) -> None:
     """An event that comes late labels those that still wait, and no other."""

@@ -151,6 +151,7 @@ def test_a_pool_that_somebody_writes_just_then_is_tried_again_at_once(
     faults.speak_again()
 
 
+@pytest.mark.slow
 @proves("MUT-33", "X-6")
 def test_a_pool_whose_write_hangs_leaves_the_others_their_turn(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
@@ -168,6 +169,7 @@ def test_a_pool_whose_write_hangs_leaves_the_others_their_turn(
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
 
 
+@pytest.mark.slow
 @proves("MUT-33", "X-6")
 def test_a_pool_whose_write_is_slow_has_nearly_all_of_the_time_when_it_is_the_only_one(
     upgrade: Upgrade, spoiled: Functions, faults: Faults

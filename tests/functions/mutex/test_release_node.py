@@ -21,6 +21,7 @@ REDO = {"paused": ("pause-pools", events.POOLS_CLAIMED), "edited": ("edit-pools"
 """What somebody undid of a pool → the step that does it again, and the event that calls it."""
 
 
+@pytest.mark.slow
 @proves("MUT-43", "MUT-44")
 def test_all_labels_go_in_one_write_after_the_record_is_claimed(upgrade: Upgrade, written: Audit) -> None:
     """The other node keeps its own; said again, nothing is written."""
@@ -35,6 +36,7 @@ def test_all_labels_go_in_one_write_after_the_record_is_claimed(upgrade: Upgrade
     assert len(again) == len(writes)
 
 
+@pytest.mark.slow
 @proves("MUT-44")
 def test_the_server_refuses_to_record_a_second_released_node(upgrade: Upgrade) -> None:
     """Nor another id: a node is taken off the record before the next one is named."""
@@ -58,6 +60,7 @@ def test_nobody_is_released_before_the_jobs_are_complete(upgrade: Upgrade) -> No
     assert not any(is_released(upgrade.node(name)) for name in upgrade.nodes)
 
 
+@pytest.mark.slow
 @proves("MUT-36")
 def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -> None:
     """Behind the labels of the others, which may be off as well; the same for a pool that goes on."""
@@ -110,6 +113,7 @@ def test_a_pool_that_is_changed_back_within_seconds_is_left_to_the_tick(
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
 
 
+@pytest.mark.slow
 @proves("MUT-36")
 def test_without_a_canary_that_goes_on_nobody_is_released(upgrade: Upgrade) -> None:
     """Paused or deleted a moment ago, before the run config was judged again."""
@@ -140,6 +144,7 @@ def test_nobody_is_released_while_the_control_plane_is_upgraded_once_more(upgrad
     assert (found["status"], found["message"]) == ("True", "the control plane is at 4.16.5")
 
 
+@pytest.mark.slow
 @proves("MUT-32", "X-2")
 def test_a_node_that_is_released_stays_so_whatever_is_wanted_then(upgrade: Upgrade) -> None:
     """An event that comes late finds it released; a kill between the two writes is no reason to hold it either."""
@@ -151,6 +156,7 @@ def test_a_node_that_is_released_stays_so_whatever_is_wanted_then(upgrade: Upgra
     assert "releasedAt" in upgrade.status()["record"]["nodes"][name]
 
 
+@pytest.mark.slow
 @proves("MUT-35")
 def test_a_node_that_was_made_anew_before_its_release_is_dropped(upgrade: Upgrade) -> None:
     """Whatever would hold its release: it is none of the run's, and nothing is recorded as released."""
@@ -164,6 +170,7 @@ def test_a_node_that_was_made_anew_before_its_release_is_dropped(upgrade: Upgrad
     assert "droppedAt" in upgrade.status()["record"]["nodes"][name]
 
 
+@pytest.mark.slow
 @proves("MUT-44")
 def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade, work: Workload) -> None:
     """The condition names the maintenance and who asked for it; of another run it is somebody else's, too."""
@@ -178,6 +185,7 @@ def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade,
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
 
 
+@pytest.mark.slow
 @proves("MUT-44")
 def test_a_node_that_a_maintenance_left_waits_until_it_is_given_back(upgrade: Upgrade) -> None:
     """Whose it was nobody knows any more."""
@@ -187,6 +195,7 @@ def test_a_node_that_a_maintenance_left_waits_until_it_is_given_back(upgrade: Up
     assert "a maintenance that is gone" in condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]
 
 
+@pytest.mark.slow
 @proves("MUT-44")
 def test_a_maintenance_by_a_job_of_the_run_itself_is_not_waited_for(upgrade: Upgrade, work: Workload) -> None:
     """It drains the node before the upgrade: to wait for its end would be to wait for ever."""
@@ -197,6 +206,7 @@ def test_a_maintenance_by_a_job_of_the_run_itself_is_not_waited_for(upgrade: Upg
     assert is_released(upgrade.node(upgrade.nodes[0]))
 
 
+@pytest.mark.slow
 @proves("MUT-43", "X-3")
 def test_a_node_whose_run_label_is_gone_is_released_all_the_same(upgrade: Upgrade) -> None:
     """Somebody took it off just before: it is put back, and release and wait do not send each other events for ever."""
@@ -208,6 +218,7 @@ def test_a_node_whose_run_label_is_gone_is_released_all_the_same(upgrade: Upgrad
     assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
 
 
+@pytest.mark.slow
 @proves("MUT-43", "MUT-44")
 def test_a_node_that_carries_another_runs_label_is_not_recorded_as_released(upgrade: Upgrade) -> None:
     """Its labels would stay on: the condition says so, and nobody is told that it is released."""

@@ -65,6 +65,7 @@ def done(upgrade: Upgrade) -> None:
     upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": {"nodes": cleaned}}})
 
 
+@pytest.mark.slow
 @proves("MUT-51", "MUT-49")
 @pytest.mark.parametrize(("bring", "stage"), [(cleared, Stage.CLEARED), (done, Stage.DONE)])
 def test_a_run_that_is_deleted_between_two_nodes_gives_everything_back(
@@ -82,6 +83,7 @@ def test_a_run_that_is_deleted_between_two_nodes_gives_everything_back(
     assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
 
 
+@pytest.mark.slow
 @proves("MUT-51", "MUT-34")
 def test_after_a_deletion_a_pool_that_was_paused_before_stays_so(upgrade: Upgrade) -> None:
     """Whoever paused it lets it go on."""

@@ -66,6 +66,7 @@ def test_an_event_that_was_lost_is_said_again(upgrade: Upgrade, count: int) -> N
     assert said(upgrade) == [LOST[BEFORE_JOBS[count - 1]]]
 
 
+@pytest.mark.slow
 @proves("X-3", "MUT-42", "MUT-45")
 def test_while_a_job_runs_or_a_node_is_upgraded_nothing_is_said(upgrade: Upgrade, written: Audit) -> None:
     """Until it ends; and a tick writes nothing."""
@@ -85,6 +86,7 @@ def test_while_a_job_runs_or_a_node_is_upgraded_nothing_is_said(upgrade: Upgrade
     assert [entry for entry in written.writes_by() if entry["user"]["username"].endswith(":resync-runs")] == []
 
 
+@pytest.mark.slow
 @proves("X-3", "MUT-35", "MUT-45")
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_released_node_that_is_gone_is_told(upgrade: Upgrade, anew: bool) -> None:
@@ -140,6 +142,7 @@ def test_a_cluster_without_our_kinds_waits_for_nothing(upgrade: Upgrade) -> None
     assert said(upgrade) == []
 
 
+@pytest.mark.slow
 @proves("X-3")
 def test_a_node_is_released_by_the_next_tick_once_nobody_else_maintains_it(upgrade: Upgrade, work: Workload) -> None:
     """While somebody does nothing is said; a maintenance by a Job of the run itself is nobody else's."""
@@ -215,6 +218,7 @@ def test_what_is_undone_while_a_run_is_halted_is_done_again(upgrade: Upgrade, ha
     assert said(upgrade) == []
 
 
+@pytest.mark.slow
 @proves("MUT-35", "MUT-36", "MUT-47")
 def test_a_node_that_was_made_anew_keeps_no_selector_of_a_halted_run_undone(upgrade: Upgrade) -> None:
     """It is none of the run's, and so not to be labelled; the run drops it when a person resumes it."""
@@ -291,6 +295,7 @@ def test_a_claim_that_was_lost_a_moment_ago_keeps_no_pause_and_no_selector_waiti
     assert upgrade.told_by(hint) == []
 
 
+@pytest.mark.slow
 @proves("MUT-33", "MUT-36", "X-3")
 def test_what_is_undone_does_not_wait_until_the_run_config_is_judged(upgrade: Upgrade) -> None:
     """A person has written it, and `check-run` may be refused for ever; nothing else is said of the run."""
@@ -315,6 +320,7 @@ def test_a_finalizer_that_is_off_keeps_no_pool_from_being_paused_again(upgrade: 
     assert said(upgrade) == [events.UPGRADE_FOUND, events.POOLS_CLAIMED, events.JOB_DUE]
 
 
+@pytest.mark.slow
 @proves("MUT-43", "X-3")
 def test_a_node_is_released_when_nothing_is_undone_any_more(upgrade: Upgrade) -> None:
     """While a pool goes on another node may be upgraded beside it."""

@@ -145,6 +145,7 @@ def test_a_conflict_with_no_job_is_tried_again(upgrade: Upgrade, spoiled: Functi
     assert len(upgrade.jobs()) == 1
 
 
+@pytest.mark.slow
 @proves("MUT-40", "MUT-35")
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_node_that_goes_amid_its_job_is_dropped_when_that_ends(upgrade: Upgrade, anew: bool) -> None:
@@ -166,6 +167,7 @@ def test_a_node_that_goes_amid_its_job_is_dropped_when_that_ends(upgrade: Upgrad
     assert len(upgrade.jobs()) == 2
 
 
+@pytest.mark.slow
 @proves("MUT-40", "MUT-42")
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_node_that_goes_before_its_job_is_recorded_is_dropped_when_that_ends(
@@ -219,6 +221,7 @@ def without_its_rule(upgrade: Upgrade) -> Callable[[], object]:
     return mend
 
 
+@pytest.mark.slow
 @proves("MUT-40", "MUT-47")
 @pytest.mark.parametrize("spoil", [with_a_paused_canary, without_its_rule])
 def test_a_job_that_ends_while_the_config_is_not_valid_is_recorded(
@@ -242,6 +245,7 @@ def test_a_job_that_ends_while_the_config_is_not_valid_is_recorded(
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
 
 
+@pytest.mark.slow
 @proves("MUT-46", "MUT-47")
 def test_a_job_that_fails_while_the_config_is_not_valid_stops_the_run(upgrade: Upgrade) -> None:
     """Said at once; a config that is valid again by itself does not resume it."""
@@ -281,6 +285,7 @@ def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade
     assert len(upgrade.jobs()) == 3
 
 
+@pytest.mark.slow
 @proves("MUT-41", "MUT-46")
 def test_a_cleanup_job_keeps_its_own_affinity_and_variables_beside_ours(upgrade: Upgrade) -> None:
     """As the main Job: each of its node selector terms also keeps it off the node that was upgraded."""
@@ -317,6 +322,7 @@ def test_a_cleanup_job_keeps_its_own_affinity_and_variables_beside_ours(upgrade:
     assert (made["command"], made["args"]) == (["sleep"], ["30"])
 
 
+@pytest.mark.slow
 @proves("MUT-46", "MUT-51")
 def test_a_rule_that_is_away_for_a_moment_has_its_cleanup_job_waited_for(upgrade: Upgrade) -> None:
     """Whether it has one nobody knows meanwhile: the node is not done before it is back."""
@@ -331,6 +337,7 @@ def test_a_rule_that_is_away_for_a_moment_has_its_cleanup_job_waited_for(upgrade
     assert upgrade.jobs()[-1]["metadata"]["name"].startswith("cleanup-only-")
 
 
+@pytest.mark.slow
 @proves("MUT-46", "MUT-40")
 def test_a_cleanup_job_that_runs_is_waited_for_when_its_rule_has_none_any_more(upgrade: Upgrade) -> None:
     """The next node's Job would run beside it."""

@@ -159,6 +159,7 @@ def test_runs_go_together(recorder: Receiver) -> None:
     assert [len(attempts_in(received(request.headers, request.body))) for request in recorder.requests] == [100, 50]
 
 
+@pytest.mark.slow
 def test_a_recorder_that_is_away_gets_all_when_it_is_back(recorder: Receiver) -> None:
     """X-6: 503 is tried again, with the same event, so that nothing is there twice."""
     recorder.answers["/"] = lambda _: Answer(503 if len(recorder.requests) < 3 else 204)
@@ -347,6 +348,7 @@ def test_a_pod_that_is_gone_holds_no_try_for_long() -> None:
             assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_nobody_waits_long_for_a_recorder_that_ends_as_well() -> None:
     """On the same machine, often in the same process, it does not come again."""
     feed = Publisher(NOBODY)

@@ -161,6 +161,7 @@ def no_more_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 @proves("NMO-18")
 def test_no_handshake_fails_while_certificates_change(tmp_path: Path) -> None:
     """Clients that trust both authorities connect without end while the files are written twenty times."""
