@@ -62,7 +62,7 @@ ONLY_LOGGED = {
     },
     "check-rule": {"get mutexrules", "patch mutexrules/status"},
     "check-target": {"get mutextargets", "list machineconfigpools", "list nodes", "patch mutextargets/status"},
-    "protect": {"create poddisruptionbudgets"},
+    "label-cpu": {"patch nodes"},
 }
 """Step → requests whose refusal is logged: no status can have it. The next tick sends the request again."""
 DONE_WITHOUT = {
@@ -71,7 +71,7 @@ DONE_WITHOUT = {
         *("list mutatingwebhookconfigurations", "list validatingwebhookconfigurations"),
     },
     "migrate": {"create virtualmachineinstancemigrations"},
-    "protect": {"create poddisruptionbudgets"},
+    "protect": {"create poddisruptionbudgets", "list nodemaintenances"},
 }
 """Step → requests without which the step goes on with its other objects, however they fail, until the next tick."""
 REPLACED_BY_THE_NEXT_STEP = {
