@@ -93,13 +93,13 @@ checked: $(STAMP)
 # Each worker has a network of its own: Knative's data plane listens where there is room for one.
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
 	@$(BIN)/python -m tests.builds e2e
-	@$(BIN)/python -m tests.own_network $(APART) --no-loadscope-reorder -m e2e -rP tests $(ARGS)
+	@$(BIN)/python -m tests.own_network $(APART) --no-loadscope-reorder -m e2e -rP $(ARGS)
 
-# What looks whether anything is left on the machine has it for itself.
+# The tests of what is left on the machine run alone. With -k one of the two runs may have no test: pytest's status 5.
 e2e-real: $(STAMP) ## build the image on a Debian that is fetched once, run the product as pods of real nodes, and drain these; as root
 	@$(BIN)/python -m tests.builds e2e-real
-	@$(BIN)/python -m pytest -m real -rP tests/real/test_leftovers.py $(ARGS)
-	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m real -rP tests/real --ignore tests/real/test_leftovers.py $(ARGS)
+	@$(BIN)/python -m pytest -m real -rP tests/real/test_leftovers.py $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m real -rP tests/real --ignore tests/real/test_leftovers.py $(ARGS) || [ $$? -eq 5 ]
 
 # Not in .ci/run, which has its time: 28 dispatchers of RabbitMQ beside all else take two cores some minutes.
 e2e-installs: $(STAMP) ## install on real nodes what e2e-real leaves out: all optional components, one process for all, RabbitMQ; as root
@@ -194,7 +194,7 @@ clean: ## end the cluster and remove what was made in this folder
 	@$(LOOK) down
 	@rm -rf $(VENV) .cluster build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	@echo 'the built servers stay in ~/.cache/nodemaintenance; remove that folder to have them built again'
+	@echo "the built servers stay in $${XDG_CACHE_HOME:-$$HOME/.cache}/nodemaintenance; remove that folder to have them built again"
 
 # A venv that works stays: it is on the PATH, so $(PYTHON) is its own by now, and a program at work is not written anew.
 # --no-deps skips resolving: the lock file is complete. The build of this project uses the setuptools of the lock file.

@@ -13,7 +13,7 @@ from localcluster.knative import install
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.nodes import product_image
 from localcluster.openshift import crds as openshift
-from localcluster.programs import build
+from localcluster.programs import build, toolchain
 from localcluster.programs.build import Toolset
 from localcluster.trouble import LocalClusterError
 from tests.manifests import cert_manager, prometheus
@@ -43,6 +43,8 @@ SHIPPED = ("e2e-real", "e2e-installs")
 def prepare(target: str) -> None:
     """Build and download what the tests of a make target need. Errors: LocalClusterError."""
     build.build_all(TOOLSETS[target])
+    with build.alone("Go"):
+        toolchain.go(build.cache())  # before the downloads, each of which would install it
     with ThreadPoolExecutor(len(FILES)) as threads:
         for done in [threads.submit(download) for download in FILES]:
             done.result()

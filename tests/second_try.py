@@ -20,6 +20,8 @@ MOST_OF_TEST, MOST = 3, 10
 """How many tests of `make test`, and how many in all, may need a second try."""
 REPORT = Path("build/second-tries.txt")
 FAILURES = Path("build/failures.json")
+CHOOSING = ("ARGS", "PYTEST_ADDOPTS")
+"""Environment variables that choose among the tests; a run of all tests is without them."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def verdict(tries: Collection[Try]) -> str:
 def main(targets: Collection[str]) -> int:
     """Run the targets in turn, end at the first that is red, and print the report."""
     FAILURES.parent.mkdir(exist_ok=True)
+    REPORT.unlink(missing_ok=True)
     tries: list[Try] = []
     why = ""
     for target in targets:
@@ -90,6 +93,8 @@ def _run(target: str, tries: list[Try]) -> str:
     again = _make(target, "ARGS=--last-failed")
     if again is None:
         return f"the second try of make {target} ended before its tests did"
+    if others := again.keys() - failures.keys():
+        return f"other tests of make {target} failed at the second try: {', '.join(sorted(others))}"
     of_test = _of_make_test()
     tries += [Try(test, first, again.get(test, ""), test in of_test) for test, first in failures.items()]
     return ""
@@ -98,11 +103,11 @@ def _run(target: str, tries: list[Try]) -> str:
 def _make(*words: str) -> Mapping[str, str] | None:
     """Run make; return the tests that failed with the reason of each, None if not all tests ran."""
     FAILURES.unlink(missing_ok=True)
-    status = subprocess.run(
-        ["make", *words], env={**os.environ, VARIABLE: str(FAILURES.resolve())}, check=False
-    ).returncode
+    environment = {name: value for name, value in os.environ.items() if name not in CHOOSING}
+    environment[VARIABLE] = str(FAILURES.resolve())
+    status = subprocess.run(["make", *words], env=environment, check=False).returncode
     if not FAILURES.exists():
-        return {} if status == 0 else None
+        return None
     failures: dict[str, str] = json.loads(FAILURES.read_text())
     return failures if bool(failures) == bool(status) else None
 

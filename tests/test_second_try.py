@@ -15,7 +15,7 @@ from tests.sources import ROOT
 
 MAKE = """#!/bin/sh
 echo "$*" >> calls
-case "$*" in {cases} esac
+case "$*" in lint) exit;; {cases} *) echo '{{}}' > "$FAILURE_REPORT";; esac
 """
 FAILS = """echo '{"tests/test_a.py::test_b": "call: assert 1 == 2"}' > "$FAILURE_REPORT"; exit 2;;"""
 PASSES = """echo '{}' > "$FAILURE_REPORT";;"""
@@ -72,10 +72,29 @@ def test_a_test_that_fails_twice_ends_the_run(tree: Path) -> None:
     assert done.stderr.endswith(f"error: failed twice: {TEST}\n")
 
 
+def test_another_test_that_fails_at_the_second_try_ends_the_run(tree: Path) -> None:
+    """A target of two pytest runs starts the second one only if the first one passes."""
+    other = FAILS.replace("test_b", "test_c")
+
+    done, calls = ci(tree, f'"test-all ARGS=--last-failed") {other} test-all) {FAILS}')
+
+    assert calls == ["lint", "test-all", "test-all ARGS=--last-failed"]
+    assert done.returncode == 1
+    assert done.stderr == "error: other tests of make test-all failed at the second try: tests/test_a.py::test_c\n"
+
+
 def test_a_run_that_was_killed_gets_no_second_try(tree: Path) -> None:
     done, calls = ci(tree, "test-all) kill -KILL $$;;")
 
     assert calls == ["lint", "test-all"]
+    assert done.returncode == 1
+    assert done.stderr == "error: make test-all ended before its tests did\n"
+
+
+def test_a_run_without_a_report_is_incomplete(tree: Path) -> None:
+    """As when all workers were killed before the first test, which is no error for pytest."""
+    done, _ = ci(tree, "test-all) ;;")
+
     assert done.returncode == 1
     assert done.stderr == "error: make test-all ended before its tests did\n"
 

@@ -180,7 +180,8 @@ def module_folder(module: str, path: str) -> Path:
         command, cwd=MODULES / module, env=go_install.environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise LocalClusterError(f"the files of {path} are not to be had: {done.stderr.strip() or done.stdout.strip()}")
+        why = done.stderr.strip() or done.stdout.strip()
+        raise LocalClusterError(f"{path} cannot be downloaded: {why}\n{go_install.OFFLINE}")
     return Path(json.loads(done.stdout)["Dir"])
 
 

@@ -23,8 +23,10 @@ def download(go: Path, cache: Path, version: str) -> None:
     """Try to download the programs of a Kubernetes release such as v1.36.3 into `cache`; say which way it went."""
     release = _minor(version)
     print(f"looking for ready-made programs of Kubernetes {release}: setup-envtest", flush=True)
-    fresh = cache / "envtest.new"
-    shutil.rmtree(fresh, ignore_errors=True)  # a download was killed
+    for left in cache.glob("envtest-*.new-*"):  # a download was killed
+        shutil.rmtree(left, ignore_errors=True)
+    folder = _folder(cache, version)
+    fresh = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     index = os.environ.get(INDEX)
     where = ["--bin-dir", str(fresh), *(["--index", index] if index else [])]
     command = [str(go), "tool", "setup-envtest", "use", f"{release}.x", *where]
@@ -41,15 +43,20 @@ def download(go: Path, cache: Path, version: str) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
         print(f"none to be had ({why}); kube-apiserver, etcd and kubectl are built", flush=True)
         return
-    shutil.rmtree(cache / "envtest", ignore_errors=True)
-    fresh.rename(cache / "envtest")
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
 
 
 def downloaded(cache: Path, version: str) -> Path | None:
     """Return the folder with the programs of that release's minor version, None if they were not downloaded."""
-    found = sorted((cache / "envtest" / "k8s").glob(f"{_minor(version)}.*-{sys.platform}-*"))
+    found = sorted((_folder(cache, version) / "k8s").glob(f"{_minor(version)}.*-{sys.platform}-*"))
     whole = [folder for folder in found if assets.is_whole(folder)]
     return whole[-1] if whole else None
+
+
+def _folder(cache: Path, version: str) -> Path:
+    """Return the folder of a release: another clone may use another release at the same time."""
+    return cache / f"envtest-{_minor(version)}"
 
 
 def _minor(version: str) -> str:

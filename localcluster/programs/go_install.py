@@ -19,6 +19,7 @@ DOWNLOADS = 4
 """Modules whose sources are downloaded side by side."""
 STALE = "{{if .Stale}}stale\t{{.ImportPath}}{{end}}"
 """A template of `go list`: one line for each package that is not in go's build cache."""
+OFFLINE = "the Go modules cannot be downloaded: if this machine is behind a proxy, set HTTPS_PROXY or GOPROXY"
 NO_DEBUG_INFORMATION = "-gcflags=all=-dwarf=false"
 """The linker leaves it out, so that compiling it is a waste: a tenth of the time."""
 LINK_PACKAGES = 40
@@ -61,6 +62,7 @@ def install(go: Path, installs: Sequence[Install], title: str, programs: int) ->
     with progress.shown(), ThreadPoolExecutor(DOWNLOADS) as threads:
         try:
             list(threads.map(running.plan, installs))
+            progress.compile()
             for each in installs:  # one by one: go compiles on all cores, and two would compile what they share twice
                 running.install(each)
         except BaseException:
@@ -108,6 +110,8 @@ class _Processes:
                     tail.append(line.rstrip())
         if process.returncode:
             why = "\n  ".join(tail)
+            if words[0] == "list":
+                why += f"\n{OFFLINE}"
             what = f"building {wanted.module.name} failed (go {words[0]}, exit {process.returncode})"
             raise LocalClusterError(f"{what}:\n  {why}")
 
@@ -143,6 +147,10 @@ class Progress:
         """Add a package that is to be compiled for a module."""
         self._packages.add((module, package))
 
+    def compile(self) -> None:
+        """Note that all sources are downloaded, and compiling begins."""
+        self._compiling_since = monotonic()
+
     def take(self, module: Path, line: str) -> bool:
         """Count a line of go's output; return whether it reports progress."""
         if line.startswith("go: downloading "):
@@ -150,7 +158,6 @@ class Progress:
             return True
         if (module, line) not in self._packages:
             return False
-        self._compiling_since = self._compiling_since or monotonic()
         self._begun.add((module, line))
         return True
 

@@ -117,8 +117,8 @@ def _is_ubuntu() -> bool:
 
 
 def _without_venv() -> list[Need]:
-    """Debian's Python leaves out what makes a virtual environment; one that is there needs it no more."""
-    if ENVIRONMENT.exists():
+    """Debian's Python leaves out the module venv; neither an environment that exists nor uv needs it."""
+    if ENVIRONMENT.exists() or shutil.which("uv"):
         return []
     try:
         import ensurepip  # noqa: F401

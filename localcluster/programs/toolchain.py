@@ -69,4 +69,5 @@ def _install(folder: Path) -> None:
 
 def _missing(why: str) -> str:
     wanted = ".".join(map(str, needed()))
-    return f"building the servers needs Go {wanted} or newer: install it from https://go.dev/dl and try again ({why})"
+    remedy = "install it from https://go.dev/dl, or set PIP_INDEX_URL to a mirror, and try again"
+    return f"building the servers needs Go {wanted} or newer: {remedy} ({why})"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 from localcluster.cluster import LocalCluster
-from localcluster.programs import build, toolchain
+from localcluster.programs import build, go_install, toolchain
+from localcluster.trouble import LocalClusterError
 
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 CRDS = ("podmonitors", "prometheusrules")
@@ -30,6 +30,8 @@ def crds() -> list[Path]:
 def _module() -> Path:
     """Download the operator's module outside of any module, so that nothing of ours is changed by it."""
     command = [str(toolchain.go(build.cache())), "mod", "download", "-json", OPERATOR]
-    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=build.cache(), env=environment)
+    environment = go_install.environment(GOFLAGS="-mod=mod")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=build.cache(), env=environment)
+    if done.returncode:
+        raise LocalClusterError(f"{OPERATOR} cannot be downloaded: {done.stderr.strip()}\n{go_install.OFFLINE}")
     return Path(json.loads(done.stdout)["Dir"])
