@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
     machine.parent.mkdir(parents=True)
     for package in (machine.parent, machine.parent.parent):
         (package / "__init__.py").touch()
-    machine.write_text("raise SystemExit('no root')\n")
+    machine.write_text("print('no root')\nraise SystemExit(3)\n")
     (tmp_path / "tests" / "test_a.py").write_text("def test_b():\n    pass\n")
     python = tmp_path / ".venv" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

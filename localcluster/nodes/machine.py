@@ -11,6 +11,8 @@ from pathlib import Path
 
 from localcluster.trouble import LocalClusterError
 
+UNABLE = 3
+"""Exit status that says so, unlike that of an error."""
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 """Without these no kubelet starts."""
 VERSION_1, VERSION_2 = Path("/proc/self/mounts"), Path("/sys/fs/cgroup/cgroup.controllers")
@@ -79,4 +81,5 @@ if __name__ == "__main__":
     try:
         check()
     except LocalClusterError as error:
-        raise SystemExit(str(error)) from None
+        print(error, file=sys.stderr)
+        raise SystemExit(UNABLE) from None

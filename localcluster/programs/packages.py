@@ -161,10 +161,10 @@ def _install(needs: Sequence[Need]) -> None:
     """Install packages, with one line of output; what the package manager prints is shown if it fails."""
     packages = " ".join(need.package for need in needs)
     print(f"missing: {', '.join(need.what for need in needs)}; installing {packages} with apt-get", flush=True)
-    _apt("update")  # one list of several that cannot be had need not matter
+    updated = _apt("update")  # if one list of several cannot be downloaded, the packages may be there all the same
     done = _apt("install", "--no-install-recommends", *packages.split())
     if done.returncode:
-        print(done.stdout, end="", flush=True)
+        print(updated.stdout, done.stdout, sep="", end="", flush=True)
         raise LocalClusterError(f"apt-get could not install {packages} (exit {done.returncode}): see its output above")
 
 
