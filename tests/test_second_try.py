@@ -43,7 +43,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def ci(tree: Path, cases: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Run `.ci/run` with a make that does what `cases` says; return how it ended, and what it called make with."""
+    """Run `.ci/run` with a make that runs the lines `cases`; return how it ended, and what it called make with."""
     make = tree / "path" / "make"
     make.write_text(MAKE.format(cases=cases))
     make.chmod(0o755)
@@ -92,7 +92,7 @@ def test_a_run_that_was_killed_gets_no_second_try(tree: Path) -> None:
 
 
 def test_a_run_without_a_report_is_incomplete(tree: Path) -> None:
-    """As when all workers were killed before the first test, which is no error for pytest."""
+    """pytest ends with status 0 if all workers were killed before the first test."""
     done, _ = ci(tree, "test-all) ;;")
 
     assert done.returncode == 1

@@ -164,7 +164,7 @@ def build_all(toolsets: Iterable[Toolset]) -> None:
 
 
 def _to_build(tools: Toolset) -> Toolset:
-    """Return what is to be built of a toolset: of Kubernetes less if some of its programs come ready-made."""
+    """Return the toolset to build: of Kubernetes only a part if the other programs come ready-made."""
     return CONTROLLERS if tools is KUBERNETES and _ready_made() else tools
 
 

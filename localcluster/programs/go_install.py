@@ -80,7 +80,7 @@ class _Processes:
         self._killed = False
 
     def plan(self, wanted: Install) -> None:
-        """Download the sources, and tell the progress which packages are to be compiled."""
+        """Download the sources, and add the packages that must be compiled to the progress."""
 
         def take(line: str) -> bool:
             mark, _, package = line.partition("\t")
@@ -102,7 +102,7 @@ class _Processes:
                 process.kill()
 
     def _run(self, wanted: Install, words: tuple[str, ...], take: Callable[[str], bool]) -> None:
-        """Run one go command, and hand each line of its output to `take`, which returns whether it is no error."""
+        """Run one go command, and hand each line of its output to `take`: whether the line reports progress."""
         tail: deque[str] = deque(maxlen=20)
         with self._started([str(self._go), *words, *wanted.flags, *wanted.packages], wanted) as process:
             for line in process.stdout or ():

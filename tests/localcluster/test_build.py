@@ -125,7 +125,7 @@ def test_several_toolsets_are_built_in_one_call(go: FakeGo) -> None:
 
 
 def test_the_progress_names_the_programs_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The packages that are compiled and the programs that are linked say how much is done."""
+    """Compiled packages and linked programs count as work done."""
     now = 100.0
     monkeypatch.setattr(go_install, "monotonic", lambda: now)
     progress, module, bin_folder = Progress("Kubernetes 1.36.3", 2, {tmp_path}), Path("kubernetes"), tmp_path

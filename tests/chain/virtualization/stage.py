@@ -54,7 +54,7 @@ class Stage(Scene):
         return name
 
     def stopped(self, name: str) -> Object:
-        """Wait until a virtual machine says that it is stopped; returns it."""
+        """Wait until a virtual machine's status is Stopped; return the virtual machine."""
         return self.until(
             self.machines_path, name, lambda item: (item.get("status") or {}).get("printableStatus") == "Stopped"
         )

@@ -73,7 +73,7 @@ def created(quiet: LocalCluster, item: Object) -> str:
     ],
 )
 def test_an_object_of_the_documents_is_accepted(quiet: LocalCluster, item: Object) -> None:
-    """By the schemas of OpenShift and KubeVirt."""
+    """Check objects by the schemas of OpenShift and KubeVirt."""
     assert f"/{item['metadata']['name']} created (server dry run)\n" in created(quiet, item)
 
 
