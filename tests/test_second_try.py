@@ -73,7 +73,7 @@ def test_a_test_that_fails_twice_ends_the_run(tree: Path) -> None:
 
 
 def test_another_test_that_fails_at_the_second_try_ends_the_run(tree: Path) -> None:
-    """A target of two pytest runs starts the second one only if the first one passes."""
+    """Run a target of two pytest runs, of which the second one starts only if the first one passes."""
     other = FAILS.replace("test_b", "test_c")
 
     done, calls = ci(tree, f'"test-all ARGS=--last-failed") {other} test-all) {FAILS}')

@@ -247,9 +247,9 @@ class Audit:
             return list(self._known)
 
     def writes_by(self, prefix: str = OURS) -> list[Object]:
-        """Return the writes by users whose name begins with `prefix`, without renewals of the install's Lease.
+        """Return the writes by users whose name begins with `prefix`, without those of the install's Lease.
 
-        The time renews that Lease, so no test can tell when.
+        A function renews that Lease when its time is over, whatever the test does.
         """
         entries = [entry for entry in self.entries() if entry["user"].get("username", "").startswith(prefix)]
         return [entry for entry in entries if entry["objectRef"].get("name") != install_claim.CLAIM]

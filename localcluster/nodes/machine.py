@@ -12,7 +12,7 @@ from pathlib import Path
 from localcluster.trouble import LocalClusterError
 
 UNABLE = 3
-"""Exit status that says so, unlike that of an error."""
+"""Exit status on a machine that cannot run real nodes; that of an error is 1."""
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 """Without these no kubelet starts."""
 VERSION_1, VERSION_2 = Path("/proc/self/mounts"), Path("/sys/fs/cgroup/cgroup.controllers")

@@ -175,10 +175,17 @@ def _built(tools: Toolset) -> Path:
 
 def module_folder(module: str, path: str) -> Path:
     """Give the folder of a Go module's files, as they were fetched to build the programs of our module `module`."""
+    return download_module(path, MODULES / module)
+
+
+def download_module(path: str, where: Path, **more: str) -> Path:
+    """Download a Go module by a go command in the folder `where`; return the folder of its files.
+
+    In: further environment variables of the command. Errors: LocalClusterError with go's reason.
+    """
     command = [str(toolchain.go(cache())), "mod", "download", "-json", path]
-    done = subprocess.run(
-        command, cwd=MODULES / module, env=go_install.environment(), capture_output=True, text=True, check=False
-    )
+    environment = go_install.environment(**more)
+    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         why = done.stderr.strip() or done.stdout.strip()
         raise LocalClusterError(f"{path} cannot be downloaded: {why}\n{go_install.OFFLINE}")

@@ -88,7 +88,7 @@ class _Processes:
                 self._progress.add(wanted.module, package)
             return bool(package) or self._progress.take(wanted.module, line)
 
-        self._run(wanted, ("list", "-deps", "-f", STALE), take)
+        self._run(wanted, ("list", "-deps", "-f", STALE), take, OFFLINE)
 
     def install(self, wanted: Install) -> None:
         """Compile and link."""
@@ -101,17 +101,18 @@ class _Processes:
             for process in self._running:
                 process.kill()
 
-    def _run(self, wanted: Install, words: tuple[str, ...], take: Callable[[str], bool]) -> None:
-        """Run one go command, and hand each line of its output to `take`: whether the line reports progress."""
+    def _run(self, wanted: Install, words: tuple[str, ...], take: Callable[[str], bool], remedy: str = "") -> None:
+        """Run one go command, and hand each line of its output to `take`, which returns whether it is expected.
+
+        Errors: LocalClusterError with the last unexpected lines and the remedy.
+        """
         tail: deque[str] = deque(maxlen=20)
         with self._started([str(self._go), *words, *wanted.flags, *wanted.packages], wanted) as process:
             for line in process.stdout or ():
                 if not take(line.rstrip("\n")):
                     tail.append(line.rstrip())
         if process.returncode:
-            why = "\n  ".join(tail)
-            if words[0] == "list":
-                why += f"\n{OFFLINE}"
+            why = "\n  ".join([*tail, *([remedy] if remedy else [])])
             what = f"building {wanted.module.name} failed (go {words[0]}, exit {process.returncode})"
             raise LocalClusterError(f"{what}:\n  {why}")
 

@@ -117,8 +117,11 @@ def _is_ubuntu() -> bool:
 
 
 def _without_venv() -> list[Need]:
-    """Debian's Python leaves out the module venv; neither an environment that exists nor uv needs it."""
-    if ENVIRONMENT.exists() or shutil.which("uv"):
+    """Debian's Python leaves out the module venv; neither an environment that exists nor uv needs it.
+
+    `make UV=`, which make exports, uses pip although uv is there.
+    """
+    if ENVIRONMENT.exists() or os.environ.get("UV", shutil.which("uv")):
         return []
     try:
         import ensurepip  # noqa: F401

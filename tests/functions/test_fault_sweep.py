@@ -345,7 +345,7 @@ def fail_in_each_way(bench: Bench, name: str, request: str) -> Iterator[str]:
                 if kind in REFUSALS:
                     break
             answers.append(bench.deliver(name, again(event)))
-            if (name, request.rpartition(" ")[0]) == FINISHED_BY_THE_TICK:
+            if (name, without_number(request)) == FINISHED_BY_THE_TICK:
                 ended = stage.functions.answer("resync-runs", tick())
                 assert ended is not None, "resync-runs does not end a finished run that has a finalizer"
                 answers.append(bench.deliver(name, ended))
@@ -378,15 +378,20 @@ def is_same(name: str, found: Object, wanted: Object) -> bool:
     return kept(found) == kept(wanted)
 
 
+def without_number(request: str) -> str:
+    """Return "get nodes" of "get nodes 2"."""
+    return request.rpartition(" ")[0]
+
+
 def is_excused(name: str, request: str, failed: list[str]) -> bool:
-    """Return whether this failure leaves the end to a person or to a later event."""
-    of = name.partition(",")[0], request.rpartition(" ")[0]
+    """Return whether this failure leaves the end to a person."""
+    of = name.partition(",")[0], without_number(request)
     return of == NEEDS_A_PERSON and bool({*failed} & {*REFUSALS})
 
 
 def is_answered_once(name: str, request: str) -> bool:
     """Return whether the step's answer is not repeated after this request failed."""
-    return (name, request.rpartition(" ")[0]) in NOT_ANSWERED_AGAIN
+    return (name, without_number(request)) in NOT_ANSWERED_AGAIN
 
 
 def difference(wanted: Object, found: Object) -> str:
@@ -410,6 +415,6 @@ def judge(name: str, request: str, kind: str, wanted: Run, answer: Answer, state
     step = name.partition(",")[0]
     if kind in REFUSALS and step == "run-job" and answer.type == events.RUN_STOPPED:
         return ""
-    sent = request.rpartition(" ")[0]
+    sent = without_number(request)
     is_logged = kind in REFUSALS and sent in ONLY_LOGGED.get(step, ()) and words(kind) in answer.log
     return "" if is_logged or sent in DONE_WITHOUT.get(step, ()) else "swallowed"

@@ -167,6 +167,19 @@ def test_a_python_without_virtual_environments_gets_its_package(
     assert packages.missing(["demo"]) == []
 
 
+def test_uv_needs_no_module_venv_unless_it_is_turned_off(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for the module venv with `make UV=` alone if uv is on the PATH."""
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+    monkeypatch.chdir(machine.path)
+    monkeypatch.delenv("UV", raising=False)
+    (machine.path / "uv").touch(mode=0o755)
+
+    assert packages.missing(["demo"]) == []
+
+    monkeypatch.setenv("UV", "")
+    assert [need.package.endswith("-venv") for need in packages.missing(["demo"])] == [True]
+
+
 def test_go_needs_to_trust_somebody(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bare Debian has no list of certificate authorities, and Go would fetch nothing."""
     monkeypatch.delenv("SSL_CERT_FILE")

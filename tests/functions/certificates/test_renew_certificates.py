@@ -328,7 +328,7 @@ def test_two_looks_at_once_do_no_harm(
 ) -> None:
     """From nothing, at the due time, and at the end of the pause: one authority more, and all believe all.
 
-    A look that others disturb too often gives up, and its event is delivered again.
+    A renewal with too many conflicts gives up, and its event is delivered again.
     """
     for name in ("api", "handler", "controller"):
         certificates.add(name)
@@ -338,11 +338,11 @@ def test_two_looks_at_once_do_no_harm(
     count = len(holders.bundle_of(certificates.publication()))
     moment = certificates.now + PAUSE if age > timedelta(days=1) else certificates.now
 
-    looks = door.together(*(renewed(door.api, SETTINGS, moment) for _ in range(4)))
+    outcomes = door.together(*(renewed(door.api, SETTINGS, moment) for _ in range(4)))
 
-    lost = [look for look in looks if look.errors]
-    assert len(lost) < len(looks)
-    assert all(isinstance(error, Conflict) for look in lost for error in look.errors)
+    lost = [outcome for outcome in outcomes if outcome.errors]
+    assert len(lost) < len(outcomes)
+    assert all(isinstance(error, Conflict) for outcome in lost for error in outcome.errors)
     for _ in lost:
         assert door.run(renewed(door.api, SETTINGS, moment)).errors == []
     signers = holders.bundle_of(certificates.publication())

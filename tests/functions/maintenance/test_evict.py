@@ -445,6 +445,7 @@ def test_a_pod_that_went_meanwhile_counts_as_gone(
     while not (sent := audit.evictions(*names)):  # a busy machine sends none in the time of the first batch
         reply = spoiled.answer("evict", tainted)
         assert reply is not None
+        assert reply.get_type() == events.PODS_EVICTED
         data = data_of(reply)
         assert (data["evicted"], data["blocked"], data["error"]) == ([], [], "")
 

@@ -139,7 +139,7 @@ def test_what_is_claimed_is_created_by_its_attempt_or_later(
 def test_who_was_held_up_creates_nothing_late(
     machines: Machines, functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A creation hangs until the step's time is over; the next step finds its slot taken, and exceeds no limit."""
+    """Count the slot of a creation that hangs until the step's time is over: the next step exceeds no limit."""
     for number in range(3):
         machines.create(vmi(f"vm-{number}", machines.node))
     path = migrations(machines.work.namespace)

@@ -32,7 +32,7 @@ from tests.workload import Audit, Workload
 def work(installed: LocalCluster, admin: Cluster) -> Workload:
     """Give a namespace of the test's own; its pods are on node-1, or on a node of the test's own.
 
-    A batch also tells of evictions of its node that were granted late, those of the test before among them.
+    A batch also reports late evictions of its node, for example those of the test before.
     """
     return Workload(installed, admin)
 
