@@ -167,7 +167,7 @@ class Scene:
         """The first state of the object at `path` that is `done`."""
         return self.history(path, done, seconds)[-1]
 
-    def gone(self, path: str, seconds: float = 10.0) -> float:
+    def gone(self, path: str, seconds: float = 30.0) -> float:
         """Wait until the object at `path` is gone; returns the seconds that took."""
         started = time.monotonic()
         self.work.wait_for(path, lambda item: item is None, seconds)

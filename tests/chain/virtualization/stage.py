@@ -202,6 +202,10 @@ class Stage(Scene):
         """Give one who watches all migrations."""
         return Watcher(self.admin, homes)
 
+    def kept(self, limit: int, most: int) -> bool:
+        """Whether a limit of migrations at once was used and kept, by the most that were seen."""
+        return most == limit
+
     def shut_down(self, evictions: Audit) -> set[str]:
         """The machines of which a launcher was evicted."""
         granted = [entry for entry in evictions.evictions() if entry["responseStatus"]["code"] < 300]
