@@ -138,21 +138,25 @@ def test_the_flags_are_those_of_the_newest_hint() -> None:
 
 
 def test_urgent_hints_keep_their_distance() -> None:
-    """NMO-6: a stream of urgent hints is thinned out, and its newest is sent."""
+    """NMO-6: the sender thins out a stream of urgent hints, and sends the newest.
+
+    It sends two of them, or more if a slow machine takes longer than one interval to enqueue them all.
+    """
     sink = Sink()
+    started = time.monotonic()
 
     async def script(sender: Sender) -> None:
         for number in range(40):
             enqueue(sender, str(number), urgent=True)
             await asyncio.sleep(0)
         await sink.until(2)
+        while sink.versions()[-1] != "39":
+            await sink.until(len(sink.taken) + 1)
 
     with_sender(sink, script)
 
-    times = [moment for moment, _ in sink.taken]
-    assert sink.versions()[-1] == "39"
-    assert len(sink.taken) == 2
-    assert times[1] - times[0] > INTERVAL_SECONDS / 2
+    last, _ = sink.taken[-1]
+    assert (len(sink.taken) - 1) * INTERVAL_SECONDS <= last - started
 
 
 def test_each_maintenance_gets_its_own_events() -> None:
