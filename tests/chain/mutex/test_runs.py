@@ -52,6 +52,7 @@ class Order:
 def test_a_whole_upgrade(stage: Stage, mco: FakeMco) -> None:
     """Steps 1 to 7 of the document over two pools and two rules, one with cleanup Jobs and dots in its name."""
     names = [*stage.workers("blue", 2), *stage.workers("green", 2, NEW)]
+    mco.hold(*names)  # on a busy machine it could upgrade them before the run pauses the pools
     stage.canary()
     stage.target("both", stage.pool("blue", "blue"), stage.pool("green", "green"))
     stage.rule(DOTTED, cleanup=True, jobName="first")
@@ -59,7 +60,6 @@ def test_a_whole_upgrade(stage: Stage, mco: FakeMco) -> None:
     run = stage.run("example", ["second", DOTTED], ["both"])
     stage.reaches(run, "Waiting")
     before, audit = stage.selectors(), stage.audit()
-    mco.hold(*names)  # which on a busy machine could be faster than the run pauses the pools
     with Watcher(stage.admin) as watcher:
         stage.cvo.want(NEW)
         for name in ("blue", "green"):
