@@ -79,6 +79,8 @@ class Renewal:
                 continue
             if write.reason == SHARED and not self._is_settled(write.of):
                 return
+            if write.reason == TAKEN:
+                done.clear()  # the bundle counts as published from now on, and is written again
             done.add((write.reason, write.of))
             await self._do(write)
             if self._api.is_dry_run:

@@ -59,7 +59,7 @@ def test_nodes_take_turns() -> None:
 
     async def scenario() -> list[str]:
         pace = Pace(50)
-        await _order(pace, *["first"] * 50)
+        pace.rest(1.0)  # all ask before the first one has its turn
         return await _order(pace, *["big"] * 20, "small", "small")
 
     order = run(scenario())
