@@ -360,7 +360,7 @@ def test_two_looks_at_once_do_no_harm(
 def test_a_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
     door: Cluster, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next authority is published, then signs, and only then counts as published: the ConfigMap is written twice."""
+    """The ConfigMap is written twice: the next CA is published, then signs, and only then counts as published."""
     monkeypatch.setattr(lookup, "PATIENCE_SECONDS", 0.0)
     certificates.add("api")
 
