@@ -1,6 +1,7 @@
-"""The door for Knative func's Python middleware, which imports `function` and calls `new()`.
+"""Entry point for Knative func's Python middleware, which imports `function` and calls `new()`.
 
-It speaks ASGI, the functions' app is Flask: a2wsgi stands between. An image with gunicorn does without this file.
+The middleware speaks ASGI and the functions' Flask app speaks WSGI; a2wsgi translates. Images that run gunicorn do not
+use this file.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ from a2wsgi.wsgi_typing import WSGIApp
 from functions.app import create_app
 
 WORKERS = 10
-"""Threads that wait for the API server; the next request waits for one of them. More would share one core for so long
-that all miss the time that each has."""
+"""Threads that serve requests; further requests wait for a free thread.
+
+With more threads on one CPU core, every request would miss its deadline.
+"""
 
 
 class Functions:
-    """All functions by path, or with `FUNCTION` set that one alone."""
+    """ASGI app that serves all functions by path, or only the function that `FUNCTION` names."""
 
     def __init__(self) -> None:
-        # both sides mean PEP 3333, and each has its own type for it
+        # both libraries follow PEP 3333, but each declares its own type for a WSGI app
         self._app = WSGIMiddleware(cast("WSGIApp", create_app()), workers=WORKERS)
 
     async def handle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         await self._app(scope, receive, send)
 
 
 def new() -> Functions:
-    """What the middleware calls once, at its start."""
+    """Return the app; the middleware calls this function once, at startup."""
     return Functions()

@@ -1,1 +1,1 @@
-"""The functions: steps that take an event in and answer with events; `app` lists and serves them."""
+"""The functions: each step consumes an event and returns the events that follow; `app` lists and serves them."""

@@ -1,4 +1,7 @@
-"""Writes a Kubernetes Event, for every wing. A step is worth more than an Event: errors are given, not raised."""
+"""Creates Kubernetes Events for all components.
+
+API errors are returned, not raised, since a failed Event must not fail the step that records it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from kube.paths import Object, events_path
 
 
 async def refusal(api: Api, event: Object) -> ApiError | None:
-    """Create an Event; one of its name that is there stays. Why it could not be written, None when it is there."""
+    """Create an Event, and return the API error if that fails, else None.
+
+    If an Event with the same name exists, it stays unchanged and the function returns None.
+    """
     try:
         await api.create(events_path(event["metadata"]["namespace"]), event)
     except Conflict:

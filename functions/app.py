@@ -1,7 +1,7 @@
-"""Every function of every wing in one visible list, and the Flask app that serves them.
+"""The list of all functions of all components, and the Flask app that serves them.
 
-`FUNCTION=evict` serves that one alone, at `/` and `/evict`; unset serves all by path. Run by gunicorn
-(`functions.app:create_app()`), by func's middleware, or by a test client.
+With `FUNCTION=evict`, the app serves only that function, at `/` and `/evict`. If `FUNCTION` is unset, it serves all
+functions by path. Gunicorn (`functions.app:create_app()`), func's middleware or a test client runs the app.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ FUNCTIONS = {
 
 
 def create_app(cluster: Cluster | None = None) -> Flask:
-    """The Flask app on `cluster` (default: the one the environment names). Raises `SystemExit` for a wrong FUNCTION."""
+    """Create the Flask app; by default it uses the cluster that the environment names.
+
+    Raises `SystemExit` for an invalid environment, as `chosen` does.
+    """
     logs.configure()
     served = chosen()
     app = Flask("functions")
@@ -140,9 +143,10 @@ def create_app(cluster: Cluster | None = None) -> Flask:
 
 
 def chosen() -> list[Function]:
-    """The functions that the environment asks for.
+    """Return the functions that the environment selects.
 
-    Raises `SystemExit` for a wrong FUNCTION or setting, and for a collector of spans without the library for it.
+    Raises `SystemExit` for an unknown FUNCTION or an invalid setting, and if the environment names a trace collector
+    but the OpenTelemetry library is not installed.
     """
     alone = os.environ.get("FUNCTION")
     if alone and alone not in FUNCTIONS:

@@ -1,4 +1,4 @@
-"""Reads the data of an event, which is a JSON object or a bad event."""
+"""Reads and validates the data of an event; malformed data raises `BadEvent`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kube.resource_versions import is_version
 
 
 def data_of(event: BaseCloudEvent) -> Mapping[str, Any]:
-    """The event's data, an object. Raises `BadEvent` otherwise."""
+    """Return the event's data. Raises `BadEvent` if it is not a JSON object."""
     data = event.get_data()
     if not isinstance(data, dict):
         raise BadEvent("data is not a JSON object")
@@ -21,20 +21,24 @@ def data_of(event: BaseCloudEvent) -> Mapping[str, Any]:
 
 
 def metadata_of(event: BaseCloudEvent) -> Mapping[str, Any]:
-    """The metadata of the whole object that the API server's event carries, {} when there is none."""
+    """Return the `metadata` of the object that an API server event carries, {} if there is none."""
     metadata = data_of(event).get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 
 
 def is_text(value: object) -> bool:
-    """Whether it is text that is not empty. Halves of characters, which JSON takes, `eventing.wire` has refused."""
+    """Return whether `value` is a non-empty string.
+
+    Lone surrogates, which JSON allows, need no check here: `eventing.wire` has already rejected them.
+    """
     return isinstance(value, str) and bool(value)
 
 
 def version_of(event: BaseCloudEvent, name: str) -> str:
-    """The resource version that the data has under this name, "" for none. Raises `BadEvent` for what is none.
+    """Return the resourceVersion in the data field `name`, "" if absent. Raises `BadEvent` if it is malformed.
 
-    Of an event that is not ours it is "", too: one of next year would keep whoever lists by it waiting.
+    Also returns "" if this installation did not sign the event: a list request for a resourceVersion that does not
+    exist yet would block.
     """
     version = data_of(event).get(name) or ""
     if version and not is_version(version):

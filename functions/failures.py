@@ -1,4 +1,4 @@
-"""The errors that decide what becomes of an event that a step cannot act on (a bug stays a 500)."""
+"""Exceptions that determine how the server answers an event that a step cannot handle (a bug remains a 500)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from cloudevents.core.base import BaseCloudEvent
 
 
 class Retry(Exception):
-    """The same event may succeed later: answered with 503, so that the broker tries again."""
+    """Raised if the same event may succeed later; the server answers 503, and the broker redelivers the event."""
 
 
 class Busy(Retry):
-    """Another try is under way in this process, and says itself how it ends."""
+    """Raised if another attempt is in flight in this process; that attempt reports its own outcome."""
 
 
 class Failed(Exception):
-    """The step cannot be done: becomes the wing's event of failure, which its status records."""
+    """Raised if the step cannot be done; the component's failure event then reports it, and the status records it."""
 
 
 def retry(_step: str, _event: BaseCloudEvent, error: str) -> NoReturn:
-    """What a step without an event of failure does about `Failed`: raises `Retry`."""
+    """Raise `Retry`: the default failure handler, for steps that have no failure event."""
     raise Retry(error)

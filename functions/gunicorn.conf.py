@@ -1,4 +1,4 @@
-"""Gunicorn's settings: one process with a warm connection pool, many threads that wait for the API server."""
+"""Gunicorn settings: one process with a warm connection pool, and threads that mostly wait for the API server."""
 
 import gc
 import os
@@ -11,42 +11,52 @@ from eventing.gunicorn_worker import Worker
 
 
 class Logger(glogging.Logger):
-    """Writes no line for each request: with a `logconfig_dict` it would be put together, for nobody."""
+    """Logger without access logs.
+
+    With a `logconfig_dict`, gunicorn formats an access log line per request even if no handler writes it.
+    """
 
     def access(self, *_request: object) -> None:
-        """Do nothing."""
+        """Discard the access log record."""
 
 
 FAILED_TO_BOOT = 3
-"""The status of a worker with which gunicorn ends, too: `Arbiter.WORKER_BOOT_ERROR`."""
+"""Worker exit status that also stops the gunicorn parent process (`Arbiter.WORKER_BOOT_ERROR`)."""
 bind = os.environ.get("BIND", "0.0.0.0:8080")
 workers = 1
 worker_class = Worker
 threads = 16 if os.environ.get("FUNCTION") else 10
-"""One function, or all. More at once do not go faster: they share a core and the time that each has for its answer, and
-beyond some number all miss it. Who waits outside has not begun yet."""
+"""Threads for one function, or for all functions.
+
+More concurrent requests do not finish sooner: they share one core, and with too many of them all miss their deadlines.
+The deadline of a request that waits for a thread has not started yet.
+"""
 keepalive = 75
-"""Seconds; longer than the brokers' idle time, so that no connection dies under a request."""
+"""Seconds; longer than the brokers' idle timeout, so that the server closes no connection that a broker still uses."""
 timeout = 30
 graceful_timeout = 25
-"""Seconds for requests under way, and for what the process has yet to publish (functions/serving/attempts.py)."""
+"""Seconds for requests in flight, and for attempts that are not published yet (functions/serving/attempts.py)."""
 logger_class = Logger
 logconfig_dict = logs.SETTINGS
-"""Its own lines are JSON, too, as those of the functions are (KNM-5)."""
+"""Makes gunicorn's own log lines JSON, like those of the functions (KNM-5)."""
 control_socket_disable = True
-"""Its file would lie in a home directory that a pod's user does not have."""
+"""The control socket would be in a home directory, which the pod's user does not have."""
 
 
 def post_worker_init(_worker: object) -> None:
-    """Spare the collector of garbage what is imported by now, and stays: it would go through all of it again."""
+    """Freeze the objects that the imports created, so that the garbage collector does not scan them repeatedly.
+
+    These objects live as long as the process.
+    """
     gc.collect()
     gc.freeze()
 
 
 def post_fork(_server: object, _worker: object) -> None:
-    """End at once where FUNCTION names none: a worker that ends is started again for ever, but for this status.
+    """Exit if FUNCTION or a setting is invalid, with the status that stops gunicorn.
 
-    Asked in the worker: the parent has no use for what is imported for it, and would keep a copy of its own.
+    With any other status, gunicorn would restart the worker forever. The check runs in the worker because the parent
+    process does not need the imports and would keep its own copy of them in memory.
     """
     from functions.app import chosen
 

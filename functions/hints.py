@@ -1,4 +1,8 @@
-"""What a function that looks must say, so that hints are taken together: one look at a time (design rule 8)."""
+"""Strategies for coalescing hints, so that only one pass at a time runs per subject (design rule 8).
+
+A hint is an event that reports only that something may have changed. A pass is one execution of a function: it reads
+the current state and does what can be done now.
+"""
 
 from __future__ import annotations
 
@@ -11,40 +15,43 @@ from functions.data import metadata_of
 from kube.resource_versions import newest
 
 Replies = list[BaseCloudEvent]
-"""What one look answers."""
+"""The events that one pass returns."""
 State = Mapping[str, str]
-"""The versions of what a look has seen, by the names that they have in data."""
+"""The resourceVersions that a pass has seen, by their field names in event data."""
 
 
 class Subject(NamedTuple):
-    """What a look is at: looks at one place follow each other, and hints about one subject are absorbed by its look."""
+    """Key of a pass: passes with the same `place` run one after another, and hints with the same key share a pass."""
 
     place: str
     subject: str
 
 
 class Looking(Protocol):
-    """What the functions that look differ in."""
+    """Strategy that defines how a function's hints coalesce and how the replies of its passes are merged."""
 
     def subject(self, event: BaseCloudEvent) -> Subject:
-        """What the event is a hint about. Raises `BadEvent` when it does not say."""
+        """Return the key of the pass that the event requires. Raises `BadEvent` if the event does not contain it."""
 
     def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """One hint that is as new as all of these."""
+        """Return one hint that is at least as new as each of these hints."""
 
     def state(self, replies: Replies) -> State:
-        """The state that a look with these replies has seen, as hints speak of it."""
+        """Return the state that a pass with these replies has seen, with the field names that hints use."""
 
     def has_seen(self, state: State, hint: BaseCloudEvent) -> bool:
-        """Whether a look that saw this state has seen all that the hint speaks of; else it is looked at."""
+        """Return whether a pass that saw this state covers all that the hint reports; if not, the hint needs a pass."""
 
     def kept(self, replies: Replies) -> Replies:
-        """What no later look says again of a look's replies, if there is no answer: the next one has it, too."""
+        """Return those replies of a pass that no later pass would repeat.
+
+        If the request fails before they are sent, the next answer includes them.
+        """
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
-        """The answer to `event` after these looks, each with its replies.
+        """Return the answer to `event` after these passes, given the replies of each.
 
-        With `more` something has happened since the last one; None when the answer cannot say so.
+        If `more` is true, further hints have arrived since the last pass; returns None if no answer can express that.
         """
 
 
@@ -53,52 +60,52 @@ def _object_version(hint: BaseCloudEvent) -> str:
 
 
 class LookingAtState:
-    """Looks that answer with all that is to be done now, so that the last one's answer stands for all.
+    """Strategy for passes that return everything that is due, so that the last answer replaces all earlier ones.
 
-    `place` names what an event is a hint about.
+    `place` maps an event to the name of what its pass reads.
     """
 
     def __init__(self, place: Callable[[BaseCloudEvent], str]) -> None:
         self._place = place
 
     def subject(self, event: BaseCloudEvent) -> Subject:
-        """The place itself."""
+        """Return a key that consists of the event's place only."""
         return Subject(self._place(event), "")
 
     def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """The one with the newest object; of hints that carry none, the last that came."""
+        """Return the hint with the newest object; if no hint carries an object, the last hint received."""
         latest = newest(_object_version(hint) for hint in hints)
         return next((hint for hint in hints if latest and _object_version(hint) == latest), hints[-1])
 
     def state(self, _replies: Replies) -> State:
-        """None: each hint is looked at."""
+        """Return an empty state: every hint needs a pass."""
         return {}
 
     def has_seen(self, _state: State, _hint: BaseCloudEvent) -> bool:
-        """Each hint is looked at."""
+        """Return False: every hint needs a pass."""
         return False
 
     def kept(self, _replies: Replies) -> Replies:
-        """Nothing: the next one says what is to be done then."""
+        """Return no replies: the next pass returns what is due then."""
         return []
 
     def merged(self, _event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
-        """The last answer. It cannot say that there is more to see: then it is looked again."""
+        """Return the last answer, or None if `more` is true, since the answer cannot request another pass."""
         return None if more else looks[-1]
 
 
 class LookingForChanges(LookingAtState):
-    """Looks that answer with what each of them alone has found.
+    """Strategy for passes that each return only what that pass itself found.
 
-    What one has changed, or announced, or had the turn for, the next one does not say again.
+    A later pass does not repeat what an earlier one changed, recorded as an Event, or selected by round robin.
     """
 
     def kept(self, replies: Replies) -> Replies:
-        """All."""
+        """Return all replies: no later pass repeats them."""
         return replies
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
-        """All answers; of several of one type about the same object and node the last one."""
+        """Return all replies; of several with the same type, object and node, only the last."""
         if more:
             return super().merged(event, looks, more=more)
         return list({_about(reply): reply for replies in looks for reply in replies}.values())

@@ -1,8 +1,8 @@
-"""Has one install of the product act on a cluster, however many there are (DRN-15).
+"""Ensures that only one install of the product is active on a cluster, however many there are (DRN-15).
 
-`begin` takes a claim that nobody has; `resync` does so at its tick, and takes it over from an install that is gone.
-Every function of the maintenance wing that hears of something from outside the chain asks whose it is before it acts;
-what follows in the chain follows only from that.
+The active install holds the install Lease. `begin` creates the Lease if it does not exist. At each tick, `resync` does
+the same, and also takes the Lease over from an install that is gone. Every function that consumes events from outside
+the event chain checks the holder before it acts. The other functions consume only events that such a function emitted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from kube.install_claim import Account
 from kube.paths import LEASE_NAMESPACE, LEASES, Object
 
 CONFIRMED_SECONDS = 60.0
-"""So long is it believed that the claim is ours: another install takes it only when our account is gone, or by hand."""
+"""Seconds for which a confirmed Lease is trusted without another read.
+
+Another install takes the Lease only if this install's ServiceAccount is gone or an administrator changes the Lease.
+"""
 SAID_SECONDS = 600.0
-"""Between two times that a passive install says that it is."""
+"""Minimum seconds between two reports of an install that it is passive."""
 PASSIVE = Gauge("nodemaintenance_install_passive", "1 where another install of the cluster acts")
 log = logging.getLogger("functions")
 
 
 class Claims:
-    """What this process knows of the claim, by the door that it asks through. Safe between threads."""
+    """Cache of what this process knows about the install Lease, per API client. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -44,23 +47,26 @@ class Claims:
         self._said: dict[str, float] = {}
 
     def own(self, cluster: Cluster) -> Account | None:
-        """The account of this install; None where a person is asking."""
+        """Return this install's ServiceAccount; None if the API client authenticates as a person."""
         if cluster not in self._accounts:
             self._accounts[cluster] = install_claim.account_of(cluster.run(whoami(cluster.api)))
         return self._accounts[cluster]
 
     def is_confirmed(self, cluster: Cluster) -> bool:
-        """Whether it was ours a moment ago."""
+        """Return whether this install was confirmed as the holder within the last `CONFIRMED_SECONDS`."""
         return time.monotonic() < self._confirmed.get(cluster, 0.0)
 
     def confirm(self, cluster: Cluster) -> None:
-        """It is ours, or nobody's."""
+        """Record that this install holds the Lease now."""
         self._confirmed[cluster] = time.monotonic() + CONFIRMED_SECONDS
         self._said.clear()
         PASSIVE.set(0)
 
     def is_to_be_said(self, way: str) -> bool:
-        """Whether it is time to say again, in that way, that this install is passive."""
+        """Return whether it is time to report by `way` ("log" or "Event") that this install is passive.
+
+        Also sets the metric to passive, and remembers the time of the report.
+        """
         PASSIVE.set(1)
         with self._lock:
             now = time.monotonic()
@@ -74,9 +80,9 @@ CLAIMS = Claims()
 
 
 def acts(cluster: Cluster, *, takes: bool = False) -> bool:
-    """Whether this install may act: the claim is its own, or nobody has taken it yet. A person may at all times.
+    """Return whether this install may act: it holds the install Lease, or no install does. A person may always act.
 
-    With `takes` it takes that of nobody. Raises `Retry` when another one was there first.
+    If `takes` is true, the function creates a missing Lease. Raises `Retry` if another install creates it first.
     """
     if CLAIMS.is_confirmed(cluster):
         return True
@@ -96,7 +102,7 @@ def acts(cluster: Cluster, *, takes: bool = False) -> bool:
 
 
 def _take(own: Account, cluster: Cluster) -> None:
-    """Create the claim, whose name only one can have."""
+    """Create the install Lease. Raises `Retry` if another install was faster or the namespace is missing."""
     try:
         cluster.create(LEASES, install_claim.claim_of(own, datetime.now(timezone.utc)))
     except Conflict:
@@ -106,9 +112,10 @@ def _take(own: Account, cluster: Cluster) -> None:
 
 
 def claims(cluster: Cluster) -> bool:
-    """Whether this install may act, for which it takes the claim: nobody has it, or an account that is gone.
+    """Return whether this install may act, and acquire the install Lease for it if possible.
 
-    Raises `Retry` when another install was there first.
+    The Lease can be acquired if it has no holder, or if the holder's ServiceAccount is gone or belongs to this install.
+    Raises `Retry` if another install acquires it first.
     """
     own = CLAIMS.own(cluster)
     if own is None or CLAIMS.is_confirmed(cluster):
@@ -128,7 +135,10 @@ def claims(cluster: Cluster) -> bool:
 
 
 def _is_there(other: Account, cluster: Cluster) -> bool:
-    """Whether an account is; one that we may not ask for is taken for one, and a person has to say otherwise."""
+    """Return whether the ServiceAccount exists.
+
+    If the API server denies the read, the function assumes that it exists; the administrator must resolve that case.
+    """
     try:
         return cluster.run(absent_ok(cluster.api.get(other.path))) is not None
     except Denied:
@@ -136,7 +146,7 @@ def _is_there(other: Account, cluster: Cluster) -> bool:
 
 
 def _take_over(claim: Object, own: Account, cluster: Cluster) -> None:
-    """Write our account into the claim, if nobody wrote it meanwhile."""
+    """Make this install the holder. Raises `Retry` if another client has changed the Lease since it was read."""
     try:
         cluster.patch(install_claim.CLAIM_PATH, install_claim.takeover_patch(claim, own, datetime.now(timezone.utc)))
     except (Conflict, NotFound):
@@ -153,7 +163,7 @@ def _say(own: Account, other: Account) -> None:
 
 
 def _announce(own: Account, other: Account, cluster: Cluster) -> None:
-    """Say it, also by an Event about the claim; one that is there already stays."""
+    """Report in the log, and by an Event on the Lease, that this install is passive."""
     _say(own, other)
     if not CLAIMS.is_to_be_said("Event"):
         return

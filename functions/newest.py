@@ -1,4 +1,4 @@
-"""A memory with an end: of what was noted, the newest."""
+"""Bounded mapping that evicts its oldest entry."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ V = TypeVar("V")
 
 
 class Newest(OrderedDict[K, V]):
-    """Values by key, of so many keys at most: who writes one more has the one forgotten that was written first.
+    """Mapping with at most `most` keys; writing one more evicts the key that was written the longest time ago.
 
-    Not safe between threads by itself.
+    Not thread-safe.
     """
 
     def __init__(self, most: int) -> None:

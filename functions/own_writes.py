@@ -1,8 +1,9 @@
-"""What this process wrote last of each status, so that a step which looked a moment before is believed all the same.
+"""Cache of this process's latest status writes: a snapshot taken just before such a write still counts as current.
 
-`evict` reads a maintenance while `status` writes what the look before has seen. By its version alone that reading is
-outdated then. It is not, where nobody but this process has written since, and where the pods that the step has seen
-are no older than those of that write. What is not known here, as to another replica, is read.
+`evict` may take its snapshot of a NodeMaintenance while `status` writes the result of the previous pass. Compared by
+resourceVersion alone, that snapshot is stale. It is still valid if this process made the only write since then, and if
+the snapshot's pods are at least as new as the pods that the write described. Other processes' writes are not in this
+cache, so `status` re-reads the cluster after them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from functions.newest import Newest
 from kube.resource_versions import is_as_new
 
 KEPT = 1000
-"""Maintenances whose last write is remembered."""
+"""Maximum number of maintenances in the cache."""
 
 
 class Write(NamedTuple):
-    """One write: the versions of the maintenance before and behind it, and of the pods that it tells of."""
+    """One status write: the resourceVersions of the maintenance before and after it, and of the pods it describes."""
 
     before: str
     after: str
@@ -26,21 +27,24 @@ class Write(NamedTuple):
 
 
 class OwnWrites:
-    """The last write of each maintenance, by its uid. Safe between threads."""
+    """The last status write of each maintenance, by uid. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._writes = Newest[str, Write](KEPT)
 
     def add(self, uid: str, write: Write) -> None:
-        """It was done, and what it tells of the node no newer than what it tells of the pods."""
+        """Record a write whose pod state is at least as new as its node state.
+
+        If the node state may be newer, `write.pods` must be "", and earlier snapshots then count as stale.
+        """
         with self._lock:
             self._writes[uid] = write
 
     def lie_between(self, uid: str, looked: str, now: str, pods: str) -> bool:
-        """Whether a look at the maintenance in one version holds for the one that it has now.
+        """Return whether a snapshot with the version `looked` still describes the maintenance with the version `now`.
 
-        In: the versions of the maintenance, and of the pods that were seen by that look.
+        `pods` is the resourceVersion of the pods in the snapshot.
         """
         if looked == now:
             return True

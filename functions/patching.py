@@ -1,4 +1,4 @@
-"""Patches a node: look, send, and look again when somebody wrote in between."""
+"""Patches a node: reads, sends the patch, and reads again if another client has written in between."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from kube.paths import Object
 
 Seen = TypeVar("Seen")
 ATTEMPTS = 5
-"""Others write taints in bursts when a node is cordoned; after this many the broker's backoff is the better wait."""
+"""Maximum number of attempts per event.
+
+Other controllers write taints in bursts after a cordon. After these attempts, the step leaves the retry to the broker.
+"""
 
 
 def patch_node(name: str, look: Callable[[], tuple[Seen, list[Object]]], cluster: Cluster) -> tuple[Seen, bool]:
-    """Send the patch that `look` makes of what it reads, nothing when it makes none (design rule 2).
+    """Send the patch that `look` computes from what it reads, or nothing if that patch is empty (design rule 2).
 
-    After a conflict all that decides is read anew, the node as well as whom it is patched for (design rule 12).
-    Returns what was seen last, and whether something was sent. Raises `Retry` when others keep writing.
+    After a conflict, `look` reads all of its input again: the node and the maintenance (design rule 12). Returns what
+    `look` read last, and whether a patch was sent. Raises `Retry` if other clients keep changing the node.
     """
     for _ in range(ATTEMPTS):
         seen, patch = look()

@@ -1,9 +1,9 @@
-"""Record every event in the journal, so that a maintenance can be read and replayed after its object is gone.
+"""Record every event in the journal, so that a maintenance can be inspected and replayed after its object is gone.
 
-In: every event but those of a dry run, which did not happen; from the functions themselves, `attempts.made`.
+In: every event except those of a dry run, which changes nothing; from the functions themselves, `attempts.made`.
 Out: nothing.
-Touches: nothing in the cluster. Writes the journal at `$DATABASE_URL`, else the file `$JOURNAL`; what is older than
-`$JOURNAL_DAYS`, or too much for `$JOURNAL_BYTES`, it forgets.
+Touches: nothing in the cluster. Writes the journal at `$DATABASE_URL`, else the file `$JOURNAL`. The function prunes
+events that are older than `$JOURNAL_DAYS`, and the oldest ones if the journal is larger than `$JOURNAL_BYTES`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,25 @@ if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
 CONSUMES = ()
-"""Every type."""
+"""An empty tuple stands for all event types."""
 EMITS = ()
 REDELIVERED = Counter("nodemaintenance_events_redelivered_total", "Events that came once more to record")
 DEAD = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 OPENING, OPENING_SECONDS = OneTries(OSError), 5.0
-"""One journal a process: two on one file would number events side by side."""
+"""Lock for opening the journal, and the seconds that a thread waits for it.
+
+Without the lock, two threads could open the process's journal twice.
+"""
 
 
 def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
-    """Write the event down once, whole; of `attempts.made`, the attempts.
+    """Record the complete event, once; for `attempts.made`, record the attempts in it.
 
-    Raises `Retry` while the journal cannot be written, and `BadEvent` for attempts that are none. It raises `Forged`
-    for attempts, and for what names one of our programs as its source, that are not ours: history must not show what
-    nobody did.
+    Raises `Retry` while the journal cannot be written, and `BadEvent` for malformed attempts. Raises `Forged` if the
+    signature is invalid and the event carries attempts or names one of our programs as its source. The journal must not
+    show actions that never happened.
     """
-    arrived = datetime.now(timezone.utc)  # before it waits for the journal, which takes its time to open
+    arrived = datetime.now(timezone.utc)  # taken before the wait for the journal, which opens slowly
     if marks.is_dry_run(event):
         return []
     if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE):
@@ -57,7 +60,7 @@ def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _keep(event: BaseCloudEvent, arrived: datetime) -> None:
-    with OPENING.turn(OPENING_SECONDS, crowded=OPENING_SECONDS):  # once in the life of a process
+    with OPENING.turn(OPENING_SECONDS, crowded=OPENING_SECONDS):  # only the first call opens the journal
         book, pruner = journal(), _pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
         book.write_attempts(attempts_in(event))
@@ -70,8 +73,8 @@ def _keep(event: BaseCloudEvent, arrived: datetime) -> None:
 
 @cache
 def journal() -> Journal:
-    """The journal of this process, opened at first use."""
-    from eventing.journal.store import Journal  # half of a function's memory and start: only the one that records pays
+    """Return this process's journal, and open it on first use."""
+    from eventing.journal.store import Journal  # half of memory and startup time; only `record` needs it
 
     return Journal.of_environment()
 

@@ -1,4 +1,4 @@
-"""Takes turns: of many a few at a time, so that the cost of a tick does not grow with their number (design rule 10)."""
+"""Round-robin selection of a few items per tick, so that the cost of a tick stays constant (design rule 10)."""
 
 from __future__ import annotations
 
@@ -13,32 +13,38 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Goes round the items in the order of their uids, and keeps where it stopped.
+    """Round-robin selection in the order of the items' uids, which remembers its position.
 
-    That is kept by the process alone. It starts anywhere: where each tick has a process of its own, that makes a random
-    choice of it, in which nobody is left out for ever; the time of the tick in its place would leave some out when the
-    schedule and their number have a common divisor. Several processes each go round for themselves.
+    Only this process knows the position, and it starts at random. If each tick runs in a new process, the selection is
+    thus random, and no item is skipped forever. A position derived from the tick's time would skip some items if the
+    schedule and the number of items had a common divisor. Several processes rotate independently.
     """
 
     def __init__(self, after: str = "") -> None:
         self._after = after or str(uuid.uuid4())
 
     def take(self, items: Iterable[Object], count: int) -> list[Object]:
-        """Those whose turn it is, at most `count`."""
+        """Return the next items, at most `count`."""
         chosen = self._around(items, _uid)[:count]
         if chosen:
             self._after = _uid(chosen[-1])
         return chosen
 
     def begin(self, items: Iterable[T], uid: Callable[[T], str]) -> list[T]:
-        """All of them, first the one whose turn it is to be that: the next one, or what comes behind `stopped_at`."""
+        """Return all items in rotated order.
+
+        The first one is the item after the first one of the previous call, or after the uid passed to `stopped_at`.
+        """
         found = self._around(items, uid)
         if found:
             self._after = uid(found[0])
         return found
 
     def stopped_at(self, uid: str) -> None:
-        """The time was over behind this one: those that it left out come first, instead of those that it reached."""
+        """Record the last item that was handled before the time ran out.
+
+        The next call to `begin` then starts with the items that were not reached.
+        """
         self._after = uid
 
     def _around(self, items: Iterable[T], uid: Callable[[T], str]) -> list[T]:

@@ -1,7 +1,7 @@
-"""Gathers what several events say of one thing while it is being written; the next write takes all of it together.
+"""Batches the updates that several events make to one object: those that arrive during a write share the next write.
 
-Side by side their writes would conflict, and each conflict costs another look. Nothing is absorbed: each event is
-answered when what it says is written, and tried again by the broker when it is not.
+Concurrent writes would conflict, and each conflict costs another read. No update is dropped: each event is answered
+after its update is written, and the broker redelivers the event if the write fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUSY = "another write of it takes its time"
 
 
 class Gathered(Generic[T]):
-    """What goes into one write; `written` is set when that has been done, or has failed."""
+    """The updates of one write; the future `written` completes when the write has succeeded or failed."""
 
     def __init__(self) -> None:
         self.parts: list[T] = []
@@ -29,7 +29,7 @@ class Gathered(Generic[T]):
 
 
 class Gathering(Generic[T]):
-    """One write at a time of each thing, within a process. Safe between threads."""
+    """Batching writer that runs one write at a time per object, within this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -37,10 +37,10 @@ class Gathering(Generic[T]):
         self._under_way: set[str] = set()
 
     def write(self, thing: str, part: T, write: Write[T]) -> None:
-        """Have `part` written, with others that wait for the same thing; returns when it is.
+        """Write `part` together with other updates that wait for the same object, and return after the write.
 
-        Raises `Retry` when the write of before takes its time, or that of another caller fails; what `write` raises
-        when it is this caller's.
+        Raises `Retry` if the previous write takes too long, or if the write fails in another caller's thread. If this
+        caller runs the write, its exception is raised unchanged.
         """
         with self._changed:
             first = thing not in self._waiting
@@ -62,7 +62,10 @@ class Gathering(Generic[T]):
 
     @contextmanager
     def _turn(self, thing: str) -> Iterator[None]:
-        """Wait for the write of before; what comes from now on waits for the next one."""
+        """Wait until the previous write of `thing` ends, then run the block as the next one.
+
+        Updates that arrive after the wait go into another write. Raises `Retry` if the wait takes too long.
+        """
         with self._changed:
             try:
                 free = self._changed.wait_for(lambda: thing not in self._under_way, seconds_left())

@@ -1,4 +1,4 @@
-"""Tries the same with each of several things, whatever becomes of the others, and raises afterwards."""
+"""Applies one operation to several items, continues after API errors, and raises one of them afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def tried(do: Callable[[T], R], things: Iterable[T], errors: list[ApiError]) -> list[R]:
-    """What came of each with which it was done; why it was not with others is added to `errors`."""
+    """Call `do` on each item and return the results of the successful calls; append API errors to `errors`."""
     done: list[R] = []
     for thing in things:
         try:
@@ -23,6 +23,9 @@ def tried(do: Callable[[T], R], things: Iterable[T], errors: list[ApiError]) -> 
 
 
 def raise_first(errors: Sequence[ApiError]) -> None:
-    """Raise the first of these, if any: one that may pass before others, since the event is delivered again then."""
+    """Raise the first error, if any; a `Conflict` or `Unavailable` takes precedence.
+
+    These two may succeed on a retry, so the broker must redeliver the event.
+    """
     if errors:
         raise min(errors, key=lambda error: not isinstance(error, (Conflict, Unavailable)))

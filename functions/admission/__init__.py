@@ -1,1 +1,1 @@
-"""The validating webhook: asked by the API server before a NodeMaintenance is created."""
+"""The validating admission webhook, which the API server calls before it creates a NodeMaintenance."""

@@ -1,6 +1,7 @@
-"""The webhook as a program: `python -m functions.admission`.
+"""Server of the admission webhook: `python -m functions.admission`.
 
-It serves HTTPS at `$PORT` (8443) of `$HOST` (all addresses) with `tls.crt` and `tls.key` of the folder `$CERTIFICATE`.
+It serves HTTPS on port `$PORT` (8443) of `$HOST` (all addresses). The folder `$CERTIFICATE` contains `tls.crt` and
+`tls.key`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from kube.door.api import Api
 
 FOLDER = "/etc/admission"
 YOUNG = 200_000
-"""Objects between two collections. A list of a hundred pods is 30,000, none of them in a cycle; at Python's 700 the
-collector takes twice the time of the decoding, and the more the more is watched."""
+"""Allocations between two garbage collections.
+
+A list of a hundred pods has 30,000 objects, and none of them is in a cycle. With Python's default of 700, the collector
+takes twice as long as the decoding, and longer with every object that is watched.
+"""
 
 
 async def main() -> None:
-    """Run until SIGTERM or SIGINT. A watch that dies ends it with an error, so that the platform starts it again."""
+    """Serve until SIGTERM or SIGINT. A watch that fails ends the process with an error, so that it is restarted."""
     logs.configure()
     gc.set_threshold(YOUNG)
     folder, host = Path(os.environ.get("CERTIFICATE") or FOLDER), os.environ.get("HOST") or None
@@ -38,7 +42,7 @@ async def main() -> None:
 
 
 async def _first(watched: Watched) -> None:
-    """Wait until a watch dies, whose error this raises, or until told to end."""
+    """Wait until a stop signal arrives, or raise the error of a watch that fails."""
     running, stopping = asyncio.create_task(watched.run()), asyncio.create_task(until_told())
     done, rest = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:

@@ -1,4 +1,4 @@
-"""The webhook as pages: `/validate` for the API server, and health and metrics for whoever runs it."""
+"""HTTP endpoints of the webhook: `/validate` for the API server, and health checks and metrics for administrators."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from kube.door.deadline import within
 from kube.paths import Object
 
 BODY_LIMIT = 4 * 1024 * 1024
-"""Bytes of a review: the API server takes objects of up to 3 MiB."""
+"""Maximum bytes of an AdmissionReview; the API server accepts objects of up to 3 MiB."""
 SECONDS_TO_ANSWER = 4.0
-"""Less than the `timeoutSeconds` of the configuration: a reason is better than none."""
+"""Time limit of a review, shorter than `timeoutSeconds` of the webhook configuration.
+
+The response then contains a reason, which a timeout of the API server would not.
+"""
 SECONDS_TO_START = 2.0
 REVIEWS = Counter("nodemaintenance_admission_reviews_total", "Objects that were judged", ["verdict"])
 SECONDS = Histogram(
@@ -33,7 +36,7 @@ log = logging.getLogger("functions")
 
 
 def pages(watched: Watched, api: Api) -> web.Application:
-    """The application. It is ready once it knows what was there when it started."""
+    """Build the application. It is ready once it has received all objects that existed at its start."""
 
     async def review(request: web.Request) -> web.Response:
         started = time.perf_counter()
@@ -66,7 +69,7 @@ def pages(watched: Watched, api: Api) -> web.Application:
 
 
 async def _answer(asked: Question, watched: Watched, api: Api) -> web.Response:
-    """200 with the review; 503 for what cannot be judged now, of which the configuration's failurePolicy decides."""
+    """Return 200 with the review, or 503 if it cannot be decided now; then the configured `failurePolicy` applies."""
     try:
         await watched.until_ready(SECONDS_TO_START)
         with within(SECONDS_TO_ANSWER - SECONDS_TO_START):

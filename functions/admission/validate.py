@@ -1,8 +1,9 @@
-"""Validate: refuse a NodeMaintenance that cannot or must not begin, and warn of what its drain costs (NMO-18 to 23).
+"""Validate: reject a NodeMaintenance that cannot or must not begin, and warn about its drain's effects (NMO-18 to 23).
 
-A refusal rests on what was read for it, never on what is watched alone; a warning that cannot be found is left out.
+A rejection depends on objects that were read for it, never on watched objects alone. A warning whose objects cannot be
+read is left out.
 
-In: an AdmissionReview of a NodeMaintenance that is to be created. Out: an AdmissionReview.
+In: an AdmissionReview of a NodeMaintenance to be created. Out: an AdmissionReview.
 Touches: nodemaintenances get, list, watch; nodes get, list; pods list; poddisruptionbudgets get, list, watch.
 """
 
@@ -26,14 +27,14 @@ from kube.nodes import node_path
 from kube.paths import Object, pods_on, segment
 
 SECONDS_FOR_PODS = 1.5
-"""Warnings are worth so much of a person's time; a refusal needs no pods."""
+"""Time limit for reading pods: a user should not wait longer for warnings, and a rejection needs no pods."""
 log = logging.getLogger("functions")
 
 
 async def validate(question: Question, watched: Watched, api: Api) -> Object:
-    """The review that answers. A dry run is answered alike: nothing is written (`sideEffects: None`).
+    """Return the review with the response, which is the same for a dry run: nothing is written (`sideEffects: None`).
 
-    Raises `ApiError` when the API server did not tell what a refusal would rest on.
+    Raises `ApiError` if the objects that a rejection depends on cannot be read.
     """
     if not question.creates:
         return answer(question)
@@ -56,7 +57,7 @@ async def validate(question: Question, watched: Watched, api: Api) -> Object:
 
 
 async def _pods(node: str, watched: Watched, api: Api) -> list[Object]:
-    """The pods of the node as the server's cache has them; none, and a line in the log, when they cannot be had."""
+    """Return the node's pods from the API server's cache; if they cannot be read, log that and return none."""
     try:
         return await asyncio.wait_for(_listed(node, watched, api), SECONDS_FOR_PODS)
     except ApiError as error:
@@ -68,7 +69,10 @@ async def _pods(node: str, watched: Watched, api: Api) -> list[Object]:
 
 
 async def _listed(node: str, watched: Watched, api: Api) -> list[Object]:
-    """Read once for all who ask at the same time: of a crowd that asks about one node each costs what it adds."""
+    """List the node's pods, with one request for all concurrent reviews of the same node.
+
+    Of many such reviews, each costs only its own evaluation.
+    """
 
     async def read() -> list[Object]:
         path, fields = pods_on(node)
@@ -80,7 +84,10 @@ async def _listed(node: str, watched: Watched, api: Api) -> list[Object]:
 
 
 async def _in_the_way(wanted: Object, watched: Watched, api: Api) -> m.Maintenance | None:
-    """The other maintenance of the node. What is watched may be a moment old, so one that refuses is read again."""
+    """Return the other maintenance of the node that prevents this one, or None.
+
+    Watched objects may be outdated, so they are read again before a rejection.
+    """
     known = watched.of_node(m.node_name(wanted))
     if refusals.in_the_way(wanted, known) is None:
         return None

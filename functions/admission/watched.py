@@ -1,7 +1,7 @@
-"""What `validate` answers from: the NodeMaintenance objects by their nodes, and the budgets by their namespaces.
+"""The webhook's watch caches: NodeMaintenance objects by node, and budgets by namespace.
 
-Both are watched, so a question costs no list of them, however many there are. Nodes and pods are not: a heartbeat of a
-node, or a pod that starts, costs nothing here; they are read for the one node that a question is about.
+Both are watched, so a review does not have to list them, however many exist. Nodes and pods are not watched, so
+heartbeats and starting pods cause no load here. They are read only for the node of a review.
 """
 
 from __future__ import annotations
@@ -23,24 +23,30 @@ from kube.paths import Object
 from kube.trimming import trimmed_budget
 
 FIRST_LOOK, LONGEST_LOOK = 2.0, 60.0
-"""Seconds between looks whether the CRD of an absent group was installed, doubling; until then `begin` refuses."""
+"""Minimum and maximum seconds between checks for the CRD of a missing API group; the interval doubles.
+
+Until the webhook finds a new CRD, invalid objects of that group are created, and the step `begin` fails on them.
+"""
 
 LISTS = 4
-"""Lists of pods read at a time: that of a full node takes ten milliseconds of a core, and others wait meanwhile."""
+"""Maximum concurrent lists of pods.
+
+The list of a full node takes ten milliseconds of CPU time, in which other reviews wait.
+"""
 
 
 class Refused(Witness):
-    """Lets a stream try again what the server refuses; the follower says why in the log."""
+    """Observer that makes a watch retry after a rejected request; the watch logs the reason."""
 
     def failed(self, error: ApiError) -> None:
-        """Bear it."""
+        """Ignore the error, so that the watch retries."""
 
 
 class Watched:
-    """Watches through `api`. Run `run` beside what asks.
+    """Caches that watches through `api` keep up to date; `run` must be running while they are used.
 
     Attributes:
-        reading: held while the pods of a node are read.
+        reading: Semaphore to hold while the pods of a node are read.
     """
 
     def __init__(self, api: Api) -> None:
@@ -54,25 +60,25 @@ class Watched:
 
     @property
     def ready(self) -> bool:
-        """Whether all that was there at the start is known."""
+        """Return whether all objects that existed at the start have been received."""
         return self._is_known.is_set()
 
     def of_node(self, node: str) -> list[Object]:
-        """The maintenances that name a node, in any group, trimmed."""
+        """Return the trimmed maintenances that name a node, of any API group."""
         return list(self._maintenances.get(node, {}).values())
 
     def budgets_in(self, namespaces: Collection[str]) -> list[Budget]:
-        """The budgets of these namespaces, trimmed."""
+        """Return the trimmed budgets of these namespaces."""
         return [budget for namespace in namespaces for budget in self._budgets.get(namespace, {}).values()]
 
     async def until_ready(self, seconds: float) -> None:
-        """Wait for that. Raises `asyncio.TimeoutError` when it takes longer."""
+        """Wait until the caches are ready. Raises `asyncio.TimeoutError` after `seconds`."""
         await asyncio.wait_for(self._is_known.wait(), seconds)
 
     async def shared(self, node: str, read: Callable[[], Coroutine[Any, Any, list[Object]]]) -> list[Object]:
-        """What `read` gives of a node's pods; while that is under way, all who ask about the node wait for the same.
+        """Return what `read` returns for a node's pods; concurrent callers for one node share a single read.
 
-        Who waits no longer ends nobody else's wait.
+        If a caller is cancelled, the read continues for the others.
         """
         task = self._under_way.get(node)
         if task is None:
@@ -81,14 +87,14 @@ class Watched:
         return await asyncio.shield(task)
 
     async def run(self) -> None:
-        """Watch until cancelled; raises what ends a watch for good."""
+        """Watch until cancelled; raise the error if a watch fails permanently."""
         await asyncio.gather(self._follow_budgets(), *(self._group(group) for group in GROUPS.values()))
 
     async def _group(self, group: Group) -> None:
         for pause in pauses(FIRST_LOOK, LONGEST_LOOK):
             try:
                 await self._follow_group(group)
-            except NotFound:  # the CRD is not, or no longer, there; and so none of its objects
+            except NotFound:  # the CRD does not exist (any more), so it has no objects
                 self._forget(group)
                 self._listed(group.path)
             await asyncio.sleep(pause)

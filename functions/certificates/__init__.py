@@ -1,1 +1,1 @@
-"""The step that renews certificates, and the modules that it is made of."""
+"""The step that renews certificates, and its supporting modules."""

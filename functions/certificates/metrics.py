@@ -1,4 +1,4 @@
-"""Metrics of certificates, shown at `/metrics`; docs/observability.md names each."""
+"""Metrics of certificates, exposed at `/metrics`; docs/observability.md describes each."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ FAILURES = Counter(
 )
 LABELS = ["component", "namespace", "secret"]
 Dates = tuple[tuple[str, str, str], datetime, datetime]
-"""Values of these labels; when it was issued, and when it ends."""
+"""Values of `LABELS`, and the times at which the certificate was issued and expires."""
 FRESH_SECONDS = 60.0
-"""Four ticks. Of several pods each hears some ticks only, and an old picture must not stay beside the new one."""
+"""Time after which dates are not exposed any more: four ticks.
+
+Each of several pods receives only some ticks, and must not expose outdated dates next to the newer ones of another pod.
+"""
 
 
 class Pictures(Collector):
-    """When each certificate ends and was issued, as the last look found it, while that is fresh; and when a look has
-    last read all."""
+    """Collector for the dates of all certificates from the last pass, while they are fresh.
+
+    It also exposes the time of the last pass that read every namespace.
+    """
 
     def __init__(self) -> None:
         self._at = 0.0
@@ -31,7 +36,7 @@ class Pictures(Collector):
         self._dates: list[Dates] = []
 
     def update(self, dates: Iterable[Dates], unread: Collection[str]) -> None:
-        """Take a new picture; of namespaces that could not be read, keep what was last known."""
+        """Store the dates from a pass; keep the last known dates of namespaces that could not be read."""
         kept = [known for known in self._dates if known[0][1] in unread]
         self._dates = [*dates, *kept]
         self._at = time.time()
@@ -39,7 +44,7 @@ class Pictures(Collector):
             self._all_read_at = self._at
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges."""
+        """Yield the gauges."""
         name = "nodemaintenance_certificates_timestamp_seconds"
         if self._all_read_at is not None:
             yield GaugeMetricFamily(name, "Last look that read every namespace", value=self._all_read_at)

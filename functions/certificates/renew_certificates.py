@@ -1,9 +1,10 @@
-"""Renew certificates: look at every labelled Secret, and do what is due now (OSV-20..23).
+"""Renew certificates: check every labelled Secret, and make the changes that are due (OSV-20..23).
 
-It looks at the namespaces in `CERTIFICATE_NAMESPACES`, with commas between; without it at the product's own. A server
-shows a certificate of a new authority `CERTIFICATE_PAUSE` seconds (600) after that was published, and not before.
+The step checks the namespaces in `CERTIFICATE_NAMESPACES`, separated by commas; the default is the product's own
+namespace. A server uses a certificate of a new CA only `CERTIFICATE_PAUSE` seconds (600) after the CA was published. It
+does so at once if no certificate of another CA works any more.
 
-In: a PingSource tick; an added, updated or deleted Secret, by reference: no event has a key in it. Out: nothing.
+In: a PingSource tick; an added, updated or deleted Secret, by reference: no event contains a key. Out: nothing.
 Touches: secrets get, list, create, patch in node-maintenance; configmaps list, create, patch in node-maintenance;
 events create in node-maintenance; validatingwebhookconfigurations list, patch; mutatingwebhookconfigurations list;
 apiservices list; customresourcedefinitions get, list.
@@ -30,7 +31,10 @@ LOOKING = LookingAtState(lambda _hint: "all certificates")
 
 
 def renew_certificates(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Do what is due. What one component is refused stops no other; raises `Retry` when it may pass later."""
+    """Make the changes that are due; a rejected change of one component does not stop the others.
+
+    Raises `Retry` if a retry may succeed.
+    """
     from functions.certificates.survey import dates, renewed
 
     now = datetime.now(timezone.utc)

@@ -1,6 +1,7 @@
-"""Renews the certificates of one component, write by write, for as long as there is something to do and time to do it.
+"""Renews the certificates of one component, write by write, until nothing is due or the time is over.
 
-Nothing of a Secret is ever logged, announced or answered but its name.
+Keys are never logged, recorded in Events, or returned. Logs and Events contain only names, serial numbers, annotation
+values and API errors.
 """
 
 from __future__ import annotations
@@ -32,22 +33,29 @@ TEXTS = {
     ISSUED: "issued a certificate",
     TAKEN: "the new authority signs from now on",
 }
-"""What of the writes is announced; the others only follow from these."""
+"""Messages of the writes that are recorded as Events; the other writes only follow from these."""
 WRITE_SECONDS = 0.5
-"""For a write, halved by each of the same kind that had no answer in its time, as behind a webhook that hangs. So those
-of a kind take less than a second of the 1.6 that a look has, however many hang."""
+"""Initial time limit of a write, halved after each timeout of a write to the same kind of object.
+
+If a webhook hangs, the writes of one kind therefore take less than one second in total, of the 1.6 s of a pass.
+"""
 ANNOUNCEMENT_SECONDS = 0.3
-"""For an Event."""
+"""Time limit for recording an Event."""
 SETTLED_SECONDS = 10.0
-"""So long after a bundle was put into an object only a tick puts it there again. Whoever takes it out whenever it comes
-would else have us write as fast as events do."""
+"""Cooldown after a CA bundle was written to an object; within it only a tick writes the bundle again.
+
+Otherwise a client that keeps removing the bundle would make this function write as fast as events travel.
+"""
 SHARED_AT: dict[tuple[str, str, str], float] = {}
-"""When this process has put one where, by namespace, kind and name: on the clock of `time.monotonic`."""
+"""Namespace, kind and name of an object → when this process last wrote a CA bundle to it.
+
+The clock is `time.monotonic`.
+"""
 log = logging.getLogger("functions")
 
 
 class Looking(NamedTuple):
-    """What a look has in all namespaces; `is_tick` where no event about an object made it."""
+    """Parameters of a pass over all namespaces; `is_tick` is False if an event about an object triggered it."""
 
     api: Api
     pause: timedelta
@@ -56,10 +64,12 @@ class Looking(NamedTuple):
 
 
 class Renewal:
-    """One look at one component: what it finds out is kept, and read by the metrics.
+    """One pass over one component; the metrics read its final state.
 
-    In: the look; how things are. Attributes:
-        errors: what the API server has refused, or failed at, and was left out.
+    In: the parameters of the pass; the component's state.
+
+    Attributes:
+        errors: The API errors of the objects that were left out.
     """
 
     def __init__(self, looking: Looking, state: State) -> None:
@@ -70,7 +80,7 @@ class Renewal:
         self._write_seconds = defaultdict[str, float](lambda: WRITE_SECONDS)
 
     async def run(self) -> None:
-        """Do all that is to be done now. Raises `Conflict` and `NotFound` when somebody else was there first."""
+        """Make all changes that are due. Raises `Conflict` or `NotFound` if another client was faster."""
         await announce(self._api, self.state.namespace, _remarks(self.state, self._clock()), self._clock())
         done = set[tuple[str, tuple[str, str]]]()
         while write := planning.next_write(self.state, self._clock(), self._pause):
@@ -84,16 +94,17 @@ class Renewal:
             done.add((write.reason, write.of))
             await self._do(write)
             if self._api.is_dry_run:
-                return  # nothing is kept, so what would follow rests on nothing
+                return  # nothing is stored in a dry run, so further writes have no basis
 
     def _is_settled(self, of: tuple[str, str]) -> bool:
         shared_at = SHARED_AT.get((self.state.namespace, *of), -inf)
         return self._is_tick or time.monotonic() - shared_at > SETTLED_SECONDS
 
     async def read(self) -> bool:
-        """Take the newest state; False where nothing of the component is left.
+        """Read the latest state; return False if the component has no objects any more.
 
-        Who asks for a bundle only now is for the next look: the lists of all may take more time than this one has.
+        Objects that have only now requested the CA bundle are left to the next pass. Listing all of them may take more
+        time than this pass has.
         """
         before = self.state
         asking = None if before.is_blind else await lookup.reread(self._api, before.carriers)
@@ -107,13 +118,13 @@ class Renewal:
             answer = await self._write(write)
         except (Denied, Rejected) as error:
             await self._leave_out(write.of, error)
-        except asyncio.TimeoutError:  # it may be done all the same: the next look sees
+        except asyncio.TimeoutError:  # it may still succeed: the next pass will see that
             self._write_seconds[write.of[0]] /= 2
             await self._leave_out(write.of, Unavailable(0, "no answer in its time"))
         except Unavailable as error:
             if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise  # none, or a pause that is asked for: nothing else would be answered, either
-            await self._leave_out(write.of, error)  # a webhook before this very object is broken, say
+                raise  # no response or 429: other requests would fail, too
+            await self._leave_out(write.of, error)  # for example, a broken webhook for this object
         except Conflict:
             if not write.creates or write.of not in self._in_the_way:
                 self._in_the_way.add(write.of)
@@ -143,7 +154,7 @@ class Renewal:
             await announce(self._api, self.state.namespace, [Notice(write.of, RENEWED, message)], self._clock())
 
     async def _leave_out(self, of: tuple[str, str], error: ApiError) -> None:
-        """Go on without an object that cannot be written now: what does not depend on it is done."""
+        """Leave out an object that cannot be written now, and continue with what does not depend on it."""
         self.errors.append(error)
         self.state = replace(self.state, refused=self.state.refused | {of})
         FAILURES.labels(self.state.component.name).inc()
@@ -154,8 +165,11 @@ class Renewal:
 
 
 async def announce(api: Api, namespace: str, notices: Iterable[Notice], now: datetime) -> None:
-    """Write an Event for each; one that is there is left as it is. A certificate is worth more than its announcement:
-    an API error is logged, not raised, and who is slow to take one is given no other."""
+    """Record an Event for each notice; an existing Event stays as it is.
+
+    An API error is logged and not raised, because the certificate matters more. After a timeout, no more Events are
+    recorded.
+    """
     for notice in notices:
         call = refusal(api, announcements.event(namespace, notice, now))
         try:
@@ -168,7 +182,7 @@ async def announce(api: Api, namespace: str, notices: Iterable[Notice], now: dat
 
 
 def _remarks(state: State, now: datetime) -> Iterator[Notice]:
-    """What a person is to know of the Secrets as they are."""
+    """Yield a notice for each problem with the current Secrets that an administrator should know."""
     wrong = misnamed(state)
     for name, names in wrong.items():
         text = f"no DNS name and no address in the annotation {holders.NAMES}: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""What an installation says about the renewal of certificates, in its environment."""
+"""Settings for the renewal of certificates, read from environment variables."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from kube.certificates.components import COMPONENTS
 from kube.paths import NAMESPACE
 
 PAUSE_SECONDS = 600
-"""A kubelet brings a changed ConfigMap to its pods within two minutes; who reads it then has the time to read it."""
+"""A kubelet updates a mounted ConfigMap within two minutes; the rest is for the client to reload it."""
 
 LONGEST_PAUSE_SECONDS = int(min(component.period for component in COMPONENTS.values()).total_seconds()) // 4
-"""An authority that waits for longer than a period would be replaced before its turn comes, again and again."""
+"""A CA that waited longer than a period would be replaced before it could sign, again and again."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where to look, and how long clients have to read what they are to trust."""
+    """The namespaces to check, and how long clients have to read a new CA before a server uses it."""
 
     namespaces: tuple[str, ...] = (NAMESPACE,)
     pause: timedelta = timedelta(seconds=PAUSE_SECONDS)
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
-        """As the environment has them. Raises `ValueError` for a pause that is none, or too long."""
+        """Read the settings from the environment. Raises `ValueError` if the pause is invalid or too long."""
         named = environment.get("CERTIFICATE_NAMESPACES") or NAMESPACE
         namespaces = tuple(dict.fromkeys(name.strip() for name in named.split(",") if name.strip()))
         pause = environment.get("CERTIFICATE_PAUSE") or str(PAUSE_SECONDS)

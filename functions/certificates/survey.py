@@ -1,6 +1,7 @@
-"""One look at all certificates: of all namespaces, component by component.
+"""One pass over all certificates: in all namespaces, component by component.
 
-Imported at the first event: it takes the library that makes keys, which no start of another function should wait for.
+It is imported at the first event, because the cryptography library is slow to import. No other function must wait for
+that when it starts.
 """
 
 from __future__ import annotations
@@ -31,29 +32,36 @@ from kube.door.deadline import has_time
 from kube.paths import Object
 
 TAKES = timedelta(seconds=2)
-"""What is published is there so much later than the moment that is noted with it, and no more: the clock of a look goes
-on by whole seconds, and the rest is for the write itself."""
+"""Maximum time between the timestamp that is written with a publication and the end of that write.
+
+The clock of a pass advances in whole seconds; the rest is for the write itself.
+"""
 READINGS = 5
-"""Of a namespace in one look: so often may somebody else write first."""
+"""Maximum attempts at a component in one pass; each one after the first follows another client's write."""
 AGAIN_SECONDS = 0.3
-"""A second look in a tick that has less time than this gets nothing done."""
+"""Minimum time for a second pass in a tick; with less, the pass would achieve nothing."""
 BLIND_TURNS, SEEING_TURNS = Turns(), Turns()
-"""Which component is the first: in looks that cannot tell who asks for a CA bundle, and in those that can. With the
-same for both, where components are even in number, each second look of a tick would begin with the same one. Each
-process has its own."""
+"""Rotations that select the first component: for passes without and with known CA injection targets.
+
+With a single rotation and an even number of components, each second pass of a tick would start with the same component.
+Each process has its own positions.
+"""
 log = logging.getLogger("functions")
 
 
 @dataclass
 class LastTick:
-    """What this process keeps of a tick for the next one: whether its time ran out before it could look once more with
-    the lists, which had come."""
+    """State that this process keeps between two ticks.
+
+    Attributes:
+        ran_out: Whether the lists arrived too late for a second pass that uses them.
+    """
 
     ran_out: bool = False
 
     @property
     def patience(self) -> float | None:
-        """For how many seconds to wait for the lists before a look without; None for as long as they may take."""
+        """Return the seconds to wait for the lists before a pass without them; None to wait until they arrive."""
         return None if self.ran_out else lookup.PATIENCE_SECONDS
 
 
@@ -61,25 +69,28 @@ LAST_TICK = LastTick()
 
 
 class Outcome(NamedTuple):
-    """How things stand after a look, what went wrong with certificates, and the namespaces that could not be read."""
+    """Result of a pass: the final states, the errors, and the namespaces that could not be read."""
 
     states: list[State]
     errors: list[ApiError]
     unread: list[str]
 
     def followed_by(self, later: Outcome) -> Outcome:
-        """As a later look found all, and this one what that could not read any more."""
+        """Return the combined result of this pass and a later one.
+
+        For namespaces that the later pass could not read, it contains the states from this pass.
+        """
         kept = [state for state in self.states if state.namespace in later.unread]
         unread = [namespace for namespace in later.unread if namespace in self.unread]
         return Outcome([*later.states, *kept], later.errors, unread)
 
 
 async def renewed(api: Api, settings: Settings, now: datetime, *, is_tick: bool = True) -> Outcome:
-    """Do what is due at `now` in every namespace.
+    """Make the changes that are due at `now` in every namespace.
 
-    While it cannot be told who asks for a CA bundle, certificates are mended, and no other authority follows. That is
-    for a tick to do: one that could not tell in time looks once more when it can. Where its time is over by then, the
-    next one waits until it can tell, and looks once.
+    While the CA injection targets are unknown, a pass renews certificates but does not switch to another CA. If the
+    lists of targets are late, a tick makes a second pass when they arrive. If no time is left for that, the next tick
+    waits for the lists and makes one pass.
     """
     looking = Looking(api, settings.pause + TAKES, partial(_later, now, time.monotonic()), is_tick)
     reading = asyncio.create_task(_asking(api, settings.namespaces))
@@ -99,7 +110,10 @@ async def renewed(api: Api, settings: Settings, now: datetime, *, is_tick: bool 
 
 
 async def _asking(api: Api, namespaces: Collection[str]) -> list[Object] | None:
-    """Who asks for a CA bundle; None where nobody can tell. No event is worth another try for that: the tick looks."""
+    """Return the CA injection targets, or None if they cannot be read.
+
+    An error is not a reason to retry the event, because the next tick reads them again.
+    """
     try:
         return await lookup.carriers(api, namespaces)
     except ApiError as error:
@@ -108,8 +122,10 @@ async def _asking(api: Api, namespaces: Collection[str]) -> list[Object] | None:
 
 
 async def _everywhere(looking: Looking, namespaces: Collection[str], asking: list[Object] | None) -> Outcome:
-    """All namespaces are read at once, and each look of its kind begins with another component: what hangs before one
-    of them keeps no other waiting for ever."""
+    """Read all namespaces concurrently, and renew their components one after another.
+
+    Each pass of the same kind starts with another component, so that a hanging write cannot block the others forever.
+    """
     outcome = Outcome([], [], [])
     found = await together(*(_read(looking, namespace, asking, outcome) for namespace in namespaces))
     turns = BLIND_TURNS if asking is None else SEEING_TURNS
@@ -126,7 +142,7 @@ async def _everywhere(looking: Looking, namespaces: Collection[str], asking: lis
 
 
 async def _read(looking: Looking, namespace: str, asking: list[Object] | None, outcome: Outcome) -> tuple[State, ...]:
-    """The components of a namespace; where it cannot be read none, and the outcome says so."""
+    """Return the components of a namespace; none if it cannot be read, which is noted in `outcome`."""
     try:
         found = await lookup.found(looking.api, namespace, asking)
     except ApiError as error:
@@ -138,7 +154,11 @@ async def _read(looking: Looking, namespace: str, asking: list[Object] | None, o
 
 
 def _turn(state: State) -> str:
-    """What a component has its turn by: spread evenly, as names are not, since a process may begin anywhere."""
+    """Return the component's key in the rotation.
+
+    It is a hash, because hashes are distributed evenly and names are not. That matters because each process starts at a
+    random position.
+    """
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{state.namespace}/{state.component.name}"))
 
 
@@ -153,7 +173,7 @@ def _unread(what: str, error: ApiError) -> ApiError:
 
 
 async def _until_done(renewal: Renewal) -> None:
-    """Run it, and after a write of somebody else read again and decide anew."""
+    """Run the renewal; after a write by another client, read the state again and start over."""
     for reading in range(READINGS):
         try:
             return await renewal.run()
@@ -171,13 +191,13 @@ async def _failed(looking: Looking, state: State, error: ApiError) -> None:
     log.error("certificates are not renewed: %s", error.message, extra={"fields": fields})
     if not isinstance(
         error, Conflict | NotFound | Unavailable
-    ):  # those pass, as a rule before anybody has read of them
+    ):  # those are transient, and usually over before an administrator reads the Event
         notice = Notice(("ConfigMap", state.component.publication), FAILED, error.message)
         await announce(looking.api, state.namespace, [notice], looking.clock())
 
 
 def dates(states: list[State]) -> Iterator[Dates]:
-    """When each certificate was issued and when it ends, for the metrics."""
+    """Yield when each certificate was issued and when it expires, for the metrics."""
     for state in states:
         for secret in state.secrets:
             if pair := holders.current(secret):

@@ -1,4 +1,4 @@
-"""Tells by Kubernetes Events what somebody has to mend, each once in a while. What fails at it is only logged."""
+"""Records a Kubernetes Event for each problem that an administrator must fix; a failed write is only logged."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from kube.door.sync_client import Cluster
 from kube.paths import Object
 
 AT_ONCE = 20
-"""Events that one look writes; of hundreds the rest comes with the next looks."""
+"""Maximum number of Events that one pass writes; later passes write the rest."""
 SAID_SECONDS = 600.0
-"""Between two times that this process tells the same. The API server keeps an Event for longer."""
+"""Minimum time between two identical Events of this process; the API server keeps an Event for longer."""
 log = logging.getLogger("functions")
 
 
 class Told:
-    """What this process has told of late, by the door that it went through."""
+    """The problems that this process recorded recently, per API client."""
 
     def __init__(self) -> None:
         self._told: MutableMapping[Cluster, dict[str, float]] = WeakKeyDictionary()
 
     def is_news(self, what: str, cluster: Cluster) -> bool:
-        """Whether it was not told of late; it is taken for told from now on."""
+        """Return whether `what` was not recorded recently, and mark it as recorded."""
         now = time.monotonic()
         lately = {old: moment for old, moment in self._told.get(cluster, {}).items() if now - moment < SAID_SECONDS}
         self._told[cluster] = {what: now, **lately}
         return what not in lately
 
     def forget(self) -> None:
-        """Take everything for news again."""
+        """Forget all recorded problems."""
         self._told.clear()
 
 
@@ -44,7 +44,7 @@ TOLD = Told()
 
 
 def announce(problems: Iterable[Problem], cluster: Cluster) -> None:
-    """Announce a Warning for each problem, at its object, unless that was done of late."""
+    """Record a Warning on the object of each problem, unless this process did so recently."""
     now = datetime.now(timezone.utc)
     written = (_event(problem, now) for problem in problems)
     news: list[Object] = []
@@ -56,17 +56,17 @@ def announce(problems: Iterable[Problem], cluster: Cluster) -> None:
 
 
 def _event(problem: Problem, now: datetime) -> Object:
-    """The Event of a problem: the same name for the same words about the same object."""
+    """Build the Event of a problem; the same message about the same object gives the same name."""
     about = problem.about
     name = announcements.event_name(about["name"], about["uid"], problem.reason, problem.message)
-    space = about.get("namespace") or "default"  # where `kubectl describe` looks for those of a node
-    # and it looks them up by name in place of the uid, as kubelets write them
+    space = about.get("namespace") or "default"  # `kubectl describe node` searches this namespace
+    # and it matches the node's name in place of the uid, as kubelets write it
     involved = {**about, "uid": about["name"]} if about["kind"] == "Node" else about
     return announcements.event(name, space, involved, announcements.WARNING, problem.reason, problem.message, now)
 
 
 async def _create(api: Api, event: Object) -> None:
-    """Write one; it may be there already."""
+    """Create the Event; an existing one with the same name counts as created."""
     if error := await refusal(api, event):
         message = f"the Event {event['reason']} could not be written: {error.message}"
         log.warning(message, extra={"fields": _named(event)})

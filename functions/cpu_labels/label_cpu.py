@@ -1,11 +1,12 @@
 """Label nodes with the CPU models and features that they offer, as virtual machines ask for them (OSV-30..39).
 
-A change of what nodes offer, or of which models are obsolete, begins a round: page by page all nodes are looked at, and
-those patched that differ. A tick looks at one page in turn; where that differs something was lost, and from there a
-round goes on. Where KubeVirt is installed its own labeller does all this, and nothing is done here.
+A change of the capabilities that nodes offer, or of the obsolete models, starts a round: the step reads all nodes page
+by page and patches those whose labels differ. Each tick checks one page in turn. If that page differs, an event was
+lost, and the tick starts a round from that page. If KubeVirt is installed, KubeVirt's node-labeller owns these labels
+and this step does nothing.
 
 In: a ConfigMap or HyperConverged added, updated or deleted, by reference; `labels.due`; a PingSource tick.
-Out: `labels.due` while nodes are left.
+Out: `labels.due` while nodes remain.
 Touches: configmaps list in node-maintenance; hyperconvergeds list; kubevirts list; nodes list, patch;
 leases get in medik8s-leases; events create.
 """
@@ -49,17 +50,20 @@ STEP = "label-cpu"
 KINDS = (None, "ConfigMap", hyperconverged.KIND)
 PASSIVE = "KubeVirt is installed, and its virt-handler labels the nodes: this install does not"
 TURNS: MutableMapping[Cluster, str] = WeakKeyDictionary()
-"""Door → after what the next tick goes on. Each process has its own turns."""
+"""API client → the page after which the next tick continues. Each process has its own position."""
 ROUNDS: MutableMapping[Cluster, str] = WeakKeyDictionary()
-"""Door → by which HyperConverged, as `_state` names it, the round began that ended last: its status is nothing new."""
+"""API client → the HyperConverged (as `_state` formats it) that started the last finished round.
+
+An update that changes only the status of that HyperConverged starts no new round.
+"""
 log = logging.getLogger("functions")
 
 
 class _Looking(LookingAtState):
-    """One page at a time. A hint stands for its like alone, since others begin elsewhere, or at less."""
+    """Serializes passes; hints coalesce only if they start at the same page for the same reason."""
 
     def subject(self, event: BaseCloudEvent) -> Subject:
-        """What begins, or goes on, at the same node for the same reason."""
+        """Return the key of the hint: its kind of trigger and the page at which it starts."""
         place = super().subject(event).place
         return Subject(place, f"{event.get_type()} {_after(event)}" if _is_own(event) else _kind(event))
 
@@ -68,7 +72,7 @@ LOOKING = _Looking(lambda _hint: "labels of nodes")
 
 
 class Scene(NamedTuple):
-    """What is told of nodes and settings, by which HyperConverged if any, and a page of nodes."""
+    """Input of one pass: the HyperConverged if there is one, the capabilities, the settings and one page of nodes."""
 
     item: Object | None
     told: Input
@@ -77,9 +81,10 @@ class Scene(NamedTuple):
 
 
 def label_cpu(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Look at one page. Where nothing says what nodes offer, and no node is labelled, that costs two requests.
+    """Label one page of nodes, and emit `labels.due` if more pages remain.
 
-    Raises `Retry` where the round has ended but for nodes that cannot be patched now.
+    Costs two requests if no ConfigMap describes capabilities and no node is labelled. Raises `Retry` if the round is
+    complete except for nodes that cannot be patched now.
     """
     scene = _seen(event, cluster) if event.get_extension("kind") in KINDS else None
     if scene is None:
@@ -98,9 +103,10 @@ def label_cpu(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _end(event: BaseCloudEvent, done: Relabelled, began: str, cluster: Cluster) -> None:
-    """Remember by which HyperConverged the round began that ends here. Raises `Retry` where nodes are left.
+    """Remember the HyperConverged that started this round, which ends here. Raises `Retry` if nodes remain.
 
-    Not before: an answer that is lost is for the same event again to give. Nor where that has nodes left itself.
+    It is remembered only at the end, so that a redelivered event after a lost reply repeats its work. An event of the
+    HyperConverged itself that leaves nodes unpatched does not count either.
     """
     if began and not (done.left and _kind(event) == hyperconverged.KIND):
         ROUNDS[cluster] = began
@@ -109,7 +115,10 @@ def _end(event: BaseCloudEvent, done: Relabelled, began: str, cluster: Cluster) 
 
 
 def _seen(event: BaseCloudEvent, cluster: Cluster) -> Scene | None:
-    """What there is to be done; None for nothing. What somebody has to mend is announced."""
+    """Read the input of this pass, or return None if there is nothing to do.
+
+    Records an Event for each problem that an administrator must fix.
+    """
     api, own = cluster.api, CLAIMS.own(cluster)
     maps = cluster.run(lookup.capability_maps(api, own.namespace if own else NAMESPACE))
     page = cluster.run(lookup.nodes(api, _place(event, cluster), marked=not maps))
@@ -133,7 +142,7 @@ def _seen(event: BaseCloudEvent, cluster: Cluster) -> Scene | None:
 
 
 def _announce_strangers(event: BaseCloudEvent, told: Input, cluster: Cluster) -> None:
-    """Announce the nodes that a ConfigMap names and that are not there, when one has changed and there is time."""
+    """Record the nodes that a ConfigMap names and that do not exist, if a ConfigMap has changed."""
     if _kind(event) != "ConfigMap":
         return
     try:
@@ -145,7 +154,10 @@ def _announce_strangers(event: BaseCloudEvent, told: Input, cluster: Cluster) ->
 
 
 def _due(node: Node, scene: Scene) -> Mapping[str, str] | None:
-    """The labels of a node, none for one that nothing is told of any more; None for one that is left as it is."""
+    """Return the labels that a node should carry, or None to leave it unchanged.
+
+    The labels are empty for a node that no ConfigMap names any more.
+    """
     if node_patch.is_skipped(node):
         return None
     name = node["metadata"]["name"]
@@ -156,10 +168,10 @@ def _due(node: Node, scene: Scene) -> Mapping[str, str] | None:
 
 
 def _next(event: BaseCloudEvent, page: Page, done: Relabelled, began: str, cluster: Cluster) -> list[BaseCloudEvent]:
-    """The event by which the round goes on; none after the last page, and after a tick that found nothing to do.
+    """Return the event that continues the round: empty after the last page, and after a tick that patched nothing.
 
-    A page of which some nodes are left is looked at again when others were patched: that ends. Where none was, the
-    round goes on without it, and it is left to the ticks.
+    If some nodes of the page were patched and others remain, the round repeats the page; each repetition patches at
+    least one node, so this ends. If no node was patched, the round skips the page and leaves it to the ticks.
     """
     place, is_tick = _place(event, cluster), event.get_type() == events.TICK
     if is_tick:
@@ -176,12 +188,12 @@ def _next(event: BaseCloudEvent, page: Page, done: Relabelled, began: str, clust
 
 
 def _place(event: BaseCloudEvent, cluster: Cluster) -> str:
-    """After what the page of this event begins; "" for the first one."""
+    """Return the position at which this event's page starts, "" for the first page."""
     return TURNS.get(cluster, "") if event.get_type() == events.TICK else _after(event)
 
 
 def _after(event: BaseCloudEvent) -> str:
-    """Where our own event says that the round goes on. Raises `BadEvent` for what is no text."""
+    """Return the position in a `labels.due` event of this install. Raises `BadEvent` if it is not a string."""
     if event.get_type() != events.LABELS_DUE:
         return ""
     after = data_of(event).get("after") or ""
@@ -191,12 +203,12 @@ def _after(event: BaseCloudEvent) -> str:
 
 
 def _is_known(event: BaseCloudEvent, item: Object | None, cluster: Cluster) -> bool:
-    """Whether a HyperConverged changed in nothing but its status since the round that ended last here began by it."""
+    """Return whether only the status of the HyperConverged changed since it started the last finished round."""
     return _kind(event) == hyperconverged.KIND and item is not None and ROUNDS.get(cluster) == _state(item)
 
 
 def _begun(event: BaseCloudEvent, scene: Scene) -> str:
-    """The HyperConverged by which the round of this event began; "" where that is not known, as of a tick's."""
+    """Return the HyperConverged that started this event's round, "" if unknown (for example after a tick)."""
     if event.get_type() == events.LABELS_DUE:
         return str(data_of(event).get("began") or "") if is_ours(event) else ""
     return "" if event.get_type() == events.TICK or scene.item is None else _state(scene.item)

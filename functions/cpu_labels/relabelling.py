@@ -1,4 +1,4 @@
-"""Patches the nodes of a page, some side by side, for as long as there is time."""
+"""Patches the labels of one page of nodes, several nodes concurrently, until the deadline."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kube.nodes import node_path
 from kube.paths import Object
 
 Due = Callable[[Node], Mapping[str, str] | None]
-"""The labels that a node should carry; None for one that is left as it is."""
+"""Returns the labels that a node should carry, or None to leave the node unchanged."""
 TOGETHER, SECONDS = 25, 0.5
-"""So many nodes at once, while there is so much time left for the next ones."""
+"""Nodes patched concurrently, and the seconds that must remain before the next group starts."""
 log = logging.getLogger("functions")
 
 
 class Relabelled(NamedTuple):
-    """What became of a page: so many nodes patched, so many left to be looked at again, and why the last of these."""
+    """Result of one page: nodes patched, nodes that need another pass, and the last error among the latter."""
 
     patched: int
     left: int
@@ -30,7 +30,10 @@ class Relabelled(NamedTuple):
 
 
 async def relabelled(api: Api, nodes: Sequence[Object], due: Due) -> Relabelled:
-    """Patch those that differ. What one of them is refused stops no other, and is no reason to look again."""
+    """Patch the nodes whose labels differ.
+
+    A rejected patch is logged. It does not stop the other patches, and it does not trigger another pass.
+    """
     differing = [(node, operations) for node in nodes if (operations := _operations(node, due))]
     done: list[bool | BaseException] = []
     for start in range(0, len(differing), TOGETHER):
@@ -50,10 +53,10 @@ async def relabelled(api: Api, nodes: Sequence[Object], due: Due) -> Relabelled:
 
 
 async def _relabel(api: Api, node: Object, operations: list[Object]) -> bool:
-    """Patch one node; whether it was there. Raises an `ApiError`: `Unavailable` for what may pass later.
+    """Patch one node and return whether the node exists.
 
-    So may a conflict. What is due to the node by then, only who reads everything anew can say: who wrote it may have
-    known a later ConfigMap.
+    Raises `ApiError`; `Unavailable` if a retry may succeed. A conflict counts as `Unavailable`: the other writer may
+    have used a newer ConfigMap, so only a pass that reads all inputs again can compute the labels.
     """
     try:
         await api.patch(node_path(node["metadata"]["name"]), operations, JSON_PATCH)

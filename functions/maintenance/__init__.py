@@ -1,1 +1,1 @@
-"""The steps of a node maintenance, one a file, and the modules that these steps share."""
+"""The steps of a node maintenance, one per module, and their supporting modules."""

@@ -1,6 +1,6 @@
-"""Writes Kubernetes Events about nodes and maintenances; an Event that is there already is counted.
+"""Records Kubernetes Events about nodes and maintenances; recording an existing Event again increments its count.
 
-A maintenance is worth more than its announcement: an API error is logged, not raised.
+API errors are logged, not raised, since a failed Event must not fail the maintenance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kube.paths import Object
 
 
 def announce_progress(reason: str, maintenance: Maintenance, cluster: Cluster, detail: str = "") -> None:
-    """Announce at the maintenance and at its node how it goes; `reason` as in `announcements.TEXTS` (NMO-27)."""
+    """Record an Event on the maintenance and on its node; `reason` is a key of `announcements.TEXTS` (NMO-27)."""
     now = datetime.now(timezone.utc)
     _write(announcements.maintenance_events(reason, detail, maintenance, now), maintenance, cluster)
 
@@ -25,13 +25,13 @@ def announce_progress(reason: str, maintenance: Maintenance, cluster: Cluster, d
 def announce_on_node(
     node: str, reason: str, message: str, maintenance: Maintenance, cluster: Cluster, *, kind: str
 ) -> bool:
-    """Write an Event about the node; `kind` is Normal or Warning. Whether it was written."""
+    """Record an Event on the node and return whether it was written; `kind` is Normal or Warning."""
     now = datetime.now(timezone.utc)
     return _write([announcements.node_event(node, reason, message, maintenance, now, kind=kind)], maintenance, cluster)
 
 
 def announced(node: str, reason: str, maintenance: Maintenance, cluster: Cluster) -> Object | None:
-    """The Event about the node that this maintenance announced with this reason; None when there is none to read."""
+    """Return the Event that this maintenance recorded on the node for `reason`; None if it cannot be read."""
     try:
         found = cluster.list(announcements.EVENTS, fields=announcements.this_one(node, reason, maintenance))["items"]
     except ApiError as error:
@@ -41,12 +41,12 @@ def announced(node: str, reason: str, maintenance: Maintenance, cluster: Cluster
 
 
 def _write(events: list[Object], maintenance: Maintenance, cluster: Cluster) -> bool:
-    """Write them side by side; whether all were written."""
+    """Write the Events concurrently, and return whether all were written."""
     return all(cluster.together(*(_create_or_count(cluster.api, event, maintenance) for event in events)))
 
 
 async def _create_or_count(api: Api, event: Object, maintenance: Maintenance) -> bool:
-    """Write one, or count it once more where it is there already (OSV-12); whether it was written."""
+    """Create the Event, or increment the count of an existing one (OSV-12); return whether it was written."""
     path = f"{announcements.EVENTS}/{event['metadata']['name']}"
     try:
         try:

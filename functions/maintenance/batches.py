@@ -1,9 +1,10 @@
-"""What comes of batches of evictions: one answer to hints that are about the same pods, a line in the log, the metric.
+"""Reports the results of eviction batches: one merged answer to coalesced hints, log lines and a metric.
 
-And one more answer for what was granted late: behind the look that sent it, and told by no later look of this process.
-The next one may be another process's: where a node is drained on which the product runs, the broker begins anew on
-another node, and sends what follows to another pod. So it is published as an answer to the event of the look that sent
-it, after some time or when the process ends: each eviction is in the journal (NMO-17, NMO-17a).
+The API server may grant an eviction after the pass that sent it has ended. Usually the next pass of this process
+reports that eviction. If there is none, the eviction is published as an additional answer to the event of the earlier
+pass, after some time or when the process exits. The next pass may run in another process: if the drained node runs the
+product itself, the broker restarts elsewhere and sends the next event to another pod. Each eviction must be in the
+journal (NMO-17, NMO-17a).
 """
 
 from __future__ import annotations
@@ -32,53 +33,64 @@ from kube.resource_versions import is_as_new, newest
 from kube.words import counted, fitting, shortened
 
 Publish: TypeAlias = Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]
-"""Takes the event of a look, and what else answers it."""
+"""Publishes additional replies to the event of a pass."""
 VERSIONS = ("podsVersion", "budgetsVersion")
-"""The states that a hint speaks of: no look at it may see older ones."""
+"""Data fields with the resourceVersions that a hint reports; its pass must not read an older state."""
 SPOKEN_OF = {events.PODS_GONE: VERSIONS[:1], events.PODS_CAME: VERSIONS[:1], events.BUDGET_OPENED: VERSIONS}
-"""Hints that speak of nothing but states: a look that has seen these has done what they call for."""
+"""Hints that report only these resourceVersions: a pass that has seen them has also handled the hint."""
 TOLD_BYTES = 1_200_000
-"""Of the refusals in one event: of what any server says of any number of pods; who reads an event has a bound."""
+"""Maximum bytes of the blocked pods in one event.
+
+Their number and the servers' messages are unbounded, but consumers limit the size of an event.
+"""
 MOST_LOOKS = 100
-"""Nodes whose last look is kept; of more, those that still wait for an answer."""
+"""Number of nodes whose last pass is kept; above it, passes without unanswered evictions are removed."""
 
 
 class LookingAtPods:
-    """Looks at a node's pods for one maintenance: each may evict some, and the answer names them all."""
+    """Strategy for passes that evict a node's pods for one maintenance; the merged answer names all evicted pods."""
 
     def subject(self, event: BaseCloudEvent) -> Subject:
-        """The maintenance, at its node. Raises `BadEvent` for a hint that no look could take."""
+        """Return the key of the pass: the node and the maintenance. Raises `BadEvent` if the hint is malformed."""
         for name in VERSIONS:
             version_of(event, name)
         return Subject(f"node {node_of(event)}", reference_of(event).uid)
 
     def newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """The hint with the newest pods, whose type says whether the last of them are gone, and the newest budgets."""
+        """Return one hint that reports the newest pods and the newest budgets.
+
+        It has the type of the hint with the newest pods, since that type shows whether the last pods are gone.
+        """
         versions = {name: newest(version_of(hint, name) for hint in hints) for name in VERSIONS}
         latest = next(hint for hint in hints if version_of(hint, "podsVersion") == versions["podsVersion"])
         return signed(events.with_data(latest, versions))
 
     def state(self, replies: Replies) -> State:
-        """The pods and budgets of the last answer."""
+        """Return the resourceVersions of the pods and budgets in the last reply."""
         data = data_of(replies[-1]) if replies else {}
         return {name: str(data.get(name) or "") for name in VERSIONS}
 
     def has_seen(self, state: State, hint: BaseCloudEvent) -> bool:
-        """Whether pods that went, or a budget that opened, were so by then; what asks for more is always looked at.
+        """Return whether the hint reports only pods or budgets that a pass with this state has already seen.
 
-        So is an opening that PodSource tells again, which names no pods: nobody has acted on it.
+        All other hints need a pass. So does a repeated `budget.opened` of PodSource, which has no `podsVersion`: no
+        pass has acted on it yet.
         """
         names = SPOKEN_OF.get(hint.get_type(), ())
         return bool(names) and all(is_as_new(state.get(name, ""), version_of(hint, name)) for name in names)
 
     def kept(self, _replies: Replies) -> Replies:
-        """Nothing: that a node was drained, or could not be, is old by then, and evictions are told with `more`."""
+        """Return no replies: a `node.drained` or a failure is outdated by the next answer.
+
+        Evictions need no repetition either, since `merged` returns them in a reply flagged `more`.
+        """
         return []
 
     def merged(self, event: BaseCloudEvent, looks: Sequence[Replies], *, more: bool) -> Replies | None:
-        """The last look's answer, with the evictions of all; only `pods.evicted` can say that there is more to see.
+        """Return the last pass's answer with the evictions of all passes.
 
-        A look that failed behind one that did not is told by the next one: what was evicted may not be lost.
+        If `more` is true, only `pods.evicted` can request another pass. If a later pass failed, the answer reports the
+        evictions of the earlier ones, flagged `more`, so that none is lost. The next pass then reports the failure.
         """
         answers = [reply for replies in looks for reply in replies]
         done = [reply for reply in answers if reply.get_type() != events.MAINTENANCE_FAILED]
@@ -93,7 +105,7 @@ class LookingAtPods:
 
 
 def _refusals(last: BaseCloudEvent, done: Sequence[BaseCloudEvent]) -> Object:
-    """The last look's refusals, and those that rest since an earlier one, which it did not ask about."""
+    """Return the last pass's blocked pods, and those of earlier passes that are in backoff and were not retried."""
     data = data_of(last)
     if last.get_type() != events.PODS_EVICTED:
         return {}
@@ -105,9 +117,9 @@ def _refusals(last: BaseCloudEvent, done: Sequence[BaseCloudEvent]) -> Object:
 
 
 def told_blocked(blocked: list[Object], error: str) -> Object:
-    """What an event says of blocked pods: as many as it can hold, by uid, so that it is the same ones each time.
+    """Build the event data for blocked pods: as many as fit, ordered by uid, so that each event names the same pods.
 
-    One that was left out at times would lose since when it is blocked, and with that its pause.
+    If an event omitted a pod, the status would lose the time since it is blocked, which determines its backoff.
     """
     ordered = sorted(blocked, key=itemgetter("uid"))
     return {"blocked": fitting(ordered, TOLD_BYTES, escaped=True), "error": shortened(error, LONGEST_ERROR)}
@@ -125,7 +137,7 @@ def _answer(
 
 
 def tell(maintenance: Maintenance, batch: Batch, event: BaseCloudEvent) -> None:
-    """Tell what came of a batch: by the metric, but for a replay, and by the log."""
+    """Log the batch, and count it in the metric unless the event is a replay."""
     if not marks.is_replay(event):
         _count(batch)
     _log(maintenance, batch)
@@ -142,14 +154,14 @@ def _log(maintenance: Maintenance, batch: Batch) -> None:
         log_about("Evict all Pods from Node", maintenance)
     for pod in batch.evicted:
         whole = f"{pod['namespace']}/{pod['name']}"
-        shown = whole if group(maintenance) is MEDIK8S else f'"{pod["name"]}"'  # as each group's document has it
+        shown = whole if group(maintenance) is MEDIK8S else f'"{pod["name"]}"'  # each API group has its own format
         log_about(f"evicting pod {shown}", maintenance, pod=whole)
     if batch.blocked:
         log_about(f"{counted(len(batch.blocked), 'pod')} blocked", maintenance, error=summary(batch.blocked))
 
 
 class Look(NamedTuple):
-    """The last one at a node that ended before all its evictions were answered."""
+    """The last pass on a node that ended before all of its evictions were answered."""
 
     event: BaseCloudEvent
     maintenance: Maintenance
@@ -157,33 +169,33 @@ class Look(NamedTuple):
 
 
 class LateEvictions:
-    """Those of this process, by node."""
+    """The late evictions of this process, by node: granted by the API server after their pass ended."""
 
     def __init__(self) -> None:
         self._looks: dict[str, Look] = {}
         self._publish: Publish | None = None
 
     def publish_by(self, publish: Publish) -> None:
-        """Have what comes late be published by this from now on."""
+        """Set the function that publishes late evictions."""
         self._publish = publish
 
     def expect(self, event: BaseCloudEvent, maintenance: Maintenance, cluster: Cluster) -> None:
-        """The look at this event has ended, and evictions that it sent are still to be answered.
+        """Remember that the pass for this event has ended with unanswered evictions.
 
-        A replay is known where no look for its maintenance is: beside a drain it would have that one's evictions told
-        as its own, and in no figure.
+        A replay does not replace a pass for the same maintenance. Otherwise the drain's evictions would be reported as
+        the replay's, and the metric would not count them.
         """
         known = self._looks.get(node_of(event))
         if known and marks.is_replay(event) and reference_of(known.event) == reference_of(event):
             return
         if len(self._looks) >= MOST_LOOKS:
             self._forget(cluster)
-        told = {"apiVersion": maintenance["apiVersion"], **trimmed(maintenance)}  # its status names each pod
+        told = {"apiVersion": maintenance["apiVersion"], **trimmed(maintenance)}  # without its long pod lists
         self._looks[node_of(event)] = Look(event, told, cluster)
         on_granted_late(cluster.api, self._tell)
 
     def _forget(self, cluster: Cluster) -> None:
-        """Looks of which no eviction awaits its answer any more. Those that end meanwhile, in other threads, stay."""
+        """Remove the passes whose evictions are all answered, but keep passes that other threads add meanwhile."""
         before = self._looks.copy()
         awaited = cluster.run(nodes_of_late(cluster.api))
         for node, look in before.items():
@@ -191,14 +203,17 @@ class LateEvictions:
                 del self._looks[node]
 
     def close(self) -> None:
-        """Publish what no look will take any more; what the API server is about to answer is awaited for a moment."""
+        """Publish the late evictions before the process exits; wait briefly for evictions in flight."""
         for cluster in {look.cluster for look in self._looks.values()}:
             for node, pods in cluster.run(granted_late_of_all(cluster.api)).items():
                 self._tell(node, pods)
         self._looks.clear()
 
     def _tell(self, node: str, pods: list[dict[str, str]]) -> None:
-        """Pods as in `pods.evicted`. Their look is known: nobody else sends evictions."""
+        """Publish late evictions; `pods` has the format of `pods.evicted`.
+
+        The node's pass is always known, since only a pass sends evictions.
+        """
         event, maintenance, _ = self._looks[node]
         tell(maintenance, Batch(evicted=pods), event)
         if self._publish:

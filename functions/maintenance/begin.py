@@ -1,10 +1,11 @@
 """Begin a maintenance: acquire the node's lease, count its pods, write finalizer, owner and counts in one patch.
 
-In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`; `maintenance.ended` for one that was
-given its node, and is gone.
+In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`; `maintenance.ended` for a successor
+that received the node and was then deleted.
 Touches: nodemaintenances get, list, patch, delete; nodes get, list; pods list; daemonsets get;
 poddisruptionbudgets get; leases get, create, patch in medik8s-leases.
-It deletes none: a cluster with OwnerReferencesPermissionEnforcement wants that right of whoever sets an owner.
+The step deletes no NodeMaintenance. It needs the right because the admission plugin
+OwnerReferencesPermissionEnforcement, where enabled, requires it from clients that set an owner reference.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ EMITS = (events.MAINTENANCE_BEGUN, events.MAINTENANCE_ENDED)
 
 
 class HeldByOther(Exception):
-    """Another tool holds the lease, or, of a maintenance that has begun, anybody else."""
+    """Raised if another tool holds the lease, or if another maintenance holds it after this one has begun."""
 
 
 def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot be.
+    """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot.
 
-    What somebody took off the object meanwhile is put back, with the counts that the status has kept.
+    If another client has removed the finalizer, owner reference or counts, the step writes them again, with the counts
+    from the status.
     """
     maintenance = read_maintenance(event, cluster)
     if maintenance is None:
@@ -81,18 +83,20 @@ def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def could_not_begin(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
-    """`maintenance.failed`, which says if it is of one that had begun, as the tick saw; else it is over once it has.
+    """Build `maintenance.failed`, with `begun` if the tick reported that the maintenance had begun.
 
-    Raises `Retry` when the event speaks of no maintenance.
+    Without `begun`, the status ignores the error once the maintenance has begun. Raises `Retry` if the event names no
+    maintenance.
     """
     begun = event.get_type() == events.MAINTENANCE_FOUND and data_of(event).get("begun") is True and is_ours(event)
     return failed(step, event, error, **({"begun": True} if begun else {}))
 
 
 def _gone(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """`maintenance.ended` for an heir that is gone, and whose label is on the node.
+    """Return `maintenance.ended` for a deleted successor if the node is labelled for it, else nothing.
 
-    `restore` gave it a finalizer with the node, but the API server overlooks one that is written as it deletes (X-7).
+    `restore` sets a finalizer on the successor when it hands the node over. The API server ignores that finalizer if it
+    is deleting the object at the same moment (X-7).
     """
     if event.get_type() != events.MAINTENANCE_FOUND:
         return []
@@ -104,7 +108,7 @@ def _gone(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _written(maintenance: m.Maintenance, patch: Object, cluster: Cluster) -> m.Maintenance:
-    """The object with this patch. Raises `Retry` when it is gone: that is looked into at the next try."""
+    """Apply the patch and return the object. Raises `Retry` if the object is gone; the next attempt handles that."""
     try:
         return cluster.patch(m.path(maintenance), patch) if patch else maintenance
     except NotFound:
@@ -112,7 +116,10 @@ def _written(maintenance: m.Maintenance, patch: Object, cluster: Cluster) -> m.M
 
 
 def _without_lease(event: BaseCloudEvent, maintenance: m.Maintenance, reason: str) -> list[BaseCloudEvent]:
-    """`maintenance.failed`: one that has not begun waits for the lease, one that has counts what failed (NMO-27a)."""
+    """Return `maintenance.failed` for a lease that another client holds (NMO-27a).
+
+    A maintenance that has not begun waits for the lease; one that has begun counts the failed renewals.
+    """
     if not m.has_begun(maintenance):
         return failed("begin", event, f"{reason}: the maintenance begins when it is released", waits=True)
     count = m.lease_errors(maintenance) + 1
@@ -121,9 +128,10 @@ def _without_lease(event: BaseCloudEvent, maintenance: m.Maintenance, reason: st
 
 
 def _read(name: str, cluster: Cluster, *, is_new: bool) -> tuple[Node | None, Object | None, Listed]:
-    """The node and, side by side, its pods for a new maintenance, its lease for one that has begun.
+    """Read the node and, concurrently, its pods for a new maintenance or its lease for one that has begun.
 
-    In a quiet cluster a list waits up to 0.1 s. A new maintenance finds no lease, as a rule: creating one tells.
+    The reads are concurrent since a list takes up to 0.1 s in a quiet cluster. A new maintenance usually finds no
+    lease, so the function does not read one: the create request reveals an existing one.
     """
     reading = absent_ok(cluster.api.get(node_path(name)))
     if is_new:
@@ -138,7 +146,7 @@ async def _lease(api: Api, node: str) -> Object | None:
 
 
 def _count(maintenance: m.Maintenance, node: Node, pods: Sequence[Pod], cluster: Cluster) -> tuple[Object, list[Pod]]:
-    """How many pods are on the node and are to leave by `spec.drain` (DRN-1a), and these."""
+    """Count the pods on the node and those that must leave by `spec.drain` (DRN-1a); also return the latter."""
     reason = m.spec_of(maintenance).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
@@ -151,15 +159,19 @@ def _count(maintenance: m.Maintenance, node: Node, pods: Sequence[Pod], cluster:
 
 
 def _looked(written: m.Maintenance, node: Node, left: list[Pod]) -> Looked:
-    """What `status` need not read again as long as nobody writes what was written here."""
+    """Return the node and its remaining pods as a snapshot for `status`.
+
+    `status` uses it instead of reading the cluster if the maintenance has not changed since `written`.
+    """
     closed = is_closed(node, m.group(written).drain_taint)
     return Looked.at(written, is_closed=closed, left=left)
 
 
 def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, cluster: Cluster) -> None:
-    """Acquire or renew the node's lease, as it was read; None when it was not, or there was none.
+    """Acquire or renew the node's lease; `lease` is None if it was not read or did not exist.
 
-    Raises `Failed` when another maintenance has it or the node, `HeldByOther` when another tool has, or it was ours.
+    Raises `Failed` if another maintenance has the lease or the node. Raises `HeldByOther` if another tool has the
+    lease, or if this maintenance had it and lost it. Raises `Retry` if the lease changes meanwhile.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     wanted = leases.lease_of(name, maintenance, now)
@@ -179,9 +191,9 @@ def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, 
 
 
 def _check_not_taken(node: Node, maintenance: m.Maintenance, cluster: Cluster) -> None:
-    """Whether no other maintenance that has begun has the node: a lease that somebody deleted would keep nobody away.
+    """Check that no other maintenance has the node, in case a client deleted its lease. Raises `Failed` otherwise.
 
-    Only a node that is labelled for another one costs a look. Raises `Failed` if one has it.
+    The check costs a list request only if the node is labelled for another maintenance.
     """
     name, uid = node["metadata"]["name"], maintenance["metadata"]["uid"]
     if m.has_begun(maintenance) or labelled_for(node) in (None, uid):
@@ -192,7 +204,7 @@ def _check_not_taken(node: Node, maintenance: m.Maintenance, cluster: Cluster) -
 
 
 def _created(wanted: Object, node: str, cluster: Cluster) -> Object | None:
-    """None when the lease was created, the one that is there already if not. Raises `Retry` when it is just going."""
+    """Create the lease and return None, or return the existing lease. Raises `Retry` if that was just deleted."""
     try:
         cluster.create(leases.LEASES, wanted)
     except Conflict:
@@ -204,7 +216,7 @@ def _created(wanted: Object, node: str, cluster: Cluster) -> Object | None:
 
 
 def _take_over(lease: Object, wanted: Object, cluster: Cluster) -> None:
-    """Write what was read. Raises `Conflict` when it was written since, `Retry` when it was released."""
+    """Change the lease to `wanted`. Raises `Conflict` if it changed since it was read, `Retry` if it was deleted."""
     node = leases.node_of(lease)
     try:
         cluster.patch(leases.lease_path(node), leases.takeover_patch(lease, wanted))
@@ -213,9 +225,10 @@ def _take_over(lease: Object, wanted: Object, cluster: Cluster) -> None:
 
 
 def _check_available(lease: Object, maintenance: m.Maintenance, node: str, now: datetime, cluster: Cluster) -> None:
-    """Whether a lease of another holder may be acquired: that one is gone or over, or let it expire.
+    """Check that a lease with another holder may be acquired. Raises `Failed` or `HeldByOther` otherwise.
 
-    Raises `Failed` or `HeldByOther` if not.
+    A maintenance as the holder must be gone, released, or have lost the lease. Another tool must have released the
+    lease or let it expire.
     """
     holder = leases.holder_of(lease)
     if holder is None:

@@ -1,6 +1,6 @@
-"""Cordon the node, which takes no new pods then, and label it as under maintenance (NMO-3, design rule 10).
+"""Cordon the node, so that it takes no new pods, and label it as under maintenance (NMO-3, design rule 10).
 
-In: `maintenance.begun`, `node.drifted`. Out: `node.cordoned`, or `maintenance.ended` when it ended meanwhile.
+In: `maintenance.begun`, `node.drifted`. Out: `node.cordoned`, or `maintenance.ended` if the maintenance has ended.
 Touches: nodemaintenances get; nodes get, patch.
 """
 
@@ -22,7 +22,7 @@ EMITS = (events.NODE_CORDONED, events.MAINTENANCE_ENDED)
 
 
 def cordon(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Set `spec.unschedulable` and the label where they are not set. Raises `Failed` when the node is gone."""
+    """Set `spec.unschedulable` and the label if they are missing. Raises `Failed` if the node no longer exists."""
     closed = close(event, cluster, _decide)
     if closed is None:
         return given_up("cordon", event, cluster)

@@ -1,9 +1,9 @@
-"""Closes a node for a maintenance, which `cordon` and `taint` do: written, and looked at again (design rule 12).
+"""Patches a node for `cordon` and `taint`, and checks afterwards that its maintenance is still active (design rule 12).
 
-A maintenance may be deleted while the write is on its way, and its node be given back before the write arrives. So the
-maintenance is read again after a write that puts the label on the node: behind `cordon` the first look of `taint` does
-that, at once. The label is also what the tick finds where this look was missed. A write on a node that has the label
-already demands that it still has it, so the server refuses it when it comes late.
+A maintenance may be deleted, and its node restored, while the write is in flight. So the steps read the maintenance
+again after a write that adds the label to the node. After `cordon`, the first read of `taint` serves as this check. If
+the check is missed, the tick finds the node by its label. A write to a node that already has the label requires that
+the label is still there, so the API server rejects it after the node was restored.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kube.nodes import Node, is_labelled_for, node_path
 from kube.paths import Object
 
 Decide = Callable[[Maintenance, Node], list[Object]]
-"""The patch that a node needs for a maintenance, [] when none."""
+"""Returns the patch that a node needs for a maintenance, [] if none."""
 
 
 @dataclass(frozen=True)
 class Closed:
-    """A node of an active maintenance, as it was before, and whether it had to be written."""
+    """An active maintenance, its node as it was before the write, and whether a write was necessary."""
 
     maintenance: Maintenance
     node: Node
@@ -37,9 +37,9 @@ class Closed:
 
 
 def close(event: BaseCloudEvent, cluster: Cluster, decide: Decide) -> Closed | None:
-    """Send the patch that `decide` makes for the event's maintenance; None when that is not active.
+    """Send the patch that `decide` returns for the event's maintenance; return None if that is not active.
 
-    Raises `Failed` when the node is gone, `Retry` when others keep writing it.
+    Raises `Failed` if the node no longer exists, `Retry` if other clients keep changing it.
     """
 
     def look() -> tuple[tuple[Maintenance, Node] | None, list[Object]]:
@@ -51,7 +51,7 @@ def close(event: BaseCloudEvent, cluster: Cluster, decide: Decide) -> Closed | N
 
 
 def came_late(event: BaseCloudEvent, closed: Closed, cluster: Cluster) -> bool:
-    """Whether the write has put the label on a node whose maintenance is not active any more."""
+    """Return whether the write added the label to a node whose maintenance is not active any more."""
     if not closed.changed or is_labelled_for(closed.node, reference_of(event).uid):
         return False
     again = read_maintenance(event, cluster)
@@ -59,7 +59,10 @@ def came_late(event: BaseCloudEvent, closed: Closed, cluster: Cluster) -> bool:
 
 
 def given_up(step: str, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """`maintenance.ended` when the node is labelled for the event's maintenance, which is not active; else nothing."""
+    """Return `maintenance.ended` if the node is labelled for the event's maintenance, else nothing.
+
+    The caller has found that this maintenance is not active.
+    """
     reference, name = reference_of(event), node_of(event)
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
     if not is_labelled_for(node, reference.uid):
@@ -68,5 +71,8 @@ def given_up(step: str, event: BaseCloudEvent, cluster: Cluster) -> list[BaseClo
 
 
 def again(event: BaseCloudEvent) -> Object:
-    """Data that goes on with the chain: `evict` has found the node open once, and does not have it closed for ever."""
+    """Return the event's `again` flag as data for the next event of the chain.
+
+    `evict` sets the flag if it finds the node schedulable, and fails if that happens again, so that the chain ends.
+    """
     return {"again": True} if data_of(event).get("again") else {}

@@ -1,7 +1,7 @@
 """Lets one maintenance at a time begin on a control-plane node, and none that would break etcd's quorum (NMO-23).
 
-Two that are created side by side both pass the door, and where no webhook is there is no door at all. So `begin` looks
-again, under a lease: whoever holds it sees all that have begun, and the others wait.
+Two maintenances that are created concurrently both pass the admission webhook, and the webhook is optional. So `begin`
+checks the quorum again while it holds a lease: the holder sees all maintenances that have begun, and the others wait.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = logging.getLogger("functions")
 
 @contextmanager
 def disrupting(node: Node, maintenance: m.Maintenance, cluster: Cluster) -> Iterator[None]:
-    """A block in which nobody else begins on a control-plane node; of another node it costs nothing.
+    """Ensure that no other maintenance begins on a control-plane node during the block; other nodes cost no request.
 
-    Raises `Failed` when etcd would lose its quorum, `Retry` while somebody else begins.
+    Raises `Failed` if etcd would lose its quorum, `Retry` while another maintenance begins.
     """
     if not quorum.is_control_plane(node):
         yield
@@ -60,8 +60,8 @@ def _acquire(maintenance: m.Maintenance, cluster: Cluster) -> Object:
 
 
 def _release(lease: Object, cluster: Cluster) -> None:
-    """Let the next one begin; if that fails, he waits until the lease is over."""
-    version = lease["metadata"].get("resourceVersion")  # a dry run makes none
+    """Release the lease; if that fails, the next maintenance waits until the lease expires."""
+    version = lease["metadata"].get("resourceVersion")  # missing in a dry run
     try:
         cluster.patch(quorum.LEASE_PATH, {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}})
     except ApiError as error:

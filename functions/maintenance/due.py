@@ -1,4 +1,4 @@
-"""Which event a maintenance waits for, by what a tick knows of it. Pure."""
+"""Determines which event a maintenance waits for, from what a tick has listed. Pure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ from kube.pods import Pod, is_terminating
 from kube.times import moment, moment_or_none
 
 UNDER_WAY_SECONDS = 5.0
-"""From step to step an event takes milliseconds, on a busy cluster seconds; until then it counts as under way."""
+"""Seconds for which an event counts as in flight.
+
+Between two steps an event takes milliseconds, or seconds on a busy cluster.
+"""
 FEW, SECONDS_EACH, LONGEST_QUEUE = 10, 0.3, 60.0
-"""Of more maintenances at work than a few each waits for the others: so many seconds longer for each, up to a minute.
-An event that is emitted again while the first one is queued makes the queue longer, up to collapse (rule 9)."""
+"""Each active maintenance beyond `FEW` adds `SECONDS_EACH` to the expected queueing time, up to `LONGEST_QUEUE`.
+
+Emitting an event again while the first one is queued would make the queue longer, until the system collapses (rule 9).
+"""
 
 
 class Look(Enum):
-    """Why the event is not known yet: what has to be looked at first."""
+    """What a tick must still read, or failed to read, before it knows which event a maintenance waits for."""
 
     NODE = "its node, which does not carry the label"
     PODS = "the pods of its node"
@@ -35,18 +40,18 @@ class Look(Enum):
 
 
 Due = str | Look
-"""The type of an event, "" for none, or what has to be looked at first."""
+"""The type of an event, "" for none, or what the tick must read first."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a tick lists.
+    """The lists that a tick reads.
 
     Attributes:
-        items: all maintenances.
-        whole: whether those are all; no, when one group could not be listed.
-        nodes: the nodes that carry our label, by name; None when they could not be listed.
-        leases: the leases of nodes, by name; None when they could not be listed.
+        items: the maintenances of all API groups that could be listed.
+        whole: whether all API groups could be listed.
+        nodes: the nodes that carry our label, by name; None if they could not be listed.
+        leases: the nodes' leases, by the node's name; None if they could not be listed.
     """
 
     items: list[Object]
@@ -56,21 +61,22 @@ class Known:
 
     @cached_property
     def taken(self) -> frozenset[str]:
-        """The nodes, by name, that a maintenance has: it has begun on them."""
+        """Return the names of the nodes on which a maintenance has begun and has not lost the lease."""
         return frozenset(m.node_name(item) for item in self.items if m.has_node(item))
 
     @cached_property
     def queue_seconds(self) -> float:
-        """How long an event may wait for its turn behind those of all other maintenances that are at work."""
+        """Return how many seconds an event may be queued after the events of all other active maintenances."""
         at_work = sum(m.is_deleting(item) or m.phase(item) not in (m.SUCCEEDED, m.FAILED) for item in self.items)
         return min(SECONDS_EACH * max(0, at_work - FEW), LONGEST_QUEUE)
 
 
 def strays(known: Known) -> list[tuple[events.Reference, str]]:
-    """The nodes, by name, that a maintenance left closed or leased which is gone, each with what is known of it.
+    """Return the orphaned nodes: a maintenance that is gone left them cordoned, tainted or leased.
 
-    A late write, or an object whose finalizer somebody took off, leaves them. A node whose next maintenance waits to
-    begin, or whose last one is about to give it back, is none.
+    Each comes with a reference to that maintenance. A late write or a removed finalizer causes this. A node is not
+    orphaned if another maintenance waits to begin on it, or if its last one is about to restore it. The result is empty
+    if a list is incomplete.
     """
     if not known.whole or known.nodes is None or known.leases is None:
         return []
@@ -83,24 +89,27 @@ def strays(known: Known) -> list[tuple[events.Reference, str]]:
 
 
 def _unknown(node: Node) -> events.Reference:
-    """The maintenance that a node is labelled for: of what is gone, its uid is all that there is to know."""
+    """Return a reference to the maintenance in the node's label; the uid is all that is known about it."""
     uid = labelled_for(node) or "-"
     return _reference(MEDIK8S.api_version, uid, uid)
 
 
 def _reference(api_version: str, name: str, uid: str) -> events.Reference:
-    """What nobody answers for; labels and leases are anybody's to write, also with a name that no object can have."""
+    """Return a reference to a maintenance that is gone, named "unknown" if no object can have the name.
+
+    Any client may write labels and leases, so they can contain an invalid name.
+    """
     return events.Reference(api_version, name if NAME.fullmatch(name) else "unknown", uid)
 
 
 def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
-    """What this maintenance waits for, as far as the lists tell."""
+    """Return what this maintenance waits for, as far as the lists show it."""
     if is_under_way(item, now, known.queue_seconds):
         return events.MAINTENANCE_FOUND if _is_lease_due(item, known, now) else ""
     if m.is_deleting(item):
         return events.MAINTENANCE_ENDED if m.has_finalizer(item) else ""
     if not (m.has_begun(item) or m.phase(item) or m.last_error(item)):
-        return events.MAINTENANCE_FOUND  # nobody tried
+        return events.MAINTENANCE_FOUND  # no step has acted on it
     if known.nodes is None or known.leases is None:
         return Look.LATER
     if m.has_given_up(item):
@@ -114,33 +123,37 @@ def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
 
 
 def _is_lease_due(item: m.Maintenance, known: Known, now: datetime) -> bool:
-    """Whether its lease is to be renewed: beside many others a drain may be under way for longer than a lease lasts."""
+    """Return whether the maintenance holds a lease that is due for renewal.
+
+    With many concurrent drains, the events of one may be in flight for longer than a lease lasts.
+    """
     lease = (known.leases or {}).get(m.node_name(item))
     is_active = m.has_begun(item) and not m.is_deleting(item)
     return is_active and lease is not None and leases.is_holder(lease, item) and leases.is_due(lease, now)
 
 
 def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, now: datetime) -> Due:
-    """What one waits for that may begin, or has begun, on this node (None: there is none)."""
+    """Return what a maintenance on this node waits for; `node` is None if the node does not exist."""
     if node is None:
         was_begun = not m.has_begun(item) and m.phase(item) in (m.RUNNING, m.SUCCEEDED)
-        return events.MAINTENANCE_FOUND if was_begun else ""  # replaced, it has no owner to end it: begin says so
+        # a replaced object has no owner reference, so it is not garbage-collected: `begin` reports the missing node
+        return events.MAINTENANCE_FOUND if was_begun else ""
     if not m.has_begun(item):
         return events.MAINTENANCE_FOUND
     if not m.began_on(item, node):
-        return ""  # its own node is gone: the garbage collector ends it
+        return ""  # its original node is gone: the garbage collector deletes the maintenance
     is_renewed = lease is not None and leases.is_holder(lease, item) and not leases.is_due(lease, now)
-    if not is_renewed or m.lease_errors(item) or not m.is_owned(item):  # errors of a lease that is ours again: old news
+    if not is_renewed or m.lease_errors(item) or not m.is_owned(item):  # `begin` clears errors
         return events.MAINTENANCE_FOUND
     if not in_maintenance(node, m.group(item).drain_taint):
         return events.NODE_DRIFTED
-    if m.phase(item) == m.SUCCEEDED and m.last_error(item):  # of a renewal; told late it is over, and begin says so
+    if m.phase(item) == m.SUCCEEDED and m.last_error(item):  # outdated renewal error: `begin` clears it
         return events.MAINTENANCE_FOUND
     return Look.PODS
 
 
 def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
-    """What one waits for whose node is as it should be: the next look at its pods, or nothing."""
+    """Return what a maintenance of a cordoned and tainted node waits for: the next pass over its pods, or nothing."""
     options, listed = drain_flags.options_of(item), list(pods)
     orphans = drain_flags.known_orphans(listed, m.blocked_pods(item))
     found = drain_flags.sorted_for(listed, options, now, orphans)
@@ -150,16 +163,16 @@ def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
         return events.NODE_TAINTED
     to_evict, _ = parted(drain_flags.going(found, options), item, now)
     if all(is_ending(pod, now) for pod in to_evict):
-        # nothing until one is gone, which PodSource emits, one has rested (rule 9), or a person acts (DRN-1a)
+        # wait until PodSource reports a pod as gone, a backoff ends (rule 9), or the administrator acts (DRN-1a)
         return events.NODE_TAINTED if m.is_told_open(item) else ""
     return events.NODE_TAINTED
 
 
 def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float) -> bool:
-    """Whether its events are on their way, and others would double the work: its status was written a moment ago.
+    """Return whether its events are still in flight, so that emitting them again would double the work.
 
-    One that is new, or being deleted, waits for its turn alone: its first event may be lost, and where few are at work
-    it is emitted at once (X-3, X-5).
+    That is the case for some seconds after a status write. A maintenance that is new or being deleted waits only for
+    the queue, since its first event may be lost. With few active maintenances, its event is emitted at once (X-3, X-5).
     """
     metadata, written = item["metadata"], m.status_of(item).get("lastUpdate")
     at_work = bool(written) and not m.is_deleting(item)
@@ -169,21 +182,21 @@ def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float) -> bo
 
 
 def is_free(item: m.Maintenance, lease: leases.Lease | None, known: Known, now: datetime) -> bool:
-    """Whether what was in the way of one that has not begun is gone: nobody else has the node or its lease any more.
+    """Return whether a maintenance that has not begun may begin: no other maintenance or tool has its node or lease.
 
-    It may be the holder itself: what came after the lease failed, or somebody took the finalizer off. A lease that
-    somebody deleted is acquired again by the one that has the node.
+    The maintenance may hold the lease itself, if `begin` failed after acquiring it or a client removed the finalizer.
+    If a client deleted the lease, the maintenance that has the node acquires it again.
     """
     if lease is not None and leases.is_holder(lease, item):
         return True
     if m.node_name(item) in known.taken:
         return False
     holder = leases.holder_of(lease) if lease else None
-    if holder is None:  # nobody's, or another tool's
+    if holder is None:  # no holder, or another tool
         return lease is None or leases.is_free(lease, now)
     return holder.uid not in {other["metadata"]["uid"] for other in known.items if m.claims_node(other)}
 
 
 def is_ending(pod: Pod, now: datetime) -> bool:
-    """Whether it is being deleted and has time left to end; `deletionTimestamp` is the end of that time."""
+    """Return whether the pod is terminating within its grace period, which ends at `deletionTimestamp`."""
     return is_terminating(pod) and now < moment(pod["metadata"]["deletionTimestamp"])

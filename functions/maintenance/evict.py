@@ -1,10 +1,10 @@
-"""Evict what may go within a second; what is blocked is named, nothing is waited for (NMO-5 to NMO-9, design rule 3).
+"""Evict pods for up to a second and report blocked ones; never wait for pods to end (NMO-5 to NMO-9, design rule 3).
 
-In: `node.tainted`, `budget.opened`, `pods.came`, `pods.gone` and `pods.evicted` flagged `more`. Out: `pods.evicted`,
-`node.drained`, `node.drifted`.
+In: `node.tainted`, `budget.opened`, `pods.came`, `launchers.changed`, `pods.gone` and `pods.evicted` flagged `more`.
+Out: `pods.evicted`, `node.drained`, `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
 daemonsets get; leases get in medik8s-leases.
-With `spec.drain.disableEviction` it deletes pods, which the component `deleting` lets it do and no base right does.
+With `spec.drain.disableEviction`, the step deletes pods instead; only the component `deleting` grants that right.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ from kube.pods import DrainOptions, Sorted, is_terminating, uid
 CONSUMES = events.FLAGS["more"]
 EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 OTHERS = (*SPOKEN_OF, events.LAUNCHERS_CHANGED)
-"""Of pods and budgets; what else comes is of the chain itself, and speaks of the node."""
+"""Events that report changes of pods and budgets; the other events come from the chain and concern the node."""
 LOOKING, LATE = LookingAtPods(), LateEvictions()
 NO_TIME = "its turn did not come: the API server is slow, or asked for a pause"
 LAST = "it runs evict, and goes when the evictions that it has sent from other nodes are answered"
 
 
 def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Evict what may go now from a cordoned and tainted node, and name what is left; `node.drained` when nothing is.
+    """Evict the pods that may leave the node now, and report the rest; return `node.drained` if no pod is left.
 
-    Raises `Failed` when the node is gone, or opened again whenever it is closed: the tick closes it next (rule 9).
+    If the node is not cordoned and tainted, the function evicts nothing, and an event of the chain gives
+    `node.drifted`. Raises `Failed` if the node drifts again right after that repair; the tick then repairs it (rule 9).
+    Also raises `Failed` if the node no longer exists.
     """
     if not acts(cluster):
         return []
@@ -60,7 +62,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     reference, name = reference_of(event), node["metadata"]["name"]
     if not is_closed(node, group(maintenance).drain_taint):
         if event.get_type() in OTHERS:
-            return []  # `guard` closes it, or rests, since somebody opens it again and again; then the tick does
+            return []  # `guard` repairs the node; while `guard` backs off, the tick does so
         if data_of(event).get("again"):
             raise Failed(f"node {name} was cordoned and tainted twice, and is not: somebody undoes it at once")
         data = {"message": f"node {name} is not cordoned and tainted any more", "again": True}
@@ -70,7 +72,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not pods.leaving:
         late = Batch(evicted=[] if marks.is_replay(event) else cluster.run(granted_late(cluster.api, name)))
         if is_told_drained(maintenance) and not late.evicted:
-            return []  # a hint that came late: the status has it already
+            return []  # a late hint: the status reports the drained node already
         tell(maintenance, late, event)
         told = {"evicted": late.evicted} if late.evicted else {}
         data = {**told, "podsVersion": version, **Looked.at(maintenance, is_closed=True).as_data()}
@@ -79,7 +81,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     due, resting = eviction_pauses.parted(drain_flags.going(pods, options), maintenance, now)
     planned, is_tick = plan(due, budgets.items, options), event.get_type() == events.NODE_TAINTED
     requested = request(planned, due, lambda item: is_tick or not eviction_pauses.was_blocked(item, maintenance))
-    host = os.environ.get("HOSTNAME", "")  # of a pod, its name
+    host = os.environ.get("HOSTNAME", "")  # the name of the pod that runs this process
     sending = evict_batches(cluster.api, planned, due, node=name, host=host, own_only=marks.is_replay(event))
     batch = cluster.run(sending)
     if batch.under_way and not marks.is_dry_run(event):
@@ -97,9 +99,10 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Listed] | None:
-    """The maintenance, its node and the list of its pods, side by side; None when the maintenance is not active.
+    """Read the maintenance, its node and the node's pods concurrently; return None if the maintenance is not active.
 
-    The list is no older than the state that the event speaks of; it does not matter where nothing is to be done.
+    The pods are at least as new as the `podsVersion` of the event. If the maintenance is not active, an error of the
+    pod list is ignored.
     """
     listing = pods_on_node(api, node_of(event), version_of(event, "podsVersion") or "0")
     found, listed = await asyncio.gather(active(event, api), listing, return_exceptions=True)
@@ -115,9 +118,9 @@ async def _read(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, Lis
 async def _waiting(
     api: Api, node: str, event: BaseCloudEvent, listed: Listed, options: DrainOptions
 ) -> tuple[Sorted, Listed, str]:
-    """The pods of the node told apart, the budgets over them, and the version of the list that shows the pods.
+    """Return the classified pods of the node, the budgets over them, and the resourceVersion of the pod list.
 
-    The budgets are no older than the state that the event speaks of.
+    The budgets are at least as new as the `budgetsVersion` of the event.
     """
     claimed = event.get_type() == events.PODS_GONE and bool(version_of(event, "podsVersion"))
     found, version = await told_apart(api, node, listed, options, claimed=claimed)
@@ -129,11 +132,11 @@ async def _waiting(
 async def told_apart(
     api: Api, node: str, listed: Listed, options: DrainOptions, *, claimed: bool
 ) -> tuple[Sorted, str]:
-    """The pods of the node, those still to leave among them, and the version of the list that shows them.
+    """Classify the pods of the node, and return them with the resourceVersion of their list.
 
-    That none is left is a claim, so it is looked at again: in the newest state, unless `claimed` (the list is no older
-    than the state in which the last pod was seen gone), and with orphaned DaemonSet pods told apart. These come last
-    also where pods are left that `spec.drain` refuses.
+    If no pod is left, the function verifies that with a second list in the newest state. With `claimed`, it does not:
+    the first list is then at least as new as the state in which the last pod was gone. Orphaned DaemonSet pods are
+    identified last, once no other pod can be evicted.
     """
     now = datetime.now(timezone.utc)
     found = drain_flags.sorted_for(listed.items, options, now)
@@ -146,9 +149,10 @@ async def told_apart(
 
 
 def _more(batch: Batch, maintenance: Maintenance, host: str = "") -> bool:
-    """Whether others may go at once: those that were not decided, if the batch got on otherwise (rule 9).
+    """Return whether another pass should follow at once, for undecided or deferred pods after progress (rule 9).
 
-    They are blocked where it did not, or where they were so before. In: the name of the pod that this process runs in.
+    Without progress, those pods count as blocked; so do undecided pods that the status already reports as blocked.
+    Updates `batch.blocked` accordingly. `host` is the name of the pod that runs this process.
     """
     undecided = [item for item in batch.blocked if item.reason in eviction_pauses.UNDECIDED]
     if not (batch.evicted or batch.gone or batch.under_way):

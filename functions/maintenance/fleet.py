@@ -1,6 +1,6 @@
-"""Metrics of drains and of all maintenances, shown at `/metrics`; docs/observability.md names each.
+"""Metrics of drains and of all maintenances, exposed at `/metrics` and listed in docs/observability.md.
 
-Few labels, so that they stay small on a large fleet: only what is blocked now is shown by node and budget.
+They have few labels, to stay small on large clusters: only pods that are blocked now are labelled by node and budget.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kube.maintenance.blocked_pods import why_blocked
 from kube.times import moment, moment_or_none
 
 LONG = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
-"""Seconds; a drain takes as long as its pods and budgets let it."""
+"""Histogram buckets in seconds; a drain takes as long as its pods and budgets require."""
 
 EVICTIONS = Counter("nodemaintenance_evictions_total", "Pods by what came of their eviction", ["outcome"])
 DRAINS = Histogram(
@@ -40,13 +40,16 @@ RESYNCED = Counter(
     "nodemaintenance_resync_events_total", "Events that resync emitted again, since nobody had acted on one", ["type"]
 )
 FRESH_SECONDS = 60.0
-"""Four ticks. Of several pods each hears some ticks only, and an old picture must not stay beside the new one."""
+"""Seconds for which a snapshot is exposed: four ticks.
+
+Each replica receives only some of the ticks, and an outdated snapshot must not be exposed next to a newer one.
+"""
 PHASES = ("Pending", m.RUNNING, m.SUCCEEDED, m.FAILED, "Ending")
-"""Pending: without a status yet. Ending: deleted, its node not given back yet."""
+"""Pending: without a status yet. Ending: deleted, but its node is not restored yet."""
 
 
 def written(before: m.Maintenance, status: Mapping[str, Any], now: datetime) -> None:
-    """Observe what a status write ends; `status` is what changed against `before`."""
+    """Observe the durations of the drain and blocked pods that a status write ends; `status` has the changes."""
     phase = status.get("phase")
     if phase in (m.SUCCEEDED, m.FAILED):
         _drained(before, phase, now)
@@ -55,7 +58,7 @@ def written(before: m.Maintenance, status: Mapping[str, Any], now: datetime) -> 
 
 
 def _drained(before: m.Maintenance, phase: str, now: datetime) -> None:
-    """A drain has ended: measured from when it was first known to be under way."""
+    """Observe the duration of a drain that has ended, from the time when the status first reported it."""
     condition = m.condition(before, "Drained")
     known = condition.get("status") == "False" and moment_or_none(condition.get("lastTransitionTime"))
     began = known or moment(before["metadata"]["creationTimestamp"])
@@ -63,7 +66,7 @@ def _drained(before: m.Maintenance, phase: str, now: datetime) -> None:
 
 
 def _unblocked(before: m.Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> None:
-    """Those that were blocked before and are not any more are observed."""
+    """Observe how long pods were blocked that are not blocked any more."""
     waiting = {why_blocked(item) for item in blocked}
     for item in m.blocked_pods(before):
         since = moment_or_none(item.get("since"))
@@ -77,12 +80,12 @@ Waiting = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Picture:
-    """What one tick showed.
+    """The maintenances as one tick listed them.
 
     Attributes:
-        at: when, in seconds since the epoch.
-        phases: how many maintenances are in each phase.
-        blocked: since when each blocked pod is, by (node, budget as namespace/name, reason).
+        at: time of the tick, in Unix seconds.
+        phases: number of maintenances in each phase.
+        blocked: start times of the blocked pods, by (node, budget as namespace/name, reason).
     """
 
     at: float
@@ -91,13 +94,13 @@ class Picture:
 
 
 class Fleet(Collector):
-    """The newest picture of all maintenances, from what `resync` lists at each tick anyway."""
+    """Collector that exposes the newest snapshot of all maintenances, which `resync` lists at each tick anyway."""
 
     def __init__(self) -> None:
         self._picture: Picture | None = None
 
     def update(self, items: Iterable[m.Maintenance]) -> None:
-        """Take a new picture; what is not blocked any more is not in it."""
+        """Replace the snapshot; pods that are not blocked any more are not in the new one."""
         items = list(items)
         phases = Tally("Ending" if m.is_deleting(item) else m.phase(item) or "Pending" for item in items)
         blocked: dict[Waiting, list[datetime]] = {}
@@ -107,7 +110,7 @@ class Fleet(Collector):
         self._picture = Picture(time.time(), phases, blocked)
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges; when the picture is old, only how old."""
+        """Yield the gauges; for an outdated snapshot, only the time when it was taken."""
         picture = self._picture
         if picture is None:
             return
@@ -132,7 +135,7 @@ def _gauge(name: str, help: str, labels: list[str], values: Mapping[Any, float])
 
 
 def _blocked(item: m.Maintenance) -> Iterator[tuple[Waiting, datetime]]:
-    """The blocked pods of one maintenance; of one that is ending or has given up, nobody waits for them."""
+    """Yield the blocked pods of one maintenance, or none if it is being deleted or has lost its lease."""
     if m.is_deleting(item) or m.has_given_up(item):
         return
     for pod in m.blocked_pods(item):

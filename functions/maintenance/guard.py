@@ -1,7 +1,7 @@
-"""Guard nodes under maintenance: what was undone by hand is done again; a node that is deleted ends its CRs.
+"""Guard nodes under maintenance: repair what another client has undone, and delete the maintenances of deleted nodes.
 
-The source selects nodes by our label, so that all others cost nothing (design rule 10). A node that lost the label
-comes as deleted: what it is, the live node says, not the type of the event.
+The event source selects nodes by our label, so that all other nodes cost nothing (design rule 10). A node that lost the
+label arrives as a deletion, so the function reads the node and does not rely on the event's type.
 
 In: an updated or deleted Node. Out: `node.drifted`.
 Touches: nodemaintenances list, delete; nodes get; leases get in medik8s-leases;
@@ -39,7 +39,7 @@ AGAIN = "NodeCordonedAgain"
 
 
 def _name_in(event: BaseCloudEvent) -> str:
-    """The name of the Node that the event carries. Raises `BadEvent` when it has none."""
+    """Return the name of the Node that the event carries. Raises `BadEvent` if it has none."""
     name = metadata_of(event).get("name")
     if not is_text(name):
         raise BadEvent("metadata.name of the Node is missing in data")
@@ -50,20 +50,23 @@ LOOKING = LookingForChanges(lambda event: f"node {_name_in(event)}")
 
 
 def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Answer a Node's change with what its maintenances need; a cordon that none asked for is left alone (DRN-6)."""
+    """Return `node.drifted` for a node that needs repair, and delete the maintenances of a deleted node.
+
+    A cordon that no maintenance requested is left alone (DRN-6).
+    """
     hint, name = data_of(event), _name_in(event)
     deleted = event.get_type() == events.RESOURCE_DELETED
     closed, holder = _shown(hint)
     if not deleted and closed:
-        return []  # as it should be: the hint suffices
+        return []  # still cordoned, tainted and labelled: no read is necessary
     if not acts(cluster):
         return []
-    # `restore` has just taken the label off, as a rule: a cached list may still show what it was taken off for
+    # usually `restore` has just removed the label: a cached list may still contain the maintenance
     api = cluster.api
     found = cluster.run(undeleted(api, name) if deleted else of_holder(api, name, holder, version="0"))
     begun = [item for item in found if is_active(item, name)]
     if not any(deleted or m.is_cordoned(item) for item in begun):
-        return []  # between the first cordon and its taint
+        return []  # the first cordon is done and the taint is pending
     node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
     there = [item for item in begun if node and m.began_on(item, node)]
     _end([item for item in begun if item not in there], cluster)
@@ -71,7 +74,10 @@ def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _shown(hint: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether the event's Node is as a maintenance wants it, and the uid of whose it is. Raises `BadEvent` for none."""
+    """Return whether the event's Node is cordoned, tainted and labelled, and the maintenance's uid in the label.
+
+    Raises `BadEvent` if the Node is malformed.
+    """
     if not isinstance(hint.get("spec"), dict):
         raise BadEvent("spec of the Node is missing in data")
     try:
@@ -82,7 +88,7 @@ def _shown(hint: Mapping[str, Any]) -> tuple[bool, str]:
 
 
 def _end(begun: list[Object], cluster: Cluster) -> None:
-    """Delete the maintenances of a node that is gone (NMO-20); a new node under the old name is none of theirs."""
+    """Delete the maintenances of a deleted node (NMO-20), also if a new node has the same name."""
     for item in begun:
         log_about("the node was deleted: ending its maintenance", item)
         try:
@@ -92,10 +98,11 @@ def _end(begun: list[Object], cluster: Cluster) -> None:
 
 
 def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cluster) -> list[BaseCloudEvent]:
-    """One `node.drifted` for each maintenance whose cordon, taint or label was there and is gone.
+    """Return a `node.drifted` for each maintenance whose cordon, taint or label another client has removed.
 
-    None where that was so a moment ago, or cannot be counted: whatever undoes it at once would be answered without end
-    (rule 9). The tick does it again.
+    The function skips a maintenance that is in backoff, or whose repair cannot be counted by a Kubernetes Event.
+    Otherwise it and the other client would undo each other's writes endlessly (rule 9). The tick repairs the node
+    later.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     answers: list[BaseCloudEvent] = []
@@ -116,5 +123,5 @@ def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cl
 
 
 def _undone(item: Object, node: Node) -> str:
-    """What somebody did to the node, in words."""
+    """Describe what another client did to the node, for a message."""
     return "unlabelled" if is_closed(node, m.group(item).drain_taint) else "uncordoned or untainted"

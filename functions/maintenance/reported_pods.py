@@ -1,4 +1,4 @@
-"""Reads what an event reports of pods, which becomes that of the status: as the status has it, or none."""
+"""Reads and validates the pods that an event reports, in the format in which the status lists them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FIELDS: Mapping[str, Callable[[object], bool]] = {
     "allowsNone": lambda value: isinstance(value, bool),
     "retryAfter": lambda value: moment_or_none(value) is not None,
 }
-"""Field → whether that is a value of it. Another field is left out."""
+"""Field → function that returns whether a value is valid for it. All other fields are dropped."""
 
 
 def blocked_of(event: BaseCloudEvent) -> list[Object] | None:
-    """The blocked pods, None when the event does not name any. Raises `BadEvent` naming the field that is malformed."""
+    """Return the blocked pods, None if the event lists none. Raises `BadEvent` that names the malformed field."""
     blocked = data_of(event).get("blocked")
     if blocked is None:
         return None
@@ -45,7 +45,7 @@ def _pod(item: Any) -> Object:
 
 
 def looked_of(event: BaseCloudEvent) -> Looked | None:
-    """What its step has seen; None when the event does not say. Raises `BadEvent` when it is malformed."""
+    """Return the snapshot that the event's step took; None if it has none. Raises `BadEvent` if it is malformed."""
     version, left = version_of(event, "maintenanceVersion"), data_of(event).get("left")
     if not version:
         return None
@@ -55,7 +55,7 @@ def looked_of(event: BaseCloudEvent) -> Looked | None:
 
 
 def _is_left(pod: Any) -> bool:
-    """Whether it has what the status says of a pod."""
+    """Return whether `pod` has valid values for all fields that the status reports."""
     if not isinstance(pod, dict) or not all(is_text(pod.get(name)) for name in ("namespace", "name")):
         return False
     end, kept = pod.get("deletionTimestamp"), pod.get("finalizers", [])

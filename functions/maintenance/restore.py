@@ -1,9 +1,10 @@
-"""Give the node back when its NodeMaintenance is deleted: taints, cordon, label off, lease released, finalizer last.
+"""Restore the node of a deleted NodeMaintenance: remove taints, cordon, label and lease, and the finalizer last.
 
-So it does for a maintenance that has lost its lease to another tool (NMO-27a), and for one that is gone already, when
-a late write closed its node again, or somebody took the finalizer off it (design rule 12).
+The step also restores the node of a maintenance that has lost its lease to another tool (NMO-27a). It also restores an
+orphaned node, whose maintenance is already gone. This happens if a late write cordons the node again, or if a client
+removes the finalizer (design rule 12).
 
-In: an updated NodeMaintenance, `maintenance.ended`. Out: `node.restored`, or `maintenance.found` for the next one.
+In: an updated NodeMaintenance, `maintenance.ended`. Out: `node.restored`, or `maintenance.found` for the successor.
 Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in medik8s-leases;
 events list, create, patch in default.
 """
@@ -36,9 +37,9 @@ EMITS = (events.NODE_RESTORED, events.MAINTENANCE_FOUND)
 
 
 def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Undo what the maintenance did to its node (NMO-14, 15, 16); hand it over to another one, if any (X-7)."""
+    """Undo what the maintenance did to its node (NMO-14, 15, 16); hand the node over to a successor, if any (X-7)."""
     if event.get_type() == events.RESOURCE_UPDATED and (not _is_ending(event) or is_told_kept(data_of(event))):
-        return []  # the hint suffices: every status write comes by here, also the one that tells of a failure
+        return []  # no read is necessary: each status write triggers this step, even one that reports its failure
     if not acts(cluster):
         return []
     maintenance = read_maintenance(event, cluster)
@@ -64,12 +65,12 @@ def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _is_ending(event: BaseCloudEvent) -> bool:
-    """Whether the event's NodeMaintenance is being deleted, or has given up."""
+    """Return whether the event's NodeMaintenance is being deleted or has lost its lease."""
     return bool(metadata_of(event).get("deletionTimestamp")) or m.has_given_up(data_of(event))
 
 
 def _give_up(event: BaseCloudEvent, maintenance: m.Maintenance, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Give the node back, once, whose lease another tool has (NMO-27a); the object stays and says why."""
+    """Restore, once, a node whose lease another tool has (NMO-27a); the NodeMaintenance stays and reports why."""
     name, uid, key = m.node_name(maintenance), maintenance["metadata"]["uid"], m.group(maintenance).drain_taint
 
     def look() -> tuple[None, list[Object]]:
@@ -84,19 +85,20 @@ def _give_up(event: BaseCloudEvent, maintenance: m.Maintenance, cluster: Cluster
 
 
 def _give_back(maintenance: m.Maintenance, name: str, cluster: Cluster) -> list[Object]:
-    """Take off the taints nobody else needs; cordon and label only when no other maintenance names the node.
+    """Remove the taints that no other maintenance needs; uncordon and unlabel the node if it has no successor.
 
-    Returns those others.
+    Returns the other maintenances of the node, the successor first.
     """
     key = m.group(maintenance).drain_taint
 
     def look() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
         node = _node(name, cluster)
-        others = _heirs(name, cluster)  # after the node: whoever closed it is among them, or the label changes again
+        # read after the node: the list includes the maintenance in its label, or the patch fails on a changed label
+        others = _heirs(name, cluster)
         is_given_back = m.has_given_up(maintenance) and node is not None and not _is_left(node, key)
         if node is None or is_given_back or not m.began_on(maintenance, node):
             return (None, others), []
-        needed = {m.group(other).drain_taint for other in others[:1]}  # the rest wait, and may never begin
+        needed = {m.group(other).drain_taint for other in others[:1]}  # the others wait, and may never begin
         heir = others[0]["metadata"]["uid"] if others else ""
         return (node, others), restore_patch(node, _left_by(maintenance, node, others) - needed, heir=heir)
 
@@ -110,21 +112,22 @@ def _give_back(maintenance: m.Maintenance, name: str, cluster: Cluster) -> list[
 
 
 def _is_left(node: Node, key: str) -> bool:
-    """Whether one that gave up left its node closed: our label is on it, or, if that was taken off, the taint."""
+    """Return whether the node is not restored yet: it has our label or, if a client removed that, the drain taint."""
     return is_labelled(node) or is_tainted(node, key)
 
 
 def _left_by(maintenance: m.Maintenance, node: Node, others: list[Object]) -> frozenset[str]:
-    """The drain taints that end with a maintenance: its own; all of ours where the label names one that vanished."""
+    """Return the drain taints to remove: the maintenance's own, or all if the label names an unknown maintenance."""
     known = {item["metadata"]["uid"] for item in (maintenance, *others)}
     vanished = labelled_for(node) not in {None, *known}
     return DRAIN_TAINTS if vanished else frozenset({m.group(maintenance).drain_taint})
 
 
 def _heirs(name: str, cluster: Cluster) -> list[Object]:
-    """The other maintenances of the node, the first one with our finalizer: deleted from now on, it waits for us, too.
+    """Return the node's other maintenances, oldest first, and set our finalizer on the first one, the successor.
 
-    One that does not take it is being deleted, or was written. Raises `Retry` when that goes on.
+    With the finalizer, a deletion of the successor waits until its node is restored. If the successor is being deleted
+    or was just changed, the function lists again. Raises `Retry` if that happens repeatedly.
     """
     why = f"it changed {ATTEMPTS} times"
     for _ in range(ATTEMPTS):
@@ -147,9 +150,10 @@ def _announce(name: str, maintenance: m.Maintenance, cluster: Cluster) -> None:
 
 
 def _restore_stray(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Give back a node that was left closed or leased by a maintenance that is gone, if no other one answers for it.
+    """Restore an orphaned node, which a maintenance that is gone left cordoned, tainted or leased.
 
-    Which drain taint it set nobody knows any more: all of ours go.
+    Does nothing if another maintenance claims the node. Since the drain taint of the maintenance is unknown, the
+    function removes the drain taints of all API groups.
     """
     name, reference = node_of(event), reference_of(event)
     lease = _lease(name, cluster)
@@ -178,12 +182,12 @@ def _lease(node: str, cluster: Cluster) -> Object | None:
 
 
 def _release(lease: Object, cluster: Cluster) -> bool:
-    """Delete the lease as it was read; whether it was this that deleted it."""
+    """Delete the lease unless it changed since it was read; return whether this call deleted it."""
     metadata, path = lease["metadata"], leases.lease_path(leases.node_of(lease))
     try:
         cluster.delete(path, uid=metadata["uid"], version=metadata["resourceVersion"])
     except (NotFound, Conflict):
-        return False  # released by a duplicate of this event, or acquired by the next one
+        return False  # a duplicate of this event released it, or the successor acquired it
     return True
 
 

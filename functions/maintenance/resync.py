@@ -1,7 +1,8 @@
 """Resync: at every tick, emit again the event that a maintenance waits for, and no other (X-3, X-5, design rule 4).
 
-It lists maintenances, nodes under maintenance and leases page by page. Beside those it looks at `LOOKS` nodes and at
-the pods of `LOOKS` nodes at most, in turn: a maintenance that rests costs no request of its own (design rule 10).
+The step lists maintenances, nodes under maintenance and leases page by page. In addition, it reads at most `LOOKS`
+single nodes, and the pods of at most `LOOKS` nodes, by round robin. So a drained maintenance does not cost a request of
+its own at each tick (design rule 10).
 
 In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
 Touches: nodemaintenances list; nodes get, list; pods list; leases get, list, create, patch in medik8s-leases;
@@ -41,28 +42,29 @@ CONSUMES = (events.TICK,)
 EMITS = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
 LOOKING = LookingForChanges(lambda _tick: "all maintenances")
 LOOKS, LOOKS_AT_RESTING = 20, 5
-"""Requests of a tick for single nodes, and for pods of nodes; so many of these at least for drains that have succeeded,
-where a pod may have come late."""
+"""Maximum requests per tick for single nodes, and for the pods of nodes.
+
+`LOOKS_AT_RESTING` of the latter are reserved for drained nodes, to which a pod may have come late.
+"""
 log = logging.getLogger("functions")
 
 
 class Rounds:
-    """Whose turn is next: of those without the label, those that drain, and those that rest."""
+    """The round-robin positions: one each for maintenances with an unlabelled node, draining ones and drained ones."""
 
     def __init__(self) -> None:
         self.unlabelled, self.draining, self.resting = Turns(), Turns(), Turns()
 
 
 ROUNDS = Rounds()
-"""Of this process. A replay goes rounds of its own."""
+"""The positions of this process; a replay uses its own."""
 
 
 def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """The events that would have come if none had been lost, one for each maintenance that waits for one.
+    """Return a replacement for each lost event: one for each maintenance that waits for an event.
 
-    And one for each node that was left closed, or leased, by a maintenance that is gone.
-
-    What there is no time for is left for the next tick. Raises `ApiError` when no maintenance could be listed.
+    Also returns one for each orphaned node, which a maintenance that is gone left cordoned, tainted or leased. The next
+    tick checks what this one has no time for. Raises `ApiError` if no maintenances could be listed.
     """
     if not claims(cluster):
         return []
@@ -80,14 +82,18 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _begun(item: Object, kind: str) -> Object:
-    """What `begin` is told of one that has begun: where that fails, the error is of renewing its lease."""
+    """Return the data of `maintenance.found`: `begun` for a maintenance that has begun.
+
+    If `begin` fails for such a maintenance, the error concerns the renewal of its lease.
+    """
     return {"begun": True} if kind == events.MAINTENANCE_FOUND and m.has_begun(item) else {}
 
 
 async def _read(api: Api) -> Known:
-    """The lists, side by side; what one group, or one list, is refused does not stop the others.
+    """Read all lists concurrently; if the API server rejects one of them, the others are still used.
 
-    Raises `Unavailable` when one got no answer: the tick comes again, and nobody may take half of them for all.
+    Raises `Unavailable` if a list got no answer. The broker then redelivers the tick, so that no step acts on a partial
+    list.
     """
     groups, (nodes, held) = await asyncio.gather(
         asyncio.gather(*(of_group(api, group) for group in GROUPS.values()), return_exceptions=True),
@@ -104,7 +110,7 @@ async def _read(api: Api) -> Known:
 
 
 def _by(node_of: Callable[[Object], str], answer: Listed | BaseException) -> dict[str, Object] | None:
-    """A list by the node that each is about, or None, with a line in the log, where an API error came in its place."""
+    """Return the items of a list by node name; if the answer is an API error, log it and return None."""
     if isinstance(answer, ApiError):
         log.warning("resync could not list all: %s", answer.message)
         return None
@@ -118,7 +124,7 @@ def _name(node: Object) -> str:
 
 
 async def _waiting(api: Api, known: Known, rounds: Rounds, now: datetime) -> list[tuple[Object, str]]:
-    """The maintenances that wait for an event, each with its type."""
+    """Return the maintenances that wait for an event, each with the event's type."""
     dues = [(item, _due(item, known, now)) for item in known.items]
     unlabelled = [item for item, what in dues if what is Look.NODE]
     looks = [_looked(item, _due_of_node(api, item, known, now)) for item in rounds.unlabelled.take(unlabelled, LOOKS)]
@@ -132,7 +138,7 @@ async def _waiting(api: Api, known: Known, rounds: Rounds, now: datetime) -> lis
 
 
 def _inspected(items: list[Object], rounds: Rounds) -> list[Object]:
-    """Whose pods are looked at in this tick: drains first, the others in what is left of the turns."""
+    """Return the maintenances whose pods this tick reads: active drains first, then drained ones, up to `LOOKS`."""
     resting = [item for item in items if m.phase(item) == m.SUCCEEDED]
     draining = [item for item in items if m.phase(item) != m.SUCCEEDED]
     chosen = rounds.draining.take(draining, LOOKS - min(len(resting), LOOKS_AT_RESTING))
@@ -150,7 +156,7 @@ async def _due_of_pods(api: Api, item: Object, now: datetime) -> Due:
 
 
 async def _looked(item: Object, look: Awaitable[Due]) -> tuple[Object, Due]:
-    """The outcome of a look; one that the server refuses, or that is malformed, must not stop the others."""
+    """Await one read and return its outcome; a rejected or malformed one must not stop the others."""
     try:
         return item, await look
     except Unavailable:

@@ -1,4 +1,4 @@
-"""Write the status: the only writer of it, and only when something but the time changes (NMO-10 to NMO-13, KNM-2, 3).
+"""Write the status, as its only writer, and only if more than the time changes (NMO-10 to NMO-13, KNM-2, 3).
 
 In: `maintenance.begun`, `pods.evicted`, `pods.gone` flagged `progress`, `node.drained`, `maintenance.failed`.
 Out: nothing.
@@ -40,13 +40,16 @@ from kube.resource_versions import newest
 CONSUMES = events.FLAGS["progress"]
 EMITS = ()
 ATTEMPTS = 5
-"""Another process may write at the same time; after this many the broker's backoff is the better wait."""
+"""Maximum number of attempts per write.
+
+Another process may write at the same time. After these attempts, the step leaves the retry to the broker.
+"""
 
 
 class Told(NamedTuple):
-    """An event, what it adds to what the cluster shows, and the version of the pods that it speaks of, "" for any.
+    """An event, what it adds to the state in the cluster, and the resourceVersion of its pods ("" if it has none).
 
-    `looked` is what its step has seen, None where it does not say.
+    `looked` is the snapshot that the event's step took, None if the event has none.
     """
 
     event: BaseCloudEvent
@@ -60,11 +63,11 @@ OWN_WRITES = OwnWrites()
 
 
 def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Bring `.status` to what the cluster shows and the event adds.
+    """Update `.status` from the cluster and from the event's data.
 
-    Events that come while the same status is being written are written together (`shared_writes`). Not so replays.
-    What an event adds, nobody can look up: those that are not ours are refused before. Raises `Retry` when others keep
-    writing.
+    Events that arrive while the same status is being written share the next write (`shared_writes`); replays do not.
+    The event's data cannot be verified in the cluster, so the server rejects unsigned events before this step. Raises
+    `Retry` if other clients keep changing the status.
     """
     if not acts(cluster):
         return []
@@ -77,7 +80,7 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _write(gathered: Sequence[Told], cluster: Cluster) -> None:
-    """Write what these events about one maintenance add, in their order."""
+    """Write the status of one maintenance from these events, in their order."""
     event = gathered[0].event
     for _ in range(ATTEMPTS):
         maintenance = read_maintenance(event, cluster)
@@ -106,7 +109,7 @@ def _as_write(before: m.Maintenance, after: m.Maintenance, pods: str) -> Write:
 
 
 def findings_of(event: BaseCloudEvent) -> Findings:
-    """What the event adds to what the cluster shows."""
+    """Return what the event adds to the state in the cluster."""
     data = data_of(event)
     drained = event.get_type() == events.NODE_DRAINED
     error, blocked = str(data.get("error") or ""), blocked_of(event)
@@ -124,15 +127,15 @@ def findings_of(event: BaseCloudEvent) -> Findings:
 
 
 def _lease_errors(event: BaseCloudEvent) -> int | None:
-    """Renewals of the lease that failed in a row, 0 after one that did not; None when the event does not tell."""
+    """Return how many lease renewals failed in a row, 0 after a success; None if the event does not report it."""
     count = 0 if event.get_type() == events.MAINTENANCE_BEGUN else data_of(event).get("leaseErrors")
     return count if isinstance(count, int) else None
 
 
 def _patch(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> tuple[Object | None, str]:
-    """The status patch, and the version of the pods that it tells of, "" where that says nothing of the node.
+    """Return the status patch and the resourceVersion of its pods, "" if its node state may be newer.
 
-    What would take a success back is looked at twice: a cached list may still show gone pods.
+    Before a patch revokes a success, the pods are read again, since a cached list may still show deleted pods.
     """
     findings, now = [told.findings for told in gathered], datetime.now(timezone.utc)
     shown, pods = _shown(maintenance, gathered, cluster)
@@ -144,11 +147,11 @@ def _patch(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluste
 
 
 def _shown(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> tuple[Shown, str]:
-    """The node and its pods, of which only that is read which no step has seen with the maintenance as it is now.
+    """Return the node and its pods with the pods' resourceVersion, "" if the node state may be newer.
 
-    With the version of the pods, "" where the node was read beside them: it may be newer. Of pods that have gone nobody
-    says anything about the node: known to be closed it is guarded, and not read. That no pod is left is a claim, and
-    looked at again.
+    The function uses the snapshot of the event's step if that is still valid, and reads the rest. If all events are
+    `pods.gone` and the status shows a cordoned node, the node is not read, since `guard` watches it. A snapshot without
+    remaining pods is verified by listing the pods.
     """
     looked = _still_true(maintenance, gathered)
     if looked and looked.left:
@@ -163,10 +166,10 @@ def _shown(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluste
 
 
 def _still_true(maintenance: m.Maintenance, gathered: Sequence[Told]) -> Looked | None:
-    """What the step of a single event has seen, if nobody has written the maintenance since it was read for that.
+    """Return the snapshot of a single event's step if the maintenance has not changed since, else None.
 
-    Nobody but this process, that is, of what was seen earlier. A success is taken back by what is read now alone, and a
-    replay tells of long ago.
+    A status write of this process does not invalidate a snapshot whose pods are at least as new. The function also
+    returns None for a maintenance that succeeded, since only a new read may revoke that, and for a replay.
     """
     looked = gathered[0].looked if len(gathered) == 1 else None
     if looked is None or m.phase(maintenance) == m.SUCCEEDED or marks.is_replay(gathered[0].event):
@@ -180,7 +183,10 @@ def _only_gone(gathered: Sequence[Told]) -> bool:
 
 
 def _announce(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None:
-    """Log and announce what has changed; the write was ours, so it is announced once, and no eviction waits for it."""
+    """Log what has changed and record Kubernetes Events for it.
+
+    Each change is recorded once, by the process that wrote it, and after the write, so that no eviction waits for it.
+    """
     if _now_cordoned(maintenance, written):
         announce_on_node(m.node_name(maintenance), CORDON, TEXTS[CORDON], maintenance, cluster, kind="Normal")
     phase, error = written.get("phase"), written.get("lastError") or ""
@@ -191,11 +197,11 @@ def _announce(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> 
         announce_progress(SUCCEED, maintenance, cluster)
     elif phase == m.FAILED:
         announce_progress(FAIL, maintenance, cluster, error)
-    elif m.phase(maintenance) != m.SUCCEEDED:  # else it runs again, for a pod that came late
+    elif m.phase(maintenance) != m.SUCCEEDED:  # otherwise it runs again, because of a pod that came late
         announce_progress(BEGIN, maintenance, cluster, m.spec_of(maintenance).get("reason") or "")
 
 
 def _now_cordoned(maintenance: m.Maintenance, written: Object) -> bool:
-    """Whether this status is the first to show that the node is cordoned (OSV-12)."""
+    """Return whether this status is the first one to report that the node is cordoned (OSV-12)."""
     before, after = (m.condition(item, "Cordoned").get("status") for item in (maintenance, {"status": written}))
     return after == "True" != before

@@ -1,4 +1,4 @@
-"""Finds the NodeMaintenance that an event speaks of, and reads it again before anything is decided (X-2)."""
+"""Finds the NodeMaintenance that an event names, and reads it again before a step makes a decision (X-2)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from kube.paths import Object, segment
 from kube.words import shortened
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-"""What the API server takes as the name of a node or a NodeMaintenance."""
+"""Matches the names that the API server accepts for a node or a NodeMaintenance."""
 log = logging.getLogger("controller_nodemaintenance")
 
 
 def reference_of(event: BaseCloudEvent) -> Reference:
-    """The NodeMaintenance the event speaks of: in `data.maintenance`, or the data itself when it is the whole object.
+    """Return a reference to the NodeMaintenance in `data.maintenance`, or to the data itself if it is the object.
 
-    Raises `BadEvent` naming the missing field.
+    Raises `BadEvent` that names the missing or invalid field.
     """
     data = data_of(event)
     whole = data.get("kind") == "NodeMaintenance"
@@ -49,42 +49,42 @@ def reference_of(event: BaseCloudEvent) -> Reference:
 
 
 def node_of(event: BaseCloudEvent) -> str:
-    """The node's name in the data of one of our own events. Raises `BadEvent` when it is missing."""
+    """Return the node's name in the data of one of our own events. Raises `BadEvent` if it is missing or invalid."""
     node = data_of(event).get("node")
     if not is_text(node):
         raise BadEvent("data.node is missing")
-    if not NAME.fullmatch(str(node)):  # the API server would quote it, and the status would show a sender's words
+    if not NAME.fullmatch(str(node)):  # an error would quote it, and the status show arbitrary text
         raise BadEvent("data.node is no name that a node can have")
     return str(node)
 
 
 def path_of(reference: Reference) -> str:
-    """Path of the referenced object."""
+    """Return the API path of the referenced object."""
     return f"{GROUPS[reference.api_version].path}/{segment(reference.name)}"
 
 
 def if_same(maintenance: Object | None, event: BaseCloudEvent) -> Maintenance | None:
-    """The object if it is the one the event speaks of; None when it is gone or was made anew under its name."""
+    """Return the object if its uid is the one in the event; None if it is gone or was recreated with the same name."""
     if maintenance is None or maintenance["metadata"]["uid"] != reference_of(event).uid:
         return None
     return maintenance
 
 
 def read_maintenance(event: BaseCloudEvent, cluster: Cluster) -> Maintenance | None:
-    """The event's NodeMaintenance as it is now; None when it is gone."""
+    """Return the current state of the event's NodeMaintenance; None if it is gone."""
     return if_same(cluster.run(absent_ok(cluster.api.get(path_of(reference_of(event))))), event)
 
 
 def read_active(event: BaseCloudEvent, cluster: Cluster) -> tuple[Maintenance, Node] | None:
-    """The event's NodeMaintenance and its node, read side by side; None when the maintenance is not active.
+    """Read the event's NodeMaintenance and its node concurrently; return None if the maintenance is not active.
 
-    Raises `Failed` when the node is gone, or is another of its name.
+    Raises `Failed` if the node no longer exists, or if a different node has the same name.
     """
     return cluster.run(active(event, cluster.api))
 
 
 async def active(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | None:
-    """See `read_active`; for a function that reads more beside them."""
+    """Do the same as `read_active`, for a caller that concurrently reads more."""
     name = node_of(event)
     paths = path_of(reference_of(event)), node_path(name)
     found, node = await together(*(absent_ok(api.get(path)) for path in paths))
@@ -99,15 +99,15 @@ async def active(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | 
 
 
 def is_active(maintenance: Maintenance, node: str) -> bool:
-    """Whether this node is its to change now: named by the object, which has begun and is not ending."""
+    """Return whether the maintenance may change this node now: it names the node, has begun and is not ending."""
     is_ending = is_deleting(maintenance) or has_given_up(maintenance)
     return node_name(maintenance) == node and has_begun(maintenance) and not is_ending
 
 
 def failed(step: str, event: BaseCloudEvent, error: str, **more: object) -> list[BaseCloudEvent]:
-    """`maintenance.failed` with `more` data, which `status` writes down.
+    """Return `maintenance.failed` with the data `more`, which the `status` step records.
 
-    Raises `Retry` when the event speaks of no maintenance.
+    Raises `Retry` if the event names no maintenance.
     """
     data = data_of(event)
     if not ("maintenance" in data or data.get("kind") == "NodeMaintenance"):
@@ -119,7 +119,7 @@ def failed(step: str, event: BaseCloudEvent, error: str, **more: object) -> list
 
 
 def log_about(message: str, maintenance: Maintenance, **more: object) -> None:
-    """Log one line about a maintenance, with the keys an operator greps for (NMO-17, NMO-17a, KNM-5)."""
+    """Log one line about a maintenance, with the keys that administrators search for (NMO-17, NMO-17a, KNM-5)."""
     name, node = maintenance["metadata"]["name"], node_name(maintenance)
     kind = {"reconciler group": maintenance["apiVersion"].split("/")[0], "reconciler kind": "NodeMaintenance"}
     names = {"name": name, "namespace": "", "Request.Namespace": "", "Request.Name": name}

@@ -1,6 +1,6 @@
-"""Taint the node with the group's drain taint and the unschedulable taint, others untouched (NMO-4, KNM-4, DRN-13).
+"""Add the API group's drain taint and the unschedulable taint to the node; keep all others (NMO-4, KNM-4, DRN-13).
 
-In: `node.cordoned`. Out: `node.tainted`, or `maintenance.ended` when it ended meanwhile.
+In: `node.cordoned`. Out: `node.tainted`, or `maintenance.ended` if the maintenance has ended.
 Touches: nodemaintenances get; nodes get, patch.
 """
 
@@ -23,7 +23,7 @@ EMITS = (events.NODE_TAINTED, events.MAINTENANCE_ENDED)
 
 
 def taint(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Add the maintenance taints that are missing. Raises `Failed` when the node is gone."""
+    """Add the maintenance taints that are missing. Raises `Failed` if the node no longer exists."""
     closed = close(event, cluster, _decide)
     if closed is None or came_late(event, closed, cluster):
         return given_up("taint", event, cluster)
@@ -38,7 +38,7 @@ def _decide(maintenance: Maintenance, node: Node) -> list[Object]:
 
 
 def _log(maintenance: Maintenance, node: Node) -> None:
-    """What was added to the node, which is as it was before."""
+    """Log the taints that were added; `node` is the node before the write."""
     name, key = node["metadata"]["name"], group(maintenance).drain_taint
     log_about(f"Maintenance taints will be added to node {name}", maintenance)
     added = json.dumps(taints_to_log(node, key), separators=(",", ":"))

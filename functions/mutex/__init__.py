@@ -1,1 +1,1 @@
-"""The steps of the upgrade mutex, and the modules that they are made of."""
+"""The steps of the upgrade mutex, and their supporting modules."""

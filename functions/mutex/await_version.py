@@ -1,12 +1,13 @@
-"""Await the version of a released node: it is upgraded when its label says what the ClusterVersion wants (MUT-45).
+"""Await a released node's upgrade: it is complete once the node's version label has the desired version (MUT-45).
 
-Nothing waits here: the node's own change calls it, by reference, and the tick when that was lost.
-`MUTEX_UPGRADE_SECONDS` (6000) is how long a released node may take; while no version is wanted, or the control plane is
-on its way to another one, it is held, which the record keeps, and has all of that time afterwards.
+The step does not block: an update of the node triggers it, by reference. If that event was lost, the tick triggers it.
+`MUTEX_UPGRADE_SECONDS` (6000) limits the time for a released node's upgrade. While no version is desired, or the
+control plane is updating to another version, the node is on hold. The record stores that as `heldAt`. After the hold
+the node has its full time again.
 
-In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.cleared` when somebody labelled the node
-again, but nothing when that was within ten seconds of its release: the condition says so, and the tick goes on;
-`node.cleaned` when it is gone; `run.stopped` when it takes too long.
+In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.cleared` if another client labelled the
+node again, but no event if that was within ten seconds of its release: then the condition reports it, and the tick
+retries; `node.cleaned` if the node no longer exists; `run.stopped` if the upgrade takes too long.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get; clusterversions get;
 events create in node-upgrade-mutex-operator.
 """
@@ -38,7 +39,7 @@ STOPPED = "UpgradeStopped"
 
 @telling(UPGRADE, "NodeUpgradeFailed")
 def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Look how far the released node is. The version that is wanted is the live one, whatever the run began with."""
+    """Check the released node's progress. The live ClusterVersion decides, not the version that the run began with."""
     found = ongoing(hinted(event, "Node", cluster), cluster)
     if found is None or not found.node or found.stage not in (Stage.CLEARED, Stage.RELEASED):
         return []
@@ -56,7 +57,11 @@ def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 
 def _labelled_again(found: Ongoing, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Have the node released again; one that was so seconds ago somebody labels each time: the tick has that done."""
+    """Let `release-node` release the node again after another client added rule labels.
+
+    If the release was less than ten seconds ago, another client labels the node repeatedly. The function then only
+    reports that in the condition, and the tick retries.
+    """
     name = found.node
     change: Object = {"nodes": {name: {"releasedAt": None, "heldAt": None}}}
     if not run_record.is_fresh(found.record["nodes"][name].get("releasedAt"), now()):
@@ -86,7 +91,7 @@ def _judged(found: Ongoing, node: Object, wanted: versions.Wanted, event: BaseCl
 
 
 def _hold(found: Ongoing, *, is_held: bool) -> Object:
-    """The change by which the released node is held, or has all of its time again; {} where it is so."""
+    """Return the change that puts the released node on hold or restarts its time limit; {} if nothing changes."""
     if is_held is bool(found.record["nodes"][found.node].get("heldAt")):
         return {}
     moment = timestamp(now())
@@ -94,7 +99,10 @@ def _hold(found: Ongoing, *, is_held: bool) -> Object:
 
 
 def _reached_by_all(found: Ongoing, reached: str) -> str:
-    """The oldest version that a node of the run has reached: to that one, and to no later one, the run is finished."""
+    """Return the oldest version that an upgraded node of the run has.
+
+    The run counts as finished for that version, and for no newer one.
+    """
     are_others = any(node.get("upgradedAt") for node in found.record["nodes"].values())
     return min(found.record["desired"], reached, key=versions.key) if are_others else reached
 

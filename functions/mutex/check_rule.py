@@ -1,4 +1,4 @@
-"""Check a MutexRule: would the API server take its Jobs? It is asked in a dry run, and no Job is created (MUT-10..13).
+"""Check a MutexRule: a dry run shows whether the API server accepts its Jobs; no Job is created (MUT-10..13).
 
 In: an added, updated or deleted MutexRule, `rule.found`. Out: `rule.checked`.
 Touches: mutexrules get; mutexrules/status patch; jobs create in node-upgrade-mutex-operator.
@@ -23,12 +23,15 @@ CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELE
 EMITS = (events.RULE_CHECKED,)
 STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 TRIAL = {"metadata": {"name": "some-node", "uid": "trial"}}
-"""In the place of a node, which a rule does not know."""
+"""Placeholder for the node, which is not known when a rule is checked."""
 REMEDY = "let an administrator add a RoleBinding there, see docs/mutex.md"
 
 
 def check_rule(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Write whether the rule is valid. Its own write, which comes back as an update, is known by its generation."""
+    """Write to the status whether the rule is valid.
+
+    The write comes back as an update event. The step ignores it, because the condition has the current generation.
+    """
     if not is_for(event, RULE) or (event.get_type() == events.RESOURCE_UPDATED and _is_judged(event)):
         return []
     rule = read(event, cluster, RULE)
@@ -52,7 +55,7 @@ def _is_judged(event: BaseCloudEvent) -> bool:
 
 
 def _refusal(rule: Object, cluster: Cluster) -> str:
-    """What the API server has against the rule's Jobs, "" for nothing."""
+    """Return why the API server rejects the rule's Jobs, "" if it accepts them."""
     for kind, field in jobs.SPECS.items():
         if rule["spec"].get(field) is None:
             continue

@@ -1,7 +1,7 @@
-"""Check a MutexRunConfig: is all that it names there and valid? Then it goes on where it is (MUT-30, MUT-3, MUT-48).
+"""Check that all objects named by a MutexRunConfig exist and are valid, then continue its run (MUT-30, MUT-3, MUT-48).
 
-In: an added or updated MutexRunConfig, `run.found`. Out: `run.validated`, `run.ended`, or the event that a run under
-way waits for: `pools.claimed`, `pools.paused`, `nodes.labelled`, `job.due`, `node.cleared`, `node.released`,
+In: an added or updated MutexRunConfig, `run.found`. Out: `run.validated`, `run.ended`, or the event that an active run
+waits for: `pools.claimed`, `pools.paused`, `nodes.labelled`, `job.due`, `node.cleared`, `node.released`,
 `run.completed`.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; mutextargets get; machineconfigpools list;
 nodes list.
@@ -30,7 +30,10 @@ EMITS = (events.RUN_VALIDATED, events.RUN_ENDED, *sorted(set(OF_STAGE.values()))
 
 @telling(CONFIG_VALIDATED, "FetchFailed")
 def check_run(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Judge what a person has changed, or what the tick found; a write of ours, which comes back, is none of both."""
+    """Validate the run config after a user's change or on the tick, and return the event that continues its run.
+
+    The step ignores update events that come from its own status writes.
+    """
     if not is_for(event, RUN) or (event.get_type() == events.RESOURCE_UPDATED and not _concerns(event)):
         return []
     run = read(event, cluster, RUN)
@@ -50,7 +53,7 @@ def check_run(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 
 def _concerns(event: BaseCloudEvent) -> bool:
-    """Whether the update is one that a person has made: of the spec, of the annotation, or the deletion."""
+    """Return whether a user made the update: a change of the spec or of the retry annotation, or a deletion."""
     hint = data_of(event)
     try:
         return is_deleting(hint) or overdue.is_unseen(hint)
@@ -70,7 +73,10 @@ def _world(run: Object, cluster: Cluster) -> World:
 
 
 def _goes_on(run: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """The next event: of a run under way the one it waits for, which where it had stopped resumes it."""
+    """Return the next event: `run.validated` without an active run, else the event that the active run waits for.
+
+    If a user has resumed a failed run, the function first clears the failure in its record.
+    """
     if not run_record.is_active(run):
         return [events.event(events.RUN_VALIDATED, "check-run", Reference.of(run), cause=event)]
     if run_record.is_resumed(run):

@@ -1,4 +1,4 @@
-"""Check a MutexTarget: are its pools there, and which nodes are theirs? (MUT-20..22)
+"""Check a MutexTarget: whether its pools exist, and which nodes belong to them (MUT-20..22).
 
 In: an added, updated or deleted MutexTarget, `target.found`. Out: `target.checked`.
 Touches: mutextargets get; mutextargets/status patch; machineconfigpools list; nodes list.
@@ -21,7 +21,10 @@ EMITS = (events.TARGET_CHECKED,)
 
 
 def check_target(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Write the target's nodes and whether it is valid. Its own write comes back, and then nothing differs."""
+    """Write to the status which nodes the target has and whether it is valid.
+
+    The write comes back as an update event, which changes nothing.
+    """
     if not is_for(event, TARGET):
         return []
     about = reference_of(event, TARGET)
@@ -39,7 +42,7 @@ def check_target(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 
 def _is_own(event: BaseCloudEvent, generation: int) -> bool:
-    """Whether the update is of the status alone: the last condition was written for the spec as it still is."""
+    """Return whether only the status was updated: all conditions already describe the current generation."""
     status = event.get_data()
     told = status.get("status") if isinstance(status, dict) else None
     conditions = told.get("conditions") if isinstance(told, dict) else None

@@ -1,8 +1,8 @@
-"""Claim the pools of a run, and record how everything was before it changes anything (MUT-34, MUT-44).
+"""Claim the pools of a run, and record their original state before the run changes anything (MUT-34, MUT-44).
 
-Pools are claimed in the order of their names, so that two runs never wait for each other; the second one waits for the
-first, whichever its pools, and says so: what it recorded now would be hours old when it begins (MUT-49). From here on
-the finalizer keeps the MutexRunConfig until all is given back (MUT-51).
+A run claims its pools in the order of their names, so that two runs cannot deadlock. A second run waits for the first,
+even if their pools differ, and its condition reports that. A state that it recorded now would be hours old when it
+begins (MUT-49). From this step on, the finalizer keeps the MutexRunConfig until everything is restored (MUT-51).
 
 In: `upgrade.found`. Out: `pools.claimed`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; mutextargets get;
@@ -42,7 +42,10 @@ PAUSED = "TargetPoolsPaused"
 
 @telling(PAUSED, "NotPaused")
 def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Claim all or wait; what is claimed already stays so. Raises `Conflict` when somebody else wrote meanwhile."""
+    """Claim all pools or wait; pools that are already claimed stay claimed.
+
+    Raises `Conflict` if another client writes an object at the same time.
+    """
     run = read(event, cluster, RUN)
     if run is None or is_deleting(run):
         return []
@@ -55,7 +58,7 @@ def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
     wanted = detection(run, world, run_record.done_version(run)).version
     names = claims.wanted_names(run, world.pool_names(run))
     if not wanted or not set(names) <= set(world.pools):
-        return []  # it has changed since: the tick tells whom it concerns
+        return []  # the state has changed since the event: the tick emits what is due now
     if said := _awaited(run, names, world, runs):
         write_status(run, cluster, {"step": "Waiting"}, [Verdict(PAUSED, False, "NotPaused", said)])
         return []
@@ -66,9 +69,10 @@ def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 
 def _read(run: Object, cluster: Cluster) -> tuple[World, list[Object]]:
-    """All of the newest state: it is what the record keeps, without what a run that vanished has left of selectors.
+    """Read the latest state, which the record will store.
 
-    Runs come after pools: who claims one is among them, or gone.
+    Selectors are returned without the expressions of a run that no longer exists. Runs are read after pools, so the run
+    config that claims a pool is either in the list or deleted.
     """
     api = cluster.api
     rules, targets, found, nodes, version = cluster.together(
@@ -83,7 +87,10 @@ def _read(run: Object, cluster: Cluster) -> tuple[World, list[Object]]:
 
 
 def _awaited(run: Object, names: list[str], world: World, runs: list[Object]) -> str:
-    """Whom the run waits for, "" for nobody: while another one is under way, what it records may yet change."""
+    """Return the runs that this run waits for as text, "" if there are none.
+
+    While another run is active, the state that this run would record can still change.
+    """
     rivals = claims.rivals(run, names, world.pools, runs)
     said = [f"MachineConfigPool {pool} is claimed by {rival}" for pool, rival in rivals.items()]
     if others := claims.under_way(run, runs):
@@ -92,7 +99,10 @@ def _awaited(run: Object, names: list[str], world: World, runs: list[Object]) ->
 
 
 def _kept(run: Object, cluster: Cluster) -> Object:
-    """The run config with our finalizer: so again when somebody has replaced it by its own file amid the run."""
+    """Return the run config with our finalizer.
+
+    The finalizer is added again if another client replaced the object with its own manifest during the run.
+    """
     return run if has_finalizer(run) else cluster.patch(path(run), finalizers_patch(run, ours=True))
 
 

@@ -1,9 +1,10 @@
-"""Detect an upgrade: the control plane is at the wanted version, and a worker is older (MUT-2, MUT-31, MUT-32).
+"""Detect an upgrade: the control plane is at the desired version, and a worker is older (MUT-2, MUT-31, MUT-32).
 
-A run that pauses its pools early does not wait for the control plane here, but in `label-nodes` (C26).
+A run with `pauseEarly` does not wait for the control plane in this step, but in `label-nodes` (C26). If claimed pools
+must be restored first, the step emits `run.ended`. That is so if no upgrade is available, if the run config no longer
+names the pools, or if their selectors belong to a lost run.
 
-In: `run.validated`. Out: `upgrade.found`, or `run.ended` when none is left and pools are still claimed, or when these
-are not wanted any more, or as a run has left them whose record was lost.
+In: `run.validated`. Out: `upgrade.found`, or `run.ended` while pools must be restored first.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;
 clusterversions get.
 """
@@ -27,7 +28,7 @@ EMITS = (events.UPGRADE_FOUND, events.RUN_ENDED)
 
 @telling(CHECKED, "CheckFailed")
 def detect_upgrade(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Write what the versions say, and nothing else; a run under way is left alone."""
+    """Write the result of the version check to the conditions, and nothing else; ignore an active run."""
     run = read(event, cluster, RUN)
     if run is None or is_deleting(run) or run_record.is_active(run):
         return []

@@ -1,7 +1,7 @@
-"""Edit the pools' selectors: a node with the labels is the target's, one without is the canary's (step 5, MUT-36, 37).
+"""Edit the pools' selectors: targets select the labelled nodes, the canary the others (step 5, MUT-36, 37).
 
-The targets come first and the canary last, when all labels are there: until then nobody can be released. A target that
-is refused keeps no other one waiting, but the canary.
+The step edits the targets first and the canary last, when all labels are set; until then no node can be released. A
+target pool that cannot be written delays only the canary.
 
 In: `nodes.labelled`. Out: `pools.edited`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
@@ -29,10 +29,13 @@ UPDATED = "MCPUpdated"
 
 @telling(UPDATED, "UpdateFailed")
 def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Write each selector that is another; so it does again when somebody applied a pool's own file, halted or not."""
+    """Write each selector that differs from the run's.
+
+    The step also does this after another client applied a pool's original manifest, even if the run is halted.
+    """
     found = read_redoing(event, cluster, "editedAt")
     if found is None or not found.record.get("labelledAt") or found.stage is Stage.DONE:
-        return []  # of a run that is done it comes late: the pools are being given back
+        return []  # a late event: the run is done, and its pools are being restored
     wanted, canary = selectors(found.record), found.record["canary"]["name"]
     changed = change_pools(
         found, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), event, cluster, last=canary

@@ -1,9 +1,9 @@
-"""Label the nodes of a run, one label for each rule: with it a node is not upgraded (step 4, MUT-33, MUT-35, MUT-43).
+"""Label the nodes of a run, one label per rule; a labelled node is not upgraded (step 4, MUT-33, MUT-35, MUT-43).
 
-A node that is refused, or whose write hangs, keeps no other one from being labelled.
+A node whose write is rejected or hangs does not keep the other nodes from being labelled.
 
-In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` when there was no time for all; nothing while the control
-plane is still being upgraded, whose change comes as an event.
+In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` if the time was too short for all nodes; no event while the
+control plane is being upgraded, because its change triggers the step again.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, list, patch; clusterversions get.
 """
 
@@ -36,14 +36,15 @@ CONSUMES = (events.POOLS_PAUSED,)
 EMITS = (events.NODES_LABELLED, events.POOLS_PAUSED)
 APPLIED = "MutexRulesApplied"
 TOGETHER, SECONDS = 25, 0.5
-"""So many nodes at once, while there is so much time left for the next ones."""
+"""Nodes patched concurrently, and the seconds that must remain before the next group starts."""
 
 
 @telling(APPLIED, "ApplyFailed")
 def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Label each node that lacks one and is not released; nodes that are gone are dropped from the run.
+    """Label each unreleased node that lacks a label, and drop nodes that no longer exist from the run.
 
-    The nodes are read before the record: a node that is released after that has another version, and is left alone.
+    The nodes are read before the record. If a node is released after that, its resourceVersion has changed, so its
+    patch fails with a conflict.
     """
     found = read_redoing(event, cluster, "labelledAt")
     if found is None or not found.record.get("pausedAt") or _awaits_control_plane(found, cluster):
@@ -65,9 +66,10 @@ def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 
 def _awaits_control_plane(found: Ongoing, cluster: Cluster) -> bool:
-    """Whether no node is labelled yet and the control plane is being upgraded; the condition says so.
+    """Return whether labelling must wait for the control plane's upgrade, and report that in the condition.
 
-    Pools were paused early (C26), or the run has waited for its turn, and another version is wanted since (MUT-32).
+    This applies only before the nodes are labelled: if the pools were paused early (C26), or if another version was
+    requested while the run waited for other runs (MUT-32).
     """
     if found.record.get("labelledAt"):
         return False
@@ -77,17 +79,21 @@ def _awaits_control_plane(found: Ongoing, cluster: Cluster) -> bool:
 
 
 def ungated(record: Record, cluster: Cluster) -> list[str]:
-    """The unreleased nodes that lack a label, by one list: each turn labels others, so that many come to an end."""
+    """Return the unreleased nodes that lack a label, using one list request.
+
+    Labelled nodes are skipped, so that each pass labels other nodes and a large run finishes.
+    """
     listed = cluster.run(lookup.labelled_nodes(cluster.api, record["id"], None))
     gated = {node["metadata"]["uid"] for node in listed if is_gated(node, record["id"], rules_of(record))}
     return [name for name in unreleased(record) if record["nodes"][name]["uid"] not in gated]
 
 
 def _label_all(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[str] | None:
-    """Label nodes, some at a time; those that are gone, None when there was no time for all.
+    """Label the nodes in groups; return those that no longer exist, or None if the time was too short for all.
 
-    Raises the first error of a node when all are tried, or no time is left: what is refused comes first in the next
-    turn, too, which would follow as fast as events travel.
+    Raises the first error of a node once all nodes were tried or the time is over. Otherwise `pools.paused` would
+    trigger the next pass at once. That pass would start with the same nodes, and repeat their errors as fast as events
+    travel.
     """
     gone, errors = list[str](), list[ApiError]()
     for start in range(0, len(names), TOGETHER):
@@ -104,9 +110,10 @@ def _label_all(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> lis
 
 
 def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster, *, others: bool) -> list[str]:
-    """Label some nodes side by side; those that are gone, but for the one whose Job may run: `run-job` drops it.
+    """Label a group of nodes concurrently, and return those that no longer exist.
 
-    Writes have half of the time that is left while `others` follow, which one that hangs would keep waiting for ever.
+    The node whose Job may be running is not returned, because `run-job` drops it. While `others` follow, the writes may
+    use half of the remaining time, so that a hanging write cannot block the others forever.
     """
     nodes = cluster.together(*(absent_ok(cluster.api.get(node_path(name))) for name in names))
     found = read_redoing(event, cluster, "labelledAt")
@@ -124,7 +131,10 @@ def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster, *, others:
 
 
 def _outside(found: Ongoing, cluster: Cluster) -> Verdict:
-    """Who is in no target now, as the canary is about to be edited: some may have come since the claim (MUT-38)."""
+    """Return the condition that reports workers in no target, just before the canary is edited (MUT-38).
+
+    Workers may have joined since the pools were claimed.
+    """
     members = {node["uid"] for node in found.record["nodes"].values()}
     return outside_verdict(members, cluster.run(lookup.nodes(cluster.api, None)))
 

@@ -1,8 +1,9 @@
-"""Pause the pools of the targets, so that no node of theirs is upgraded before its Jobs (step 3, MUT-33, MUT-34).
+"""Pause the targets' pools, so that none of their nodes is upgraded before its Jobs (step 3, MUT-33, MUT-34).
 
-One run at a time, whatever its pools (MUT-44): a run takes the turn by writing so, and looks again at all others. Of
-two that take it at once neither goes on; at the next tick the one that began first does. A pool that is refused keeps
-no other one from being paused.
+Only one run pauses pools and upgrades nodes at a time, even if the pools differ (MUT-44). To take its turn, a run
+writes `turnAt` to its record, and then checks all other runs again. If it sees that another run has taken the turn as
+well, it withdraws. At the next tick, the run that began first takes the turn. A pool that cannot be written does not
+keep the other pools from being paused.
 
 In: `pools.claimed`. Out: `pools.paused`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
@@ -34,15 +35,15 @@ PAUSED = "TargetPoolsPaused"
 
 @telling(PAUSED, "NotPaused")
 def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Pause each that is not; so it does again when somebody lets one go on amid the run, halted or not."""
+    """Pause each pool that is not paused, also after another client has unpaused it, even if the run is halted."""
     found = read_redoing(event, cluster, "pausedAt")
     if found is not None and found.stage is Stage.DONE:
-        return []  # it comes late: the pools are being given back
+        return []  # a late event: the pools are being restored
     if found is not None and not found.record.get("pausedAt"):
         found = _at_turn(found, cluster)
     if found is None:
         return []
-    names = [*found.record["pools"], found.record["canary"]["name"]]  # which is to be claimed, and not to be paused
+    names = [*found.record["pools"], found.record["canary"]["name"]]  # the canary is claimed, but not paused
     changed = change_pools(found, names, partial(_paused, found.record), event, cluster)
     verdict = Verdict(PAUSED, True, "Paused", _said(found.record, changed.gone))
     found = recorded(found, "paused", changed, verdict, cluster)
@@ -54,7 +55,7 @@ def _paused(record: Record, pool: Object) -> list[Object]:
 
 
 def _at_turn(found: Ongoing, cluster: Cluster) -> Ongoing | None:
-    """The run with its turn; None while others come before it."""
+    """Return the run once it has taken its turn, or None while other runs come first."""
     if others := claims.ahead(found.run, cluster.run(lookup.runs(cluster.api, None))):
         _wait(found, others, cluster)
         return None
@@ -67,7 +68,7 @@ def _at_turn(found: Ongoing, cluster: Cluster) -> Ongoing | None:
 
 
 def _wait(found: Ongoing, others: list[str], cluster: Cluster) -> None:
-    """Say for whom, and leave the turn to them; the tick asks again."""
+    """Report the runs that this run waits for, and clear `turnAt`; the next tick retries."""
     said = f"{named(others)} under way, and one run upgrades nodes at a time"
     found.written(cluster, {"turnAt": None}, Verdict(PAUSED, False, "NotPaused", said))
 

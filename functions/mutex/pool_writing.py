@@ -1,7 +1,8 @@
-"""Writes MachineConfigPools that a run has claimed, one after another, and records it: what is read is what is written.
+"""Patches the MachineConfigPools that a run has claimed, provided that they are unchanged since the read.
 
-A pool whose claim was lost, since somebody replaced it by its own file or by a backup with the claim of a run config
-that is gone or has no run under way, is claimed again in the same write.
+A pool can lose its claim: another client applies its original manifest, or a backup with an invalid claim. A claim is
+invalid if its run config no longer exists or has no active run. The write that changes such a pool also claims it
+again.
 """
 
 from __future__ import annotations
@@ -26,11 +27,18 @@ from kube.paths import Object
 
 Patch = Callable[[Object], list[Object]]
 SECONDS_TO_RECORD = 0.3
-"""What recording needs, once the only pool that is to be written has answered."""
+"""Time reserved for recording the result after the only pool was written."""
 
 
 class Changed(NamedTuple):
-    """The pools that got their patch, that were claimed again, or were refused that; that are gone; and what failed."""
+    """Result of writing pools.
+
+    Attributes:
+        patched: Pools whose patch was written, rejected or postponed.
+        claimed: Pools whose repeated claim was written, rejected or postponed.
+        gone: Pools that do not exist.
+        errors: The error of each pool that was not written.
+    """
 
     patched: list[str]
     claimed: list[str]
@@ -38,7 +46,7 @@ class Changed(NamedTuple):
     errors: list[ApiError]
 
     def note(self, name: str, *, claim: list[Object], change: list[Object]) -> None:
-        """Note what was written of a pool, or refused."""
+        """Note a pool that was written, or whose write was rejected or postponed."""
         self.claimed.extend([name] if claim else [])
         self.patched.extend([name] if change else [])
 
@@ -46,11 +54,12 @@ class Changed(NamedTuple):
 def change_pools(
     found: Ongoing, names: Iterable[str], patch: Patch, event: BaseCloudEvent, cluster: Cluster, *, last: str = ""
 ) -> Changed:
-    """Send each pool its patch, if any, whatever becomes of the others; `last` gets it only once all the others have.
+    """Send each pool its patch, if any, even if others fail; `last` is written only if no other pool has failed.
 
-    An error is `Denied` for a pool that is not the run's any more, `Conflict` when somebody writes it meanwhile. What
-    is refused, and a `last` that waits for it, is noted as what is written: it waits for the tick, too, and one that
-    somebody changes back each time is not changed as often beside it.
+    The errors include `Denied` for a pool that the run no longer holds, and `Conflict` if another client wrote the
+    pool. A pool whose write was rejected, and a postponed `last`, are noted like written ones. So they wait for the
+    tick as well. Otherwise, as long as one pool is rejected, a pool that another client keeps changing back would be
+    written again without its cooldown.
     """
     changed, uid = Changed([], [], [], []), uid_of(found.record)
     patches = [(pool, claim_patch(pool, uid), patch(pool)) for pool in _read(names, cluster, changed)]
@@ -73,7 +82,7 @@ def change_pools(
 
 
 def _read(names: Iterable[str], cluster: Cluster, changed: Changed) -> list[Object]:
-    """The pools that are there."""
+    """Return the pools that exist, and note the others as gone."""
     known = {name: absent_ok(cluster.api.get(pool_path(name))) for name in names}
     found = dict(zip(known, cluster.together(*known.values()), strict=True))
     changed.gone.extend(name for name, pool in found.items() if pool is None)
@@ -81,12 +90,12 @@ def _read(names: Iterable[str], cluster: Cluster, changed: Changed) -> list[Obje
 
 
 def patch_pool(pool: Object, patch: list[Object], cluster: Cluster, *, others: bool) -> Object:
-    """The pool once it has got its patch, if any.
+    """Apply the patch, if any, and return the pool.
 
-    One that hangs, as behind a webhook, has half of the time that is left while there are `others`, so that they get
-    their turn; else all but what recording needs, as it may be slow and no more. It is `Unavailable` then, and may be
-    done all the same, or be done late: only to the pool as it was read. So it counts as not done, and whoever gets the
-    event again reads the pool.
+    While `others` are waiting, the write may use half of the remaining time, so that a hanging webhook leaves them
+    enough. Otherwise it may use all but the time for recording. A write that takes longer raises `Unavailable`. The API
+    server may still carry it out, but only on the version that was read. The write therefore counts as not done, and
+    the next attempt reads the pool again.
     """
     if not patch:
         return pool
@@ -96,7 +105,7 @@ def patch_pool(pool: Object, patch: list[Object], cluster: Cluster, *, others: b
 
 
 def recorded(found: Ongoing, word: str, changed: Changed, verdict: Verdict, cluster: Cluster) -> Ongoing:
-    """Record which pools are `paused` or `edited`, and where all are so the condition; the run as it is then.
+    """Record which pools are `paused` or `edited`, and write the condition if all are; return the run as it is then.
 
     Raises the first error of a pool, as `raise_first` does.
     """
@@ -113,10 +122,11 @@ def _check_claim(pool: Object, claim: list[Object], event: BaseCloudEvent, clust
 
 
 def _may_claim(pool: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:
-    """Whether no run has the pool, and that of the event, which may have ended since, still has its pools.
+    """Return whether no active run holds the pool, and the event's run, which may have ended, still needs its pools.
 
-    Runs are read after the pool, so one that has it is among them. One that is just claiming records that last: it has
-    changed no pool yet, waits for its turn as any other does, and then claims what it has lost.
+    Runs are read after the pool, so the list includes the run that holds it. A run that is still claiming pools has no
+    record yet, so its claim does not count. It has changed no pool, waits for its turn like any other run, and then
+    repeats a claim that it lost.
     """
     owner = claimed_by(pool)
     if owner and owner in claims.holders(cluster.run(lookup.runs(cluster.api, None))):

@@ -1,12 +1,12 @@
-"""Release a node: when all Jobs of its rules are complete its labels go, and it is upgraded (step 6b, MUT-43, MUT-44).
+"""Release a node for its upgrade: remove its labels when all of its Jobs are complete (step 6b, MUT-43, MUT-44).
 
-The run's record is claimed for the node first, which only one may have; then pools and canary are looked at once more,
-so that it is released into the right one (MUT-36), and at the control plane, which may be on its way to another version
-by now (MUT-32). A node under maintenance waits until it is given back, unless it was a Job of this run that asked for
-the maintenance.
+The step first checks the pools and the canary, so that the node moves into the right pool (MUT-36). It also checks the
+control plane, which may be updating to another version (MUT-32). It then writes the node's name into the record's field
+`released`, which holds only one node, and removes the labels. A node under maintenance waits until the maintenance
+ends, unless a Job of this run requested it.
 
-In: `node.cleared`. Out: `node.released`; `pools.claimed` or `pools.paused` when somebody changed a pool, but nothing
-when he did so again within ten seconds: the condition says so, and the tick goes on.
+In: `node.cleared`. Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool, but no
+event if it did so again within ten seconds: then the condition reports it, and the tick retries.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """
@@ -38,7 +38,7 @@ EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
 
 
 class Change(NamedTuple):
-    """What pools are to be, whether they are, and the event that has it done."""
+    """A required change of the pools: its word in the record, the check for it, and the event that repeats it."""
 
     word: str
     are_so: Callable[[Record, Mapping[str, Object]], bool]
@@ -49,23 +49,27 @@ CHANGES = (
     Change("paused", claims.are_paused, events.POOLS_CLAIMED),
     Change("edited", claims.are_edited, events.POOLS_PAUSED),
 )
-"""Selectors are done by the event of the labels, which come first, since one may be off as well."""
+"""The changes that must be in place before a release.
+
+Selectors that another client has changed are repaired from the labelling step on, because labels may be missing as
+well.
+"""
 
 
 @telling(UPGRADE, "NodeUpgradeFailed")
 def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Take the labels off the node whose turn it is, all in one patch."""
+    """Remove all rule labels from the run's current node in one patch."""
     found = read_ongoing(event, cluster)
     if found is None or found.stage not in (Stage.CLEARED, Stage.RELEASED):
         return []
     if found.stage is Stage.RELEASED:
-        return found.answer(events.NODE_RELEASED, "release-node", event, node=found.node)  # it comes late
+        return found.answer(events.NODE_RELEASED, "release-node", event, node=found.node)  # it is already released
     name, api = found.node, cluster.api
     node, pools, version = cluster.together(
         absent_ok(api.get(node_path(name))), lookup.pools(api, None), lookup.cluster_version(api)
     )
     if not is_there(node, found.record, name):
-        return found.answer(events.NODE_RELEASED, "release-node", event, node=name)  # who awaits it sees it gone
+        return found.answer(events.NODE_RELEASED, "release-node", event, node=name)  # await-version drops it
     for change in CHANGES:
         if not change.are_so(found.record, pools):
             return _done_again(found, change, pools, event, cluster)
@@ -80,7 +84,11 @@ def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 def _done_again(
     found: Ongoing, change: Change, pools: Mapping[str, Object], event: BaseCloudEvent, cluster: Cluster
 ) -> Replies:
-    """Have a change of pools done again; what was so seconds ago somebody changes back each time, which is told."""
+    """Return the event that repeats a change of the pools that another client has undone.
+
+    If that change was already repeated within the last ten seconds, the function only reports the conflict in the
+    condition.
+    """
     if not change.are_so(found.record, claims.at_rest(found.record, change.word, pools, now())):
         return found.answer(change.kind, "release-node", event)
     names = [name for name, pool in pools.items() if not change.are_so(found.record, {name: pool})]
@@ -94,7 +102,10 @@ def _waiting(found: Ongoing, said: str) -> Verdict:
 
 
 def _no_canary(found: Ongoing, pools: Mapping[str, Object]) -> str:
-    """Why nobody would upgrade a node that is released now, "" for nothing: its condition may not say so yet."""
+    """Return why the canary would not upgrade a node that is released now, "" if it would.
+
+    The condition ConfigValidated may not reflect the canary's latest change yet.
+    """
     name = found.record["canary"]["name"]
     if name not in pools:
         return f"there is no MachineConfigPool {name}, the canary, any more"
@@ -102,11 +113,11 @@ def _no_canary(found: Ongoing, pools: Mapping[str, Object]) -> str:
 
 
 def _hindrance(found: Ongoing, node: Object, wanted: versions.Wanted, cluster: Cluster) -> str:
-    """Why a node is not released now, "" for nothing."""
+    """Return why the node must not be released now, "" if it may be."""
     if not wanted.version:
         return "the ClusterVersion wants no version any more"
     if wanted.hindrance and not (is_released(node) and found.record.get("released") == found.node):
-        return wanted.hindrance  # another version is wanted by now, and the control plane comes before its nodes
+        return wanted.hindrance  # the desired version has changed; the control plane is updated before the nodes
     if not is_released(node) and (other := run_of(node)) not in ("", found.record["id"]):
         return f"its label {RUN_LABEL} names another run, {other}"
     return maintainers.hindrance(node, cluster.run(lookup.maintainer(cluster.api, node)), found.record["id"])

@@ -1,13 +1,16 @@
-"""Restore the pools when all nodes are done, or when the MutexRunConfig is deleted amid a run (step 7, MUT-49, MUT-51).
+"""Restore the pools when all nodes are done, or the MutexRunConfig is deleted during a run (step 7, MUT-49, MUT-51).
 
-First the selectors, the canary's before all; then the labels of nodes; then the pools go on, and are nobody's. So a
-deletion upgrades no node whose pool stays paused. A pool that an administrator had paused stays so after a deletion.
+The step restores the selectors, the canary's first. It then removes the node labels, and finally unpauses the pools and
+removes their claims. In this order a deletion upgrades no node whose pool stays paused. After a deletion, a pool that
+an administrator had paused before the run stays paused.
 
-A pool or a node that is refused keeps no pool from being given back, but the canary all others; labels wait for all
-selectors, and the end of the run for everything. What was given back until then is recorded, and then left alone.
+A pool or node that cannot be written does not keep other pools from being restored, except that all others wait for the
+canary. The labels wait for all selectors, and the end of the run waits for everything. Pools that were restored before
+an error are recorded, and not changed again.
 
-A `run.ended` that names a node is of that node, which carries labels of a run that is no more: a late write has set
-them, or the MutexRunConfig vanished. Of pools only those are given back before that such a run has left.
+A `run.ended` that names a node concerns only that node, which carries labels of a run that no longer exists. Either a
+late write set them, or the MutexRunConfig was removed. Before it removes the labels, the step restores only pools of
+such runs.
 
 In: `run.completed`, `run.ended`. Out: `run.finished`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list, patch;
@@ -52,15 +55,15 @@ log = logging.getLogger("functions")
 
 @telling(UPDATED, "UpdateFailed")
 def restore_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Give back whatever the run has changed and still has; what it has no more is left alone."""
+    """Restore everything that the run changed and still holds, and leave everything else as it is."""
     if (name := data_of(event).get("node")) and is_text(name):
         _unlabel_stray(str(name), cluster)
         return []
-    known = cluster.run(lookup.pools(cluster.api, None))  # before the run: what another one writes since is not undone
+    known = cluster.run(lookup.pools(cluster.api, None))  # read before the run: patches fail after later writes
     run = read(event, cluster, RUN)
     if run is None or not _may_end(run, event, cluster):
         return []
-    runs = cluster.run(lookup.runs(cluster.api, None))  # after the pools: who claims one is among them, or is gone
+    runs = cluster.run(lookup.runs(cluster.api, None))  # read after the pools: a claim of an unlisted run is stale
     held, errors = claims.to_restore(run, known.values(), runs), list[ApiError]()
     names = _given_back(held, run, cluster, errors)
     if errors and run_record.is_active(run):
@@ -81,7 +84,7 @@ def _may_end(run: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:
 
 
 def _before(pool: Object, run: Object) -> Object | None:
-    """What the record has of a pool, None for nothing."""
+    """Return the recorded original state of a pool, or None if the record has none."""
     record, name = record_of(run), pools.name_of(pool)
     if not run_record.is_active(run):
         return None
@@ -95,10 +98,11 @@ def _was_paused(pool: Object, run: Object) -> bool:
 
 
 def _given_back(held: list[Object], run: Object, cluster: Cluster, errors: list[ApiError]) -> list[str]:
-    """The names of the pools that are given back; why others are not is added to `errors`.
+    """Restore pools and return their names; append the errors of the others to `errors`.
 
-    While the canary is as the run has edited it, a node that is released would be of two pools if its own were as
-    before, and one whose labels go the canary's. Without labels one would be of none, if its own is still edited.
+    The order keeps each node in exactly one pool. Suppose the canary still has the run's selector. A released node
+    would then belong to two pools if its own pool were restored, and a node without labels would belong to the canary.
+    If its own pool still has the run's selector, a node without labels would belong to no pool.
     """
     done = _canary_first(partial(_with_selector, run=run, cluster=cluster), held, errors)
     if not errors:
@@ -107,8 +111,11 @@ def _given_back(held: list[Object], run: Object, cluster: Cluster, errors: list[
 
 
 def _canary_first(do: Callable[..., R], held: list[Object], errors: list[ApiError]) -> list[R]:
-    """What came of each pool, told whether there are `others`: first of a canary that takes nodes, and of the others
-    only once that is done. Why it was not done is added to `errors`."""
+    """Call `do` for each pool, first for a canary with the run's selector, and return the results.
+
+    The other pools follow only if the canary succeeded. `do` gets the argument `others`: whether more pools are
+    waiting. Errors are appended to `errors`.
+    """
     done: list[R] = []
     for is_canary in (True, False):
         if not errors:
@@ -118,14 +125,14 @@ def _canary_first(do: Callable[..., R], held: list[Object], errors: list[ApiErro
 
 
 def _with_selector(pool: Object, run: Object, cluster: Cluster, *, others: bool) -> Object:
-    """The pool with the selector that it had, in the cluster too."""
+    """Restore the selector that the pool had before the run, and return the pool."""
     before = _before(pool, run)
     wanted = before.get("selector") if before else pools.without_rules(pools.selector(pool))
     return patch_pool(pool, pools.selector_patch(pool, wanted), cluster, others=others)
 
 
 def _released(pool: Object, run: Object, cluster: Cluster, *, others: bool) -> str:
-    """Have a pool go on, or stay paused as it was, and be nobody's; its name."""
+    """Unpause a pool, or leave it paused as it was before the run, and remove the claim; return the pool's name."""
     goes_on = run_record.is_active(run) and not is_deleting(run) and _before(pool, run)
     patch = pools.release_patch(pool, paused=False if goes_on else _was_paused(pool, run))
     patch_pool(pool, patch, cluster, others=others)
@@ -133,7 +140,10 @@ def _released(pool: Object, run: Object, cluster: Cluster, *, others: bool) -> s
 
 
 def _unlabel(run: Object, cluster: Cluster) -> None:
-    """Take the labels off the nodes that still carry the run's, side by side; the pools have half of the time."""
+    """Remove the run's labels from all nodes that still carry them, concurrently.
+
+    This may use half of the remaining time; the other half is for the pools.
+    """
     run_id = str(record_of(run).get("id") or "")
     if not run_id:
         return
@@ -144,13 +154,14 @@ def _unlabel(run: Object, cluster: Cluster) -> None:
 
 
 def _unlabel_stray(name: str, cluster: Cluster) -> None:
-    """Take the labels off a node whose run is no more; refused when another run labels it meanwhile.
+    """Remove the labels from a node whose run no longer exists; this fails if another run labels it meanwhile.
 
-    A canary that takes whoever carries none would have it at once, without a Job (MUT-44): what that run has left of
-    one is given back before, and while another run has one the node keeps its labels.
+    A canary with the run's selector selects nodes without labels, so it would upgrade this node at once, without a Job
+    (MUT-44). The function therefore first restores the pools of runs that no longer exist. While another run has such a
+    canary, the node keeps its labels.
     """
     node, known = cluster.together(absent_ok(cluster.api.get(node_path(name))), lookup.pools(cluster.api, None))
-    runs = cluster.run(lookup.runs(cluster.api, None))  # after the node: whoever labelled it is among them, or is gone
+    runs = cluster.run(lookup.runs(cluster.api, None))  # read after the node: a label of an unlisted run is stale
     if node is None or not strays([node], run_record.ids_under_way(runs)):
         return
     left, errors = claims.left_behind(known.values(), runs), list[ApiError]()
@@ -164,7 +175,10 @@ def _unlabel_stray(name: str, cluster: Cluster) -> None:
 
 
 def _give_back(pool: Object, runs: list[Object], cluster: Cluster, *, others: bool) -> None:
-    """Give a pool back whose run left it behind. It stays paused, as nobody said that its nodes may be upgraded."""
+    """Restore a pool whose run will not restore it, because it no longer exists or has lost its record.
+
+    A paused pool stays paused, because no user has approved the upgrade of its nodes.
+    """
     own = pools.without_rules(pools.selector(pool))
     pool = patch_pool(pool, pools.selector_patch(pool, own), cluster, others=others)
     if pools.claimed_by(pool) not in {run["metadata"]["uid"] for run in runs}:
@@ -175,7 +189,7 @@ def _give_back(pool: Object, runs: list[Object], cluster: Cluster, *, others: bo
 
 
 def _close(run: Object, cluster: Cluster) -> None:
-    """Write that it is finished and, where a try was refused, that it is not any more; let the object go."""
+    """Mark the run as finished, clear the condition of an earlier failed attempt, and remove the finalizer."""
     updated = [Verdict(UPDATED, True, "UpdateSucceeded")] if condition(run, UPDATED).get("status") == "False" else []
     if run_record.is_active(run):
         record, wanted = record_of(run), record_of(run)["desired"]

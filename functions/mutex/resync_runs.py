@@ -1,9 +1,9 @@
-"""Resync runs: emit again what a rule, target or run waits for, and no other event (X-3, MUT-22, MUT-30).
+"""Resync runs: emit the events that rules, targets and runs still wait for, and no others (X-3, MUT-22, MUT-30).
 
-With each tick all is looked at, and `run.ended` names a node with the label of a run that is no more, unless it is to
-keep that for now. When a pool, the ClusterVersion, a rule or a target has changed, runs that wait for it go on, and
-what somebody undid is done again; what a step is just about is left to the step, and to the tick, as is a pool that
-somebody changes once more within ten seconds.
+Each tick checks all objects. It also emits `run.ended` for a node with the label of a run that no longer exists, unless
+the node must keep it. A change of a pool, the ClusterVersion, a rule or a target continues the runs that wait for it.
+Work that another client has undone is repeated. Work in progress is left to its step and the tick. So is a pool that
+another client changes again within ten seconds.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.finished`; an updated MachineConfigPool or ClusterVersion,
 by reference. Out: `rule.found`, `target.found`, `run.found`, `run.validated`, `upgrade.found`, `pools.claimed`,
@@ -41,17 +41,20 @@ CONSUMES = (
 )
 EMITS = tuple(TYPES.values())
 LOOKING = LookingAtState(lambda hint: "all runs, by a tick" if hint.get_type() == events.TICK else "all runs")
-"""A tick says more than a hint does, so no hint's answer stands for its own."""
+"""Coalesces hints with hints and ticks with ticks, because a tick emits more events than a hint does."""
 KINDS = (None, "MachineConfigPool", "ClusterVersion")
 STRAYS = 25
-"""So many nodes a tick tells of that carry labels of a run that is no more; each costs a step of its own."""
+"""Maximum number of orphaned nodes for which a tick emits `run.ended`; each costs an invocation of `restore-pools`."""
 TURNS = Turns()
 UNKNOWN = "unknown"
-"""In the place of a uid that a label has not."""
+"""Placeholder for a uid that is missing in the label."""
 
 
 def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """One event for each object that waits for one; a cluster without any costs a tick four requests and no more."""
+    """Return the events that rules, targets, runs and orphaned nodes wait for.
+
+    In a cluster without any of these, a tick costs four requests.
+    """
     if event.get_extension("kind") not in KINDS:
         return []
     api, is_tick = cluster.api, event.get_type() == events.TICK
@@ -69,7 +72,10 @@ def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]
 
 
 def _strays_due(stray: list[Object], runs: list[Object], cluster: Cluster) -> list[Object]:
-    """Some of them at a time; none while each would keep its labels, since another run's canary would have it."""
+    """Return at most `STRAYS` orphaned nodes, in rotation.
+
+    The list is empty while they must keep their labels, because another run's canary would select them.
+    """
     if not stray:
         return []
     known = list(cluster.run(lookup.pools(cluster.api)).values())
@@ -78,7 +84,7 @@ def _strays_due(stray: list[Object], runs: list[Object], cluster: Cluster) -> li
 
 
 def _stray_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
-    """Of a run config that is gone its uid is all that there is to know."""
+    """Build the `run.ended` of an orphaned node; of a run config that no longer exists only the uid is known."""
     name, uid = node["metadata"]["name"], run_record.uid_of_id(run_of(node)) or UNKNOWN
     known = next((Reference.of(run) for run in runs if run["metadata"]["uid"] == uid), None)
     about = known or Reference(API_VERSION, uid, uid, NAMESPACE, RUN)

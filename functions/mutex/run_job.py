@@ -1,9 +1,9 @@
-"""Run the Jobs of a node, one after another: before its upgrade one of each rule, behind it the cleanup Jobs.
+"""Run the Jobs of a node one after another: one per rule before its upgrade, and the cleanup Jobs after it.
 
-A Job's name is the same each time, so that none is created twice; what became of it is recorded before the next one is
-created (MUT-40, MUT-42). One that failed, or vanished before its result was known, stops the run (MUT-46, MUT-47). A
-node that is gone is dropped when its Job has ended, however that ends. Of a run whose config is not valid the Job's
-result is recorded, before the Job goes by its TTL, and nothing else is done.
+Job names are reproducible, so that no Job is created twice. A Job's result is recorded before the next Job is created
+(MUT-40, MUT-42). A Job that fails, or is deleted before its result is known, stops the run (MUT-46, MUT-47). A node
+that no longer exists is dropped when its Job has ended with any result. If the run's config is not valid, the step only
+records the Job's result, before the Job is deleted by its TTL.
 
 In: `pools.edited`, `job.due`, `node.upgraded`, `node.cleaned`; an updated or deleted Job, by reference.
 Out: `node.cleared`, `node.cleaned`, `run.completed`, `run.stopped`.
@@ -41,7 +41,7 @@ STOPPED, OVERRIDDEN = "UpgradeStopped", "VariableOverridden"
 
 @telling(JOB_RUN, "JobRunFailed")
 def run_job(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Look at the Job of the node whose turn it is; create it, take its result, or let the node go on."""
+    """Create the Job that the current node needs, record its result, or emit the event that continues the run."""
     found = under_way(hinted(event, "Job", cluster), cluster)
     if found is None:
         return []
@@ -57,9 +57,10 @@ def run_job(event: BaseCloudEvent, cluster: Cluster) -> Replies:
 
 
 def _gone(found: Ongoing, due: Due | None, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Drop a node that is gone, once no Job of its runs any more: the next node's would run beside it.
+    """Drop a node that no longer exists, once its Job has ended; the next node's Job would run concurrently.
 
-    One that was created and not recorded, as by a function that was killed, is recorded now, so that its end is told.
+    A Job may have been created and not recorded, because the function was killed. It is recorded now, so that its end
+    triggers this step.
     """
     if due is None:
         return _over(found, "droppedAt", event, cluster)
@@ -73,7 +74,7 @@ def _gone(found: Ongoing, due: Due | None, event: BaseCloudEvent, cluster: Clust
 
 
 def _run(found: Ongoing, node: Object, due: Due | None, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Look at the Job that is due, or create it; with none the node goes on. For a halted run only look."""
+    """Check the Job that is due, or create it; if none is due, continue the run. A halted run's Job is only checked."""
     if due and job_entry(found.record, found.node, due).get("name"):
         return _look(found, node, due, event, cluster)
     if found.is_halted:
@@ -82,12 +83,12 @@ def _run(found: Ongoing, node: Object, due: Due | None, event: BaseCloudEvent, c
         is_cleared = found.stage is Stage.CLEARED
         return found.answer_of_stage("run-job", event) if is_cleared else _cleaned(found, node, event, cluster)
     if due.rule not in found.rules:
-        return []  # somebody deleted a rule in use; ConfigValidated says so, and the run goes on when it is there again
+        return []  # the rule was deleted: ConfigValidated reports it, and the run continues once the rule exists
     return _create(found, node, due, event, cluster)
 
 
 def _look(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Record the result of a Job that has ended, and go on behind one that is complete."""
+    """Record the result of a Job that has ended; after a complete one, go on to the next."""
     name, job = job_entry(found.record, found.node, due)["name"], _recorded(found, due, cluster)
     outcome = jobs.outcome(job)
     if outcome is Outcome.RUNNING:
@@ -103,16 +104,16 @@ def _look(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster
 
 
 def _recorded(found: Ongoing, due: Due, cluster: Cluster) -> Object | None:
-    """The Job of the record as it is now; None for none, and for one that is gone or another one of its name."""
+    """Return the current state of the recorded Job; None if none is recorded, it is gone, or its name was reused."""
     entry = job_entry(found.record, found.node, due)
     job = cluster.run(lookup.job(cluster.api, entry["namespace"], entry["name"])) if entry.get("name") else None
     return job if job is not None and job["metadata"]["uid"] == entry["uid"] else None
 
 
 def _unrecorded(found: Ongoing, due: Due, cluster: Cluster) -> Object | None:
-    """The Job that was created for a node that is gone, without a record of it; None for none."""
+    """Return the Job that was created but not recorded for a node that no longer exists, or None."""
     if due.rule not in found.rules:
-        return None  # a Job's name is made of its rule's
+        return None  # the Job's name is derived from the rule
     uid = found.record["nodes"][found.node]["uid"]
     body = _body(found, {"metadata": {"name": found.node, "uid": uid}}, due)
     job = cluster.run(lookup.job(cluster.api, body["metadata"]["namespace"], body["metadata"]["name"]))
@@ -120,7 +121,7 @@ def _unrecorded(found: Ongoing, due: Due, cluster: Cluster) -> Object | None:
 
 
 def _body(found: Ongoing, node: Object, due: Due) -> Object:
-    """The Job that is due as it is to be created."""
+    """Build the due Job."""
     return jobs.job_of(found.rules[due.rule], due.kind, found.record["id"], node, _attempt(found, due))
 
 
@@ -129,9 +130,10 @@ def _attempt(found: Ongoing, due: Due) -> int:
 
 
 def _create(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """Create the Job, or find it created, and record it after that: what is recorded has been there.
+    """Create the Job, or find it already created, and record it after that: every recorded Job has existed.
 
-    Where its creation is refused a person has to change something. A look that is refused says nothing of the Job.
+    A rejected creation stops the run, because a user has to change something. A rejected read of an existing Job does
+    not.
     """
     body = _body(found, node, due)
     where, name = body["metadata"]["namespace"], body["metadata"]["name"]
@@ -142,7 +144,7 @@ def _create(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, clust
     except Conflict:
         job = cluster.run(lookup.job(cluster.api, where, name))
         if job is None:
-            raise  # it was no Job that it came upon, but a quota's write, or one that has ended its time since
+            raise  # the conflict was with a quota update, or the Job's TTL has expired since
         if not jobs.is_of(job, body):
             said = f"a Job {name} that this run has not made is there: delete it, and retry"
             return _stop(found, due, "", said, event, cluster)
@@ -165,7 +167,7 @@ def _job_change(node: str, due: Due, change: Object) -> Object:
 
 
 def _stop(found: Ongoing, due: Due, job: str, why: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """The node keeps its labels, the pools stay as they are, and nothing goes on until a person resumes it."""
+    """Stop the run until a user resumes it; the node keeps its labels, and the pools stay as they are."""
     reason = "CleanUpJobFailed" if due.kind == CLEANUP else "JobRunFailed"
     told = f"Job {job}" if job else "the Job"
     said = f"{found.at(found.node)}, {found.node}: {told} of rule {due.rule} did not complete: {why}"
@@ -177,7 +179,7 @@ def _stop(found: Ongoing, due: Due, job: str, why: str, event: BaseCloudEvent, c
 
 
 def _cleaned(found: Ongoing, node: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    """The node is done: the run's label goes, and the next one may be released from then on."""
+    """Remove the run's labels from a node that is done; from then on the next node may be released."""
     if patch := clear_patch(node, found.record["id"]):
         cluster.patch(node_path(found.node), patch, JSON_PATCH)
     return _over(found, "cleanedAt", event, cluster)

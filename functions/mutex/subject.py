@@ -1,4 +1,4 @@
-"""Finds the rule, target or run that an event speaks of, and writes its status and its Events (X-2, X-6)."""
+"""Finds the rule, target or run that an event is about, and writes its status and its Kubernetes Events (X-2, X-6)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ log = logging.getLogger("functions")
 
 
 def now() -> datetime:
-    """The moment."""
+    """Return the current time in UTC."""
     return datetime.now(timezone.utc)
 
 
 def reference_of(event: BaseCloudEvent, kind: str) -> Reference:
-    """The object of a kind that an event speaks of: the data itself, or what it names.
+    """Return a reference to the object of this kind that an event is about.
 
-    Raises `BadEvent` naming the missing field.
+    The event's data is either the object itself or names it. Raises `BadEvent` that names the missing field.
     """
     data = data_of(event)
     whole = data.get("kind") == kind
@@ -62,15 +62,16 @@ def reference_of(event: BaseCloudEvent, kind: str) -> Reference:
 
 
 def read(event: BaseCloudEvent, cluster: Cluster, kind: str) -> Object | None:
-    """The object as it is now; None when it is gone, or is another one of its name."""
+    """Return the current state of the event's object; None if it was deleted, or another object has its name."""
     return read_again(reference_of(event, kind), cluster)
 
 
 def read_again(reference: Reference, cluster: Cluster) -> Object | None:
-    """The object as it is now; None when it is gone, or is another one of its name.
+    """Return the current state of an object; None if it was deleted, or another object has its name.
 
-    What follows a run that says `skipTLSVerify` is not verified (MUT-52). The reading that finds it out is: an event
-    alone shall not bring a function to show its token to whoever stands in the API server's place.
+    After it has read a run with `skipTLSVerify`, the API client verifies no server certificate any more (MUT-52). The
+    read itself is verified. Otherwise a forged event could make a function send its token to a server that poses as the
+    API server.
     """
     where = path_of(reference.kind, reference.namespace, reference.name)
     found = cluster.run(absent_ok(cluster.api.get(where)))
@@ -82,23 +83,23 @@ def read_again(reference: Reference, cluster: Cluster) -> Object | None:
 
 
 def is_for(event: BaseCloudEvent, kind: str) -> bool:
-    """Whether an event that a source sent is about this kind; ours always are."""
+    """Return whether an event from a source is about this kind; events from steps always are."""
     return event.get_extension("kind") in (None, kind)
 
 
 def write_status(item: Object, cluster: Cluster, changes: Object, verdicts: Iterable[Verdict] = ()) -> Object | None:
-    """Write the status where it differs; the object as written, None when nothing was to be written.
+    """Write the status if it differs; return the written object, or None if there was nothing to write.
 
-    Raises `Conflict` when somebody wrote it since it was read.
+    Raises `Conflict` if another client has written the object since it was read.
     """
     patch = status_patch(item, changes, verdicts, now())
     return cluster.patch(f"{path(item)}/status", patch) if patch else None
 
 
 def telling(kind: str, reason: str) -> Callable[[Step], Step]:
-    """Have a step about a run write what it is refused into this condition (MUT-1): the tick tries again.
+    """Build a decorator that reports a step's rejected request in this condition of its run (MUT-1); the tick retries.
 
-    It gets a door of its own, since a run may ask that its requests be unverified.
+    Each call of the step gets its own view of the API client, because a run may disable TLS verification.
     """
 
     def around(step: Step) -> Step:
@@ -127,21 +128,24 @@ def _tell(event: BaseCloudEvent, cluster: Cluster, verdict: Verdict) -> None:
 
 
 def _hangs_untold(run: Object, verdict: Verdict) -> bool:
-    """Whether nobody said yet that a deletion does not come on. Once is enough: each write of it brings an event."""
+    """Return whether the stuck deletion is still unreported.
+
+    Reporting it once is enough, because each write of the status triggers another event.
+    """
     return has_finalizer(run) and condition(run, verdict.kind).get("status") != "False"
 
 
 def log_about(message: str, run: Object, **more: object) -> None:
-    """Log one line about a run."""
+    """Log one line with the kind, name and namespace of a run."""
     metadata = run["metadata"]
     names = {"reconciler kind": run["kind"], "name": metadata["name"], "namespace": metadata["namespace"]}
     log.info(message, extra={"fields": {**names, **more}})
 
 
 def announce(run: Object, reason: str, message: str, cluster: Cluster) -> None:
-    """Announce a warning at a run config; an API error is only logged, since a run is worth more than its announcement.
+    """Record a Warning on a run config; an API error is only logged, so that it does not stop the run.
 
-    Its name is made of what it says: announced again it is the same one.
+    The Event's name depends on its content, so the same Event is created only once.
     """
     metadata = run["metadata"]
     involved = {"apiVersion": run["apiVersion"], "kind": run["kind"]}
@@ -154,6 +158,6 @@ def announce(run: Object, reason: str, message: str, cluster: Cluster) -> None:
 
 
 def unanswered(step: str, event: BaseCloudEvent, error: str) -> Replies:
-    """What becomes of an event that a step cannot act on: the log has why, and the tick tries again."""
+    """Log an event that a step cannot process, and reply with no events; the tick retries."""
     log.error("%s gave up an event: %s", step, error, extra={"fields": {"event": event.get_id()}})
     return []

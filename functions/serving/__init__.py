@@ -1,1 +1,1 @@
-"""How a step is served over HTTP: requests, answers, attempts, health, metrics, spans."""
+"""Serves a step over HTTP: requests, responses, attempts, health checks, metrics and spans."""

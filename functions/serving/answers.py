@@ -1,4 +1,4 @@
-"""What a function answers over HTTP: the next event, all of them to whoever replays, or a line of text."""
+"""A function's HTTP responses: the next event, a batch of all events for a replay, or a line of text."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from requests.adapters import HTTPAdapter
 
 LONGEST = 2000
-"""Characters of a line."""
+"""Maximum characters of a line of text."""
 PUBLISH_SECONDS = 2.0
-"""For all events of an answer: with those for the look, less than the broker waits, which would send the event anew
-while the first answer is still being published."""
+"""Time limit for publishing all events of one execution.
+
+Together with the time limit of the step, it is shorter than the broker's timeout. Otherwise the broker would redeliver
+the event while its replies are still being published.
+"""
 
 
 def replay_response(replies: list[BaseCloudEvent], accept: str) -> Response:
-    """The answer to a replay: 200 with all events as a batch if `accept` takes one, else 204."""
+    """Return the response to a replay: 200 with all events as a batch if `accept` includes that type, else 204."""
     if BATCH not in accept:
         return Response(status=204)
     message = batch(replies)
@@ -33,9 +36,10 @@ def replay_response(replies: list[BaseCloudEvent], accept: str) -> Response:
 
 
 def response_of(replies: list[BaseCloudEvent]) -> Response:
-    """One event is the reply; a broker takes no more in one answer, so several are published to `$K_SINK`.
+    """Return the response with one event; several events are published to `$K_SINK` instead.
 
-    Raises `Retry` when the broker does not accept one; an event that it refuses holds back none of the others.
+    A broker accepts only one event in a response. Raises `Retry` if the broker does not accept an event; the other
+    events are published anyway if it rejects one.
     """
     if not replies:
         return Response(status=204)
@@ -47,17 +51,17 @@ def response_of(replies: list[BaseCloudEvent]) -> Response:
 
 
 def _publish(replies: list[BaseCloudEvent]) -> None:
-    import requests  # a tenth of a second that no start of a function should wait for
+    import requests  # imported late: it would delay the start of a function by 0.1 s
 
     sink = os.environ.get("K_SINK")
     if not sink:
         raise Retry("several events to publish and K_SINK is not set: bind this function to the broker")
-    with requests.Session() as session:  # hundreds may go out after an outage: on one connection
+    with requests.Session() as session:  # one connection, because there may be hundreds after an outage
         if sink.startswith("https:"):
             session.mount("https://", _trusting())
         session.headers.update(identity())
         ends, failure = time.monotonic() + PUBLISH_SECONDS, None
-        # In another order each time, which means nothing: for what comes last there may be no time.
+        # Random order, which no receiver relies on: if time runs out, it is not always the same events that are lost.
         for reply in random.sample(replies, len(replies)):
             left = max(0.01, ends - time.monotonic())
             message = binary(reply)
@@ -65,14 +69,14 @@ def _publish(replies: list[BaseCloudEvent]) -> None:
                 session.post(sink, message.body, headers=message.headers, timeout=left).raise_for_status()
             except requests.RequestException as error:
                 failure = Retry(f"the broker at K_SINK accepted no event: {error}")
-                if error.response is None or error.response.status_code >= 500:  # nor will it accept the next one
+                if error.response is None or error.response.status_code >= 500:  # it will not accept the next one
                     break
     if failure:
         raise failure
 
 
 def _trusting() -> HTTPAdapter:
-    """What speaks to a sink whose certificate is of Knative's own authority."""
+    """Return an HTTP adapter for a sink whose certificate was issued by Knative's own CA."""
     from requests.adapters import HTTPAdapter
 
     class Trusting(HTTPAdapter):
@@ -83,7 +87,7 @@ def _trusting() -> HTTPAdapter:
 
 
 def text(text: str, code: int) -> Response:
-    """A line for people. It may quote what was sent, and so is one line all the same, and has an end."""
+    """Return a response with one bounded line of text, even if the text quotes data from the request."""
     line = " ".join(text.split())
     line = line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
     return Response(f"{line}\n", code, mimetype="text/plain")

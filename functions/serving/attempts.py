@@ -1,8 +1,8 @@
-"""Publishes every attempt to `record`: which function, on which event, how long, with what answer.
+"""Publishes every attempt to `record`: the function, the event, the duration and the response.
 
-Only the function knows that, and so it is the function that publishes it; also events that it refused, as dead letters.
-No step waits for it: an attempt costs an append to a queue; a thread of its own turns attempts into events and posts
-them to `$RECORD`, some at a time, for as long as that takes. Without `$RECORD` nothing is published.
+Only the function knows these, so it publishes them itself. It also publishes events that it rejected, as dead letters.
+No step waits for that: an attempt only costs an append to a queue. A separate thread converts attempts to events and
+posts them to `$RECORD` in batches, however long that takes. Without `$RECORD` nothing is published.
 """
 
 from __future__ import annotations
@@ -35,32 +35,45 @@ if TYPE_CHECKING:
     from requests import Session
 
 SOON = 0.5
-"""Seconds that an attempt waits for company."""
+"""Seconds to wait for more attempts before a batch is published."""
 TOGETHER = 100
-"""Attempts in one event, about 100 KiB."""
+"""Maximum attempts in one event, which then has about 100 KiB."""
 KEPT, KEPT_BYTES = 5000, 24 * 2**20
-"""Attempts that wait while `record` is away, and their bytes; of more, the oldest are lost."""
+"""Maximum number and bytes of queued attempts while `record` is unavailable.
+
+Beyond that, the oldest are dropped.
+"""
 LETTERS, LETTERS_BYTES = 100, 8 * 2**20
-"""Dead letters that wait, and their bytes; of more, the oldest are lost. One may have 2 MiB."""
+"""Maximum number and bytes of queued dead letters; one may have 2 MiB.
+
+Beyond that, the oldest are dropped.
+"""
 SIZE = 500
-"""Bytes of an attempt beside its texts and replies; a reply that was published and not answered takes about as much."""
+"""Approximate bytes of an attempt, without its texts and replies.
+
+A reply that was published instead of returned needs about the same.
+"""
 LONGEST_PAUSE = 10.0
-"""Seconds between two tries while `record` is away, doubling up to this."""
+"""Maximum backoff in seconds while `record` is unavailable; each backoff is twice the previous one."""
 CLOSING_SECONDS, CLOSING_BESIDE = 20.0, 2.0
-"""For so long the last attempts of a process are tried while it ends: less than the 30 s that the pod of a Deployment
-has for that, and more than Knative Serving leaves it. Where `record` is on this machine, it ends with all others."""
+"""Time for publishing the last attempts when the process ends: usually, and if `record` runs on the same host.
+
+The first is less than the grace period of a Deployment's pod (30 s), and more than Knative Serving grants. A `record`
+on the same host ends together with all other processes.
+"""
 BESIDE = ("http://127.0.0.1:", "http://localhost:")
 CONNECTING, ANSWERING = 1.0, 5.0
-"""Seconds that a try waits for a connection, which no pod that is gone gives, and for the answer."""
+"""Timeouts in seconds: for the connection, which a deleted pod never accepts, and for the response."""
 BROKEN = (400, 413)
-"""What `record` answers where one of many attempts is none it can keep, or all are too large for it."""
+"""Statuses of `record` if it cannot store one of the attempts in a batch, or if the batch is too large."""
 log = logging.getLogger("functions")
 
 
 class OngoingAttempt:
-    """One execution of a function on an event, a context manager: timed while the block runs, published at its end.
+    """Context manager for one execution of a function on an event: it measures the block, and publishes the attempt.
 
-    Its outcome, `replies`, `status`, `error` and the bytes `answered`, is set inside; a block that raises is a 500.
+    The block sets the outcome: `replies`, `status`, `error`, and `answered`, the size of the response in bytes. If the
+    block raises, the status is 500.
     """
 
     def __init__(self, function: str, event: BaseCloudEvent, publisher: Publisher) -> None:
@@ -84,9 +97,9 @@ class OngoingAttempt:
             self._publisher.add(self)
 
     def made(self) -> Made:
-        """What is left of it: without the event, which may have 2 MiB."""
+        """Return the finished attempt without the event, which may have 2 MiB."""
         event, chosen = self.event, next(iter(marks.of(self.event).values()), None)
-        is_odd = chosen is not None and (not chosen or chosen.lower().startswith(REDRIVE))  # who posts it chooses
+        is_odd = chosen is not None and (not chosen or chosen.lower().startswith(REDRIVE))  # chosen by the sender
         replay = f"replay {chosen}" if is_odd else chosen or ""
         key, at = (event.get_source(), event.get_id()), datetime.fromtimestamp(self.at, timezone.utc)
         attempt = Attempt(*key, self.function, at, round(self.seconds, 6), self.status, (), self.error, replay)
@@ -95,7 +108,7 @@ class OngoingAttempt:
 
 @dataclass(frozen=True)
 class Made:
-    """An attempt that has ended; its replies are written out when it is published."""
+    """A finished attempt; its replies are encoded only when it is published."""
 
     attempt: Attempt
     replies: list[BaseCloudEvent]
@@ -103,19 +116,19 @@ class Made:
 
     @property
     def size(self) -> int:
-        """Its bytes, roughly."""
+        """Return the approximate size in bytes."""
         texts = (self.attempt.source, self.attempt.event, self.attempt.error, self.attempt.replay)
         return SIZE * (1 + len(self.replies)) + self.answered + sum(map(len, texts))
 
     def finished(self) -> Attempt:
-        """The attempt as the journal keeps it."""
+        """Return the attempt in the journal's format."""
         return replace(self.attempt, replies=tuple(json.loads(structured(reply).body) for reply in self.replies))
 
 
 class Publisher:
-    """Publishes the attempts of this process to `url`; without one it drops them.
+    """Publishes the attempts of this process to `url`, or drops them without a URL.
 
-    In: also for how many seconds `close` may take; unset, as long as is of use.
+    In: the URL; the time limit of `close` in seconds, by default `CLOSING_SECONDS` or `CLOSING_BESIDE`.
     """
 
     def __init__(self, url: str, closing: float | None = None) -> None:
@@ -131,11 +144,11 @@ class Publisher:
 
     @classmethod
     def of_environment(cls) -> Publisher:
-        """To the function `record` at `$RECORD`."""
+        """Build a publisher for the function `record` at `$RECORD`."""
         return cls(os.environ.get("RECORD", ""))
 
     def add(self, attempt: OngoingAttempt) -> None:
-        """Enqueue an attempt. Returns at once."""
+        """Enqueue an attempt without blocking."""
         if not self._url:
             return
         made = attempt.made()
@@ -144,7 +157,7 @@ class Publisher:
         self._wake()
 
     def add_dead_letter(self, letter: BaseCloudEvent) -> None:
-        """Enqueue an event that was refused. Returns at once."""
+        """Enqueue a rejected event without blocking."""
         if not self._url:
             return
         message = binary(letter)
@@ -159,11 +172,14 @@ class Publisher:
             self._start()
 
     def before_end(self, work: Callable[[], None]) -> None:
-        """Have this add its last attempts when the process ends."""
+        """Register a function that adds its last attempts when the process ends."""
         self._last.append(work)
 
     def close(self) -> None:
-        """Publish what is left, for so long: where a node is drained, `record` may be on its way to another one."""
+        """Publish the remaining attempts until the time limit.
+
+        While a node is drained, `record` may be unavailable because it is moving to another node.
+        """
         for work in self._last:
             work()
         self._deadline = time.monotonic() + self._closing_seconds
@@ -173,7 +189,7 @@ class Publisher:
             self._thread.join(self._closing_seconds)
 
     def _start(self) -> None:
-        """The thread begins with the first attempt: a server may have forked before it."""
+        """Start the thread, at the first attempt, because the server may fork before that."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="attempts", daemon=True)
@@ -181,7 +197,7 @@ class Publisher:
                 atexit.register(self.close)
 
     def _work(self) -> None:
-        from requests import Session  # a tenth of a second that no start of a function should wait for
+        from requests import Session  # imported late: it would delay the start of a function by 0.1 s
 
         with Session() as session:
             while not self._closing.is_set():
@@ -189,7 +205,7 @@ class Publisher:
                 self._closing.wait(SOON)
                 self._added.clear()
                 self._publish_all(session)
-            self._publish_all(session)  # what came while the last of the others was on its way
+            self._publish_all(session)  # attempts that were added during the last publication
 
     def _publish_all(self, session: Session) -> None:
         """Publish until both queues are empty or the process ends."""
@@ -205,11 +221,11 @@ class Publisher:
                 return
 
     def _next_batch(self) -> list[Attempt]:
-        """The oldest attempts, at most so many as go together."""
+        """Take the oldest attempts off the queue, at most `TOGETHER`."""
         return [made.finished() for made in self._attempts.take(TOGETHER)]
 
     def _publish(self, session: Session, attempts: list[Attempt]) -> bool:
-        """Publish attempts in one event, in halves where that is refused; False when the process ends before."""
+        """Publish attempts in one event, or in halves if that is rejected; return False if the process ends before."""
         status = self._post_until_answered(session, binary(signed(attempts_event(attempts))))
         if status in BROKEN and len(attempts) > 1:
             half = len(attempts) // 2
@@ -220,7 +236,7 @@ class Publisher:
         return status > 0
 
     def _post_until_answered(self, session: Session, message: HTTPMessage) -> int:
-        """Post until there is an answer: its status, 0 when the process ends before that."""
+        """Post until there is a status below 500, and return it; return 0 if the process ends before."""
         backoff = pauses(SOON, LONGEST_PAUSE)
         while (status := _post(session, self._url, message.headers, message.body)) >= 500:
             log.warning("record does not accept attempts: %s; %d more wait", status, len(self._attempts))
@@ -229,7 +245,7 @@ class Publisher:
         return status
 
     def _wait(self, seconds: float) -> bool:
-        """Wait, less where the process ends meanwhile; False when its time is up."""
+        """Wait, for a shorter time while the process ends; return False once the time limit of `close` is over."""
         if not self._closing.is_set():
             self._closing.wait(seconds)
         else:
@@ -238,7 +254,10 @@ class Publisher:
 
 
 def _post(session: Session, url: str, headers: dict[str, str], body: bytes) -> int:
-    """The answer's status; 503 for none, 422 for an address of no sense: the thread must outlive it."""
+    """Post and return the status of the response.
+
+    It is 503 if there was no response, and 422 if the URL is invalid, so that no error ends the thread.
+    """
     from requests import RequestException
 
     try:

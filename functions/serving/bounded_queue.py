@@ -1,4 +1,4 @@
-"""A queue bounded in bytes as well as in number: what waits for somebody who is away must not fill the memory."""
+"""A queue bounded in number and bytes, so that items for an unavailable receiver do not exhaust the memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 class Waiting(Generic[Item]):
-    """The newest items, at most so many and so large together. Safe between threads."""
+    """Thread-safe queue that keeps the newest items within limits for their number and total size."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -22,7 +22,7 @@ class Waiting(Generic[Item]):
         return len(self._items)
 
     def append(self, item: Item, size: int) -> int:
-        """Enqueue an item of that many bytes; returns how many of the oldest were lost for it, itself perhaps."""
+        """Enqueue an item of `size` bytes; return how many of the oldest were dropped, which may include this one."""
         with self._lock:
             self._items.append((item, size))
             self._bytes += size
@@ -33,7 +33,7 @@ class Waiting(Generic[Item]):
             return lost
 
     def take(self, most: int) -> list[Item]:
-        """The oldest items, at most so many; they are not in it any more."""
+        """Remove and return the oldest items, at most `most`."""
         with self._lock:
             taken = [self._items.popleft() for _ in range(min(most, len(self._items)))]
             self._bytes -= sum(size for _, size in taken)

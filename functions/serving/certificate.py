@@ -1,7 +1,7 @@
-"""A server's certificate, read from a folder: changed there, it is the one of the next connection.
+"""A server's certificate in a folder: after a change, the next connection uses the new one.
 
-Each certificate has a TLS context of its own, and those of open connections stay as they are. So nothing is restarted,
-no connection is dropped, and a certificate and a key that do not belong together never meet a client.
+Each certificate has its own TLS context, and open connections keep theirs. So no restart is needed, no connection is
+dropped, and no client gets a certificate that does not match its key.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 from prometheus_client import Counter
 
 CERTIFICATE, KEY = "tls.crt", "tls.key"
-"""As in a Secret of type `kubernetes.io/tls`."""
+"""Names of the files, as in a Secret of type `kubernetes.io/tls`."""
 LOADED = Counter("nodemaintenance_serving_certificate_loads", "Times that a server took a certificate", ["result"])
 log = logging.getLogger(__name__)
 Stamp = tuple[tuple[int, int, int], ...]
 
 
 class Certificate:
-    """The certificate in `folder`, which may come later: until it is there, no handshake succeeds.
+    """The certificate in `folder`; as long as it does not exist, every handshake fails.
 
-    The folder is looked at when a connection begins, which costs two calls of `stat`: no timer, no thread, and no
-    moment in which a client is shown a certificate that was replaced before it came.
+    The folder is checked at the start of each connection, which costs two calls of `stat`. This needs no timer and no
+    thread, and no client gets a certificate that was replaced before it connected.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,16 +33,19 @@ class Certificate:
         self._current: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """A context for a listening socket, which shows each client the certificate that is there when it comes."""
+        """Return a context for a listening socket, which presents the current certificate to each client."""
         listening = _server_context()
-        listening.sni_callback = self._choose  # asked of clients that name no server, too
+        listening.sni_callback = self._choose  # also called for clients without SNI
         return listening
 
     def current(self) -> ssl.SSLContext | None:
-        """What is shown now, None for nothing. What is there but cannot be used leaves the one before in place."""
+        """Return the TLS context of the current certificate, or None if there is none.
+
+        If a new certificate cannot be used, the previous one stays in use.
+        """
         seen = self._stamp()
         if seen is not None and seen != self._seen:
-            self._seen = seen  # taken before the files are read: what is written meanwhile is read at the next look
+            self._seen = seen  # set before the files are read, so that a write in between is noticed next time
             self._load()
         return self._current
 
@@ -65,12 +68,12 @@ class Certificate:
     def _load(self) -> None:
         context = _server_context()
         try:
-            context.load_cert_chain(*self._files, password="")  # an encrypted key fails: nobody is asked
-        except OSError as error:  # ssl.SSLError is one
+            context.load_cert_chain(*self._files, password="")  # an encrypted key fails instead of prompting
+        except OSError as error:  # includes ssl.SSLError
             LOADED.labels("failed").inc()
             log.error("the certificate in %s cannot be used: %s", self._files[0].parent, error)
             if not isinstance(error, ssl.SSLError):
-                self._seen = None  # too many open files, say: that passes, and the next connection tries again
+                self._seen = None  # transient, for example too many open files: the next connection retries
             return
         LOADED.labels("taken").inc()
         log.info("took the certificate in %s", self._files[0].parent)

@@ -1,4 +1,4 @@
-"""A step as it is served, and its invocation: one event in, the events that answer it out."""
+"""A step as it is served, and its invocation with one event, which returns the reply events."""
 
 from __future__ import annotations
 
@@ -20,34 +20,37 @@ from kube.door.sync_client import Cluster
 log = logging.getLogger("functions")
 Step = Callable[[BaseCloudEvent, Cluster], list[BaseCloudEvent]]
 Fail = Callable[[str, BaseCloudEvent, str], list[BaseCloudEvent]]
-"""From step, event and error to the event of failure; raises `Retry` where there is none."""
+"""Takes the step's name, the event and the error, and returns the failure event.
+
+It raises `Retry` if the step has no such event.
+"""
 
 
 class Late(Protocol):
-    """What a step brings about behind its answers: published as one more answer to the event."""
+    """Source of replies that a step produces after its response; they are published as another reply to the event."""
 
     def publish_by(self, publish: Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]) -> None:
-        """Have it be published by this from now on, which takes the event and what else answers it."""
+        """Set the function that publishes late replies; it takes the event and these replies."""
 
     def close(self) -> None:
-        """Publish what is left: the process ends."""
+        """Publish the remaining replies because the process ends."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """One step: its name is its route, its Trigger, its ServiceAccount.
+    """One step; its name is also that of its route, its Trigger and its ServiceAccount.
 
     Attributes:
-        step: event in, events out.
-        consumes: event types it acts on, () for all; others are answered with 204, so that no broker retries them.
-        emits: event types it may answer with.
-        kind: of API server events it acts on this kind only; "" for any.
-        fail: what becomes of an event that the step cannot act on.
-        looks: its looks, one at a time, where events are but hints to it; None where they carry facts (rule 8).
-        failing: the events that it is tried with again and again.
-        late: what it brings about behind its answers, where there is such a thing.
-        ours_alone: whether it refuses events that none of our programs emitted, as it can where all are signed: who
-            posts one would have its words told, or the answer to all hints that its look absorbs.
+        step: Takes an event and returns events.
+        consumes: Event types that it processes, () for all; others get a 204, so that no broker retries them.
+        emits: Event types that it may return.
+        kind: The only kind that it processes in events of the API server; "" for any kind.
+        fail: Handles an event that the step cannot process.
+        looks: Work queue that coalesces events if they are only hints; None if they carry facts (rule 8).
+        failing: The events that have failed repeatedly.
+        late: Source of replies after the response, if there is one.
+        ours_alone: Whether it rejects events that no program of this install has signed. Otherwise any sender could put
+            text into a status, or receive the replies to all hints that a pass coalesces.
     """
 
     name: str
@@ -62,7 +65,7 @@ class Function:
     ours_alone: bool = False
 
     def is_for(self, event: BaseCloudEvent) -> bool:
-        """Whether the step acts on this event."""
+        """Return whether the step processes this event."""
         kind = event.get_extension("kind")
         if self.consumes and event.get_type() not in self.consumes:
             return False
@@ -70,11 +73,12 @@ class Function:
 
 
 def invoke(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """The events that the step answers with; what it cannot do becomes the wing's event of failure.
+    """Run the step and return its reply events; a permanent error becomes the component's failure event.
 
-    So does what it could not do for some time (`lasting_failures`). A replay is answered by a look of its own: neither
-    absorbs what happens, nor is absorbed by it. Raises `Retry` for what may work later, and `BadEvent`: `Forged` where
-    it has to be ours, and is not. A dry run writes nothing, and may be of another installation's event.
+    So does an error that has lasted for some time (`lasting_failures`). A replay has its own pass, which coalesces no
+    hints and is not coalesced. Raises `Retry` if a retry may succeed, and `BadEvent` if the event is invalid. Its
+    subclass `Forged` means that a required signature is missing or wrong. A dry run writes nothing, so its event may
+    come from another install.
     """
     if not function.is_for(event):
         return []
@@ -105,7 +109,7 @@ def _step(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[B
         raise Retry(error.message) from error
     except Failed as error:
         return _failed(function, event, str(error))
-    except ApiError as error:  # the account may not, or the server refuses: trying again changes nothing (X-6)
+    except ApiError as error:  # forbidden or rejected: a retry changes nothing (X-6)
         return _failed(function, event, error.message)
 
 

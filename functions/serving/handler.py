@@ -1,4 +1,4 @@
-"""One HTTP request to a function: the event decoded, the step invoked, its answer encoded, the attempt published."""
+"""Handles requests to a function: decodes the event, runs the step, encodes the response, and publishes the attempt."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from kube.door.sync_client import Cluster
 
 log = logging.getLogger("functions")
 SECONDS_TO_ANSWER = 1.6
-"""For all requests to the API server that an event costs, so that none keeps its sender for two seconds (rule 3)."""
+"""Time limit for all API requests of one event.
+
+It ensures that no sender has to wait for two seconds (rule 3).
+"""
 
 
 def handler(function: Function, cluster: Cluster, publisher: Publisher, spans: Spans) -> Callable[[], Response]:
-    """The Flask view of a function."""
+    """Build the Flask view of a function."""
     if function.late:
         function.late.publish_by(partial(_publish_late, function.name, publisher))
         publisher.before_end(function.late.close)
@@ -56,30 +59,31 @@ def handler(function: Function, cluster: Cluster, publisher: Publisher, spans: S
 
 
 def _publish_late(function: str, publisher: Publisher, event: BaseCloudEvent, replies: list[BaseCloudEvent]) -> None:
-    """Publish what an execution on this event brought about behind its answer."""
+    """Publish the replies that an execution on this event produced after its response."""
     with OngoingAttempt(function, event, publisher) as attempt:
         attempt.replies, attempt.status = [signed(reply) for reply in replies], 200
 
 
 def _body() -> bytes | None:
-    """The request's body; None when it is larger than any honest event."""
+    """Return the request's body, or None if it is larger than any valid event."""
     try:
         return request.get_data()
-    except RequestEntityTooLarge:  # Flask's own limit, MAX_CONTENT_LENGTH; it would answer with a page
+    except RequestEntityTooLarge:  # Flask's limit MAX_CONTENT_LENGTH; its own response would be an HTML page
         return None
 
 
 def _decoded(function: Function, headers: dict[str, str], body: bytes | None) -> BaseCloudEvent:
     if body is None:
         raise TooLarge(f"at most {BODY_LIMIT} bytes are taken")
-    # What consumes every type takes any data, too: an event that no function can read is one to keep for a person.
+    # A function that consumes every type accepts any data: unreadable events are kept for the administrator.
     return received(headers, body, any_data=not function.consumes)
 
 
 def _dead_letter(event: BaseCloudEvent | None, response: Response, publisher: Publisher) -> None:
-    """Publish an event that was refused as a dead letter: not every broker does.
+    """Publish a rejected event as a dead letter, because not every broker does.
 
-    RabbitMQ's takes a status that it would not retry for an answer. A dead letter published twice is recorded once.
+    RabbitMQ's broker treats a status that it does not retry as success. A dead letter that is published twice is
+    recorded once.
     """
     if event is not None and 400 <= response.status_code < 500:
         letter = DeadLetter(request.url, response.status_code, response.get_data(as_text=True).strip())
@@ -87,18 +91,22 @@ def _dead_letter(event: BaseCloudEvent | None, response: Response, publisher: Pu
 
 
 def _counted(function: Function, response: Response, started: float) -> Response:
-    """The same response, counted in the metrics; replays are in none: metrics show what happened."""
+    """Count the response in the metrics, and return it.
+
+    Replays are not counted, because metrics show what really happened.
+    """
     SECONDS.labels(function.name).observe(time.perf_counter() - started)
     RESULTS.labels(function.name, str(response.status_code)).inc()
     return response
 
 
 def answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, *, accept: str = "") -> Response:
-    """Invoke and encode: 200 with the next event or 204; 4xx for what is no event; 503 for what may work later.
+    """Run the step and encode the response: 200 with the next event, or 204; 4xx for an invalid event; 503 for a retry.
 
-    In: the attempt that has begun on an event; its outcome is set here.
-    The answers to a replay are for whoever replays: 200 with all of them as a batch if he accepts that, else 204. Those
-    to a dry run are not signed: what they say has not happened, and anybody may take the mark off.
+    In: the attempt that has begun on an event; the function sets its outcome.
+    The replies to a replay go to its sender: 200 with all of them as a batch if `accept` includes that type, else 204.
+    The replies of a dry run are not signed: they describe changes that were not made, and any client could remove the
+    mark.
     """
     with logs.every_line(**marks.of(attempt.event)):
         response = _answer(function, attempt, cluster, accept)

@@ -1,4 +1,4 @@
-"""Liveness, readiness and metrics, as pages beside the functions. `app` adds them."""
+"""Endpoints for liveness, readiness and metrics, which `app` adds to those of the functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kube.door.sync_client import Cluster
 
 
 def add_pages(app: Flask, cluster: Cluster) -> None:
-    """Liveness says that we answer; readiness that the API server answers us."""
+    """Add the endpoints; liveness needs only this process, readiness a response from the API server."""
 
     @app.get("/health/liveness")
     def liveness() -> Response:

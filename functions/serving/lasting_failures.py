@@ -1,10 +1,12 @@
-"""Since when an event fails here, again and again: what does not pass is told, and not tried for ever (rule 11).
+"""Detects events that fail repeatedly: a lasting failure is reported, and not retried forever (rule 11).
 
-The broker tries in growing pauses, and nobody who looks at the maintenance knows of it. After a while the step answers
-with its event of failure; from then on the tick tries, which emits the event anew anyway. What it emits is another
-event: where the failure goes on, that one is answered at its first try, or a broker that keeps order would be given
-them faster than it is rid of them. Not so an event of the API server: the status that tells of a failure is one more
-write of the object, whose event would come at once, for as long as the words differ.
+While the broker retries with a growing backoff, the status of the maintenance does not show the error. After some time
+the step therefore replies with its failure event. From then on the tick retries, because it emits the event again
+anyway. That is a new event. If the failure continues, it is reported at the first attempt. Otherwise a broker that
+keeps order would receive such events faster than it could drop them.
+
+Events of the API server are different: reporting their failure in the status is another write of the object. That write
+causes a new event at once, as long as the message changes.
 """
 
 from __future__ import annotations
@@ -19,18 +21,27 @@ from eventing.journal.entries import maintenance_of, node_of
 from functions.newest import Newest
 
 TOLD_SECONDS = 30.0
-"""A server that restarts, or many maintenances that begin at once, passes sooner; two ticks have tried by then, too."""
+"""Age of a failure at which it is reported.
+
+A restart of the API server, or the start of many maintenances, is over sooner. Two ticks have also retried within this
+time.
+"""
 LASTING_SECONDS = 120.0
-"""For so long behind the last failure that was told, the next one counts as the same: eight ticks, and longer than a
-broker pauses between two tries."""
+"""Time after a reported failure in which the next one of its kind counts as the same.
+
+It spans eight ticks, and is longer than a broker's backoff between two attempts.
+"""
 KEPT = 1000
-"""Events that fail at once, and kinds of them that are told; of more, the oldest are forgotten and told later."""
+"""Maximum number of failing events, and of reported kinds, to remember.
+
+Beyond that, the oldest are forgotten and reported later.
+"""
 
 Moments = Newest[tuple[str, ...], float]
 
 
 class Failing:
-    """The events of one function in a process that may succeed later. Safe between threads."""
+    """Events of one function that failed in this process and may still succeed. Thread-safe."""
 
     def __init__(self) -> None:
         self._since = Moments(KEPT)
@@ -38,9 +49,9 @@ class Failing:
         self._lock = threading.Lock()
 
     def lasts(self, event: BaseCloudEvent, *, busy: bool = False) -> bool:
-        """Note that the event has failed once more; whether it, or its kind, does for so long that it must be told.
+        """Note that the event has failed; return whether it, or its kind, has failed long enough to be reported.
 
-        What failed only because another try is under way, `busy`, is told by itself alone.
+        If it failed only because another attempt is in progress (`busy`), only the event's own age counts.
         """
         now, identity, kind = time.monotonic(), _identity(event), _kind(event)
         with self._lock:
@@ -54,7 +65,7 @@ class Failing:
         return lasts
 
     def passed(self, event: BaseCloudEvent) -> None:
-        """Forget it, and what was told of its kind: it is answered by the step itself."""
+        """Forget the event's failures and the report of its kind, because the step has replied itself."""
         with self._lock:
             self._since.pop(_identity(event), None)
             self._told.pop(_kind(event), None)
@@ -65,7 +76,10 @@ def _identity(event: BaseCloudEvent) -> tuple[str, ...]:
 
 
 def _kind(event: BaseCloudEvent) -> tuple[str, ...]:
-    """What the tick's next event for the same reason has in common with it; () for what none of ours has emitted."""
+    """Return what the event shares with the tick's next event for the same reason.
+
+    It is () for an event that no step has emitted.
+    """
     if not event.get_source().startswith(events.SOURCE):
         return ()
     return event.get_type(), *maintenance_of(event), node_of(event)

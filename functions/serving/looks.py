@@ -1,11 +1,11 @@
-"""One look at a time: a hint that comes while a function looks at the same subject makes it look once more (rule 8).
+"""Work queue that runs one pass at a time: a hint that arrives during a pass for its subject triggers another (rule 8).
 
-The hint is answered at once; what it speaks of is seen by the look that follows. A look that crashes loses no hint: its
-own event is delivered again, and the look at that one is newer than all that was absorbed.
+The hint is answered at once, and the next pass sees the state to which it refers. A crash of a pass loses no hint: the
+pass's own event is redelivered, and that pass sees newer state than all coalesced hints.
 
-A hint that comes behind the look which has seen all that it speaks of is answered, too, and nobody looks: a broker that
-keeps order brings those that came meanwhile one by one. Not so the event of a look itself: its answer may be lost, and
-while that look is under way, it is delivered once more later.
+A hint may arrive after a pass that has already seen its state. It is answered without another pass, because a broker
+that keeps order delivers late hints one by one. The event that started a pass is an exception, because its response may
+have been lost. While its pass is in progress, it is rejected and delivered again later.
 """
 
 from __future__ import annotations
@@ -24,24 +24,30 @@ from kube.door.deadline import has_time, seconds_left
 
 T = TypeVar("T")
 KEPT = 1000
-"""Subjects of which the last look is known, and what it found."""
+"""Maximum number of subjects whose last pass, or whose unsent replies, are remembered."""
 LOOKS = 2
-"""In one request; after these the answer says that there is more to see, where it can."""
+"""Maximum passes in one request, if the reply can request another pass."""
 MOST_LOOKS = 4
-"""In one request, where the answer cannot say so: what comes behind the last of these is delivered again."""
+"""Maximum passes in one request, if the reply cannot request another pass.
+
+A hint that arrives during the last one is rejected and delivered again.
+"""
 LOOK_SECONDS = 0.7
-"""A look that has less time than this gets nothing done; the answer asks for one that has, where it can."""
+"""Minimum time for a pass; with less, the pass would achieve nothing.
+
+The reply then requests another pass, if it can.
+"""
 
 
 class Seen(NamedTuple):
-    """The event that a look began with, by source and id, and the state that it has seen."""
+    """The event that started a pass, by source and id, and the state that the pass has seen."""
 
     event: tuple[str, str]
     state: State
 
 
 class Look:
-    """A look that is under way, or waits for its place, and the hints that it has absorbed."""
+    """A pass that is in progress, or waits until its place is free, and the hints that it has coalesced."""
 
     def __init__(self, subject: Subject, event: BaseCloudEvent) -> None:
         self.subject = subject
@@ -51,7 +57,7 @@ class Look:
 
 
 class Looks:
-    """All looks of one function in a process. Safe between threads."""
+    """All passes of one function in a process. Thread-safe."""
 
     def __init__(self, rule: Looking) -> None:
         self._rule = rule
@@ -62,9 +68,9 @@ class Looks:
         self._untold = Newest[Subject, Replies](KEPT)
 
     def look(self, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        """The answer to a hint: none when a look absorbed it or has seen it, else that of one look or several.
+        """Return the replies to a hint: none if a pass coalesces it or has seen its state, else those of its passes.
 
-        Raises `Retry` when the place is busy for too long, or the looks end without an answer.
+        Raises `Retry` if its place is busy for too long, or the passes end without a reply.
         """
         look = self._begin(self._rule.subject(event), event)
         if look is None:
@@ -77,7 +83,7 @@ class Looks:
             self._end(look)
 
     def _replies(self, look: Look, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        """The answer. What looks have changed that end without one is told by the next look at the subject."""
+        """Return the reply. If the passes fail after changes, the next pass for the subject reports these changes."""
         untold, looks = self._untold.pop(look.subject, []), list[Replies]()
         is_told = False
         try:
@@ -108,16 +114,19 @@ class Looks:
         return rule.merged(event, looks, more=False) or []
 
     def _is_last(self, event: BaseCloudEvent, looks: list[Replies]) -> bool:
-        """Whether the look behind these is the last one: it cannot say that there is more to see, and there are many by
-        then, or there is hardly time for it."""
+        """Return whether the next pass of this request is the last one.
+
+        That is so if the reply cannot request another pass, and the maximum number or the time is reached.
+        """
         ends = len(looks) + 1 >= MOST_LOOKS or not has_time(LOOK_SECONDS)
         return ends and self._rule.merged(event, looks, more=True) is None
 
     def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:
-        """The caller's look, as soon as its place is free; None when another one has absorbed the hint, or seen it.
+        """Return a new pass once its place is free, or None if another pass coalesces the hint or has seen its state.
 
-        Raises `Busy` when the place is taken for too long, behind the last look, and for an event whose own look is
-        under way: whoever delivers it again will not have that look's answer, which may hold the next step.
+        Raises `Busy` if the place stays occupied for too long, or if the pass in progress is the last one of its
+        request. Raises it also while the event's own pass is in progress. The redelivered event would not receive that
+        pass's reply, which may contain the next step.
         """
         patience = seconds_left()
         with self._changed:
@@ -142,14 +151,14 @@ class Looks:
         return seen is not None and seen.event != _key(hint) and self._rule.has_seen(seen.state, hint)
 
     def _note(self, known: Newest[Subject, T], subject: Subject, value: T) -> None:
-        """Know this of a subject; of too many, the oldest is forgotten."""
+        """Store the value for a subject; beyond the limit, the oldest one is forgotten."""
         with self._changed:
             known[subject] = value
 
     def _absorbed(self, look: Look, *, is_last: bool) -> list[BaseCloudEvent]:
-        """The hints that came since; without one the look ends in the same breath, so that none is lost between.
+        """Return the hints that have arrived; without one, end the pass under the same lock, so that no hint is lost.
 
-        With `is_last` no other is absorbed: whoever delivers it does so again, behind this look.
+        With `is_last` no more hints are coalesced; the broker delivers them again after this pass.
         """
         with self._changed:
             hints, look.hints, look.is_last = look.hints, [], is_last
@@ -162,7 +171,7 @@ class Looks:
             self._leave(look)
 
     def _leave(self, look: Look) -> None:
-        """Make room for the next look, once."""
+        """Free the place of the pass for the next one; a second call does nothing."""
         if self._under_way.get(look.subject) is look:
             del self._under_way[look.subject]
             self._places.discard(look.subject.place)

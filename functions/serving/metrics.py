@@ -1,11 +1,11 @@
-"""Metrics of every function, shown at `/metrics`; docs/observability.md names each. A replay is in none of them."""
+"""Metrics of every function, exposed at `/metrics`; docs/observability.md describes each. Replays are not counted."""
 
 from __future__ import annotations
 
 from prometheus_client import Counter, Histogram
 
 SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds; no function should ever take longer than 2."""
+"""Upper bounds of the buckets in seconds; no function should take longer than 2 s."""
 SECONDS = Histogram(
     "nodemaintenance_function_seconds", "Time one event took in a function", ["function"], buckets=SHORT
 )

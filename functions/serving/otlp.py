@@ -1,4 +1,4 @@
-"""The only door to the `opentelemetry` packages, imported by `tracing` when spans are to be exported."""
+"""The only module that imports the `opentelemetry` packages; `tracing` imports it when spans must be exported."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ FIRST: ContextVar[SpanContext | None] = ContextVar("ids of the span that begins 
 
 
 class Ids(RandomIdGenerator):
-    """Random ids, but for the span that begins a maintenance's own trace: those follow from the maintenance's uid."""
+    """Generates random ids, except for the span that starts a maintenance's own trace.
+
+    The ids of that span are derived from the maintenance's uid.
+    """
 
     def generate_trace_id(self) -> int:
-        """16 octets."""
+        """Return a trace id of 16 bytes."""
         first = FIRST.get()
         return first.trace_id if first else super().generate_trace_id()
 
     def generate_span_id(self) -> int:
-        """8 octets."""
+        """Return a span id of 8 bytes."""
         first = FIRST.get()
         return first.span_id if first else super().generate_span_id()
 
 
 def tracer(service: str) -> Tracer:
-    """A tracer of this process; `OTEL_SERVICE_NAME` wins over `service`."""
+    """Build a tracer for this process; `OTEL_SERVICE_NAME` takes precedence over `service`."""
     resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME") or service})
     provider = TracerProvider(id_generator=Ids(), resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -44,7 +47,10 @@ def tracer(service: str) -> Tracer:
 
 @contextmanager
 def span(tracer: Tracer, name: str, parent: str, *, first: bool, attributes: Mapping[str, str]) -> Iterator[Span]:
-    """A span below `parent` (a traceparent, or ""); if it is the `first` of its trace, with the ids of `parent`."""
+    """Start a span as a child of `parent`, which is a traceparent or "", and end it after the block.
+
+    With `first` it is the root of its trace, with the ids of `parent`.
+    """
     above = W3C.extract({"traceparent": parent}) if parent else Context()
     token = FIRST.set(get_current_span(above).get_span_context() if first else None)
     try:
@@ -62,13 +68,13 @@ def span(tracer: Tracer, name: str, parent: str, *, first: bool, attributes: Map
 
 
 def traceparent(span: Span) -> str:
-    """The span as events carry it."""
+    """Return the span's traceparent, as events carry it."""
     context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def ended(span: Span, status: int, error: str) -> None:
-    """Say what the function answered."""
+    """Record the status of the function's response in the span."""
     span.set_attribute("http.response.status_code", status)
     if status >= 400:
         span.set_status(StatusCode.ERROR, error)

@@ -14,18 +14,21 @@ from aiohttp import web
 from functions.serving.certificate import Certificate
 
 KEEPALIVE_SECONDS = 120.0
-"""Longer than the API server keeps a connection that it does not use (90 s), so that none ends under a request."""
+"""Longer than the API server keeps an idle connection (90 s).
+
+So the server never closes a connection just when the API server sends a request.
+"""
 GRACE_SECONDS = 5.0
-"""What is under way when the server is told to end has so long to be answered."""
+"""Time to complete the requests in progress when the server stops."""
 log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def serving(application: web.Application, folder: Path, port: int, host: str | None = None) -> AsyncIterator[int]:
-    """Serve it within the block with the certificate in `folder`: `tls.crt` and `tls.key`. Out: its port.
+    """Serve the application during the block, with `tls.crt` and `tls.key` from `folder`; yield the port.
 
-    `host` is the address to listen at, None for all; port 0 is any that is free there. Raises `OSError` when it
-    is taken.
+    `host` is the address to listen on, None for all; port 0 selects any free port. Raises `OSError` if the port is in
+    use.
     """
     runner = web.AppRunner(
         application, access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, shutdown_timeout=GRACE_SECONDS

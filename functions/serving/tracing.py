@@ -1,7 +1,7 @@
-"""Exports spans of the functions by OTLP when `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector.
+"""Exports spans of the functions over OTLP if `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector.
 
-Without it nothing is imported and nothing is measured. With it, the usual `OTEL_*` variables apply, e.g.
-`OTEL_SERVICE_NAME` and `OTEL_TRACES_SAMPLER`.
+Otherwise nothing is imported and nothing is measured. The usual `OTEL_*` variables apply, such as `OTEL_SERVICE_NAME`
+and `OTEL_TRACES_SAMPLER`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 SERVICE = "node-maintenance"
 UNTRACED = ("record",)
-"""It hears every event; its spans would show nothing that the others do not."""
+"""Functions without spans: `record` receives every event, so its spans would add no information."""
 
 
 def wanted(environment: Mapping[str, str]) -> bool:
-    """Whether spans are to be exported. Raises `ValueError` when the library for it is not installed."""
+    """Return whether spans must be exported. Raises `ValueError` if the required library is not installed."""
     if not any(environment.get(name) for name in ENDPOINTS):
         return False
     if not find_spec("opentelemetry") or not find_spec("opentelemetry.exporter"):
@@ -36,14 +36,17 @@ def wanted(environment: Mapping[str, str]) -> bool:
 
 
 class Spans:
-    """One span for each attempt; none without a tracer."""
+    """Creates one span per attempt, or none without a tracer."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
 
     @classmethod
     def of_environment(cls) -> Spans:
-        """To the collector that the environment names, in batches, by a thread of the library's own."""
+        """Build spans from the environment, which names the collector, if any.
+
+        The library's own thread sends the spans to the collector in batches.
+        """
         if not wanted(os.environ):
             return cls()
         from functions.serving.otlp import tracer
@@ -52,7 +55,7 @@ class Spans:
 
     @contextmanager
     def around(self, attempt: OngoingAttempt) -> Iterator[None]:
-        """A span that lasts as long as the block and ends with the outcome of the attempt."""
+        """Create a span that lasts as long as the block and records the outcome of the attempt."""
         if self._tracer is None or attempt.function in UNTRACED or marks.is_replay(attempt.event):
             yield
             return
@@ -69,7 +72,10 @@ class Spans:
 
 
 def _attributes(attempt: OngoingAttempt, uid: str) -> dict[str, str]:
-    """OpenTelemetry's words for CloudEvents and Kubernetes, and ours for the maintenance."""
+    """Return the attributes of a span.
+
+    OpenTelemetry defines those for CloudEvents and Kubernetes; the one for the maintenance is our own.
+    """
     attributes = {
         "cloudevents.event_id": attempt.event.get_id(),
         "cloudevents.event_source": attempt.event.get_source(),

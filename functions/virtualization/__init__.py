@@ -1,1 +1,1 @@
-"""Steps that move virtual machines away from a node that is drained, and keep their launcher pods meanwhile."""
+"""Steps that migrate virtual machines away from drained nodes, and protect their virt-launcher pods meanwhile."""

@@ -1,4 +1,4 @@
-"""Writes a Kubernetes Event about a virtual machine that holds a drain up, as `kubectl describe vmi` finds it."""
+"""Records a Kubernetes Event on a VMI that delays a drain, so that `kubectl describe vmi` shows it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ log = logging.getLogger("functions")
 
 
 def announce(vmi: Item, wait: Wait, cluster: Cluster) -> None:
-    """Warn of what it waits for. The name is made of what it says: announced again it is the same Event.
+    """Record a Warning that names what the VMI waits for.
 
-    The budget says so too, so an API error is only logged.
+    The Event's name depends on its content, so the same Event is created only once. An API error is only logged,
+    because the VMI's budget reports the same.
     """
     namespace, name = key(vmi)
     involved = {"apiVersion": API_VERSION, "kind": INSTANCE, "name": name, "namespace": namespace}

@@ -1,11 +1,13 @@
-"""Migrate virtual machines away from drained nodes: one VirtualMachineInstanceMigration each (DRN-8, OSV-2).
+"""Migrate virtual machines away from drained nodes, each with a VirtualMachineInstanceMigration (DRN-8, OSV-2).
 
-A drain taint of either key asks for it, by us or by hand. The names of the migrations are claimed in one Lease before
-the first is created, so that no two processes have more at once than may be, and a crash makes none twice. Who was held
-up creates nothing any more once his claim may be another one's. An event that is delivered again goes on with its own
-claim, also after a creation without an answer; without one twice, the migration rests. Of the finished ones that are
-ours the newest stay, and the others are deleted. Where KubeVirt is installed this is its job, and nothing is done
-(DRN-10).
+A drain taint with either key requests this, whether this system or an administrator has set it. Before the step creates
+migrations, it claims their names in one Lease. The claims keep concurrent processes within the limits, and prevent
+duplicates after a crash.
+
+A delayed process stops creating migrations before its claims expire. A redelivered event continues with its own claim,
+also after a creation without a response. After a second creation without a response, the migration backs off. Of its
+own finished migrations, the step keeps the newest and deletes the others. If KubeVirt is installed, KubeVirt migrates
+the virtual machines, and this step does nothing (DRN-10).
 
 In: `node.tainted`; a PingSource tick; an updated VirtualMachineInstance, an updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: nothing.
@@ -51,22 +53,33 @@ from kube.words import counted
 CONSUMES = (events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 EMITS = ()
 LOOKS = 3
-"""Of one event: each after one whose slots were refused, for those that come behind."""
+"""Maximum number of passes for one event.
+
+After a pass with rejected migrations, the next pass gives their slots to other VMIs.
+"""
 WRITE_SHARE = 0.8
-"""Of the time that a look has left: what hangs leaves enough for it to be noted in the Lease."""
+"""Share of a pass's remaining time that its writes may use.
+
+If a write hangs, enough time is left to record that in the Lease.
+"""
 MAY_COME = (0, 504)
-"""Statuses after which a creation may still be carried out: no answer, and none in the server's time."""
+"""Statuses after which the API server may still carry out a creation: no response, and a timeout in the server."""
 DELETED_AT_ONCE = 20
-"""Migrations that a look deletes at most."""
+"""Maximum number of migrations that one pass deletes."""
 TURNS = Turns()
-"""Which are deleted. Each process has its own turns."""
+"""Rotation that selects the migrations to delete. Each process has its own position."""
 LOOKING = LookingAtState(lambda _event: "virtual machines to migrate")
 log = logging.getLogger("functions")
 
 
 class NotCreated(NamedTuple):
-    """By which words a migration was not created, whether it may be when it is tried again, and whether that request
-    may still be carried out."""
+    """Why a migration was not created.
+
+    Attributes:
+        words: The error message.
+        may_pass: Whether a retry may succeed.
+        may_come: Whether the API server may still carry out the request.
+    """
 
     words: str
     may_pass: bool
@@ -74,10 +87,10 @@ class NotCreated(NamedTuple):
 
 
 def migrate(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Create the migrations that are due; without a virtual machine that asks for any, one request.
+    """Create the migrations that are due; this costs one request if no virtual machine asks for migration.
 
-    Raises `Retry` when another process was just claiming, when a creation had no answer for the first time, and when no
-    time is left.
+    Raises `Retry` if another process is claiming at the same time, or if a creation had no response for the first time.
+    Raises `Unavailable` if the time is over.
     """
     if event.get_extension("kind") not in KINDS:
         return []
@@ -93,8 +106,10 @@ def migrate(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _tidy(outdated: Iterable[Item], cluster: Cluster) -> None:
-    """Delete some of what is finished and old, side by side, since each costs every look. What cannot be deleted stays,
-    and has its turn again."""
+    """Delete some outdated migrations, concurrently, because every pass has to read them.
+
+    A migration that cannot be deleted stays, and is tried again later.
+    """
     some = TURNS.take(map(dict, outdated), DELETED_AT_ONCE)
     words = [said for said in cluster.together(*(_delete(item, cluster.api) for item in some)) if said]
     if words:
@@ -102,7 +117,7 @@ def _tidy(outdated: Iterable[Item], cluster: Cluster) -> None:
 
 
 async def _delete(migration: Item, api: Api) -> str:
-    """Delete one; the words by which it was refused."""
+    """Delete a migration; return the error message, "" for success."""
     try:
         with within(WRITE_SHARE * seconds_left()):
             await api.delete(migration_path(migration), uid=migration["metadata"]["uid"])
@@ -114,10 +129,10 @@ async def _delete(migration: Item, api: Api) -> str:
 
 
 def _begin(scene: Scene, attempt: str, cluster: Cluster) -> bool:
-    """Claim what is due, and create it; whether any of it was refused, so that others may have its slots.
+    """Claim and create the due migrations; return whether any was rejected, so that its slot is free for others.
 
-    Raises `Retry`, once all that is due was tried, when the creation of one had no answer, or an error of the server's:
-    the same event goes on with its claim. Where that went on with one already, it is taken for refused.
+    Raises `Retry`, after all were tried, if a creation had no response or a server error; the redelivered event then
+    continues with its claim. If the event had already continued with its claim, the migration counts as rejected.
     """
     due = scene.evacuation.due
     with within(min(seconds_left(), WRITE_SECONDS)):
@@ -133,11 +148,11 @@ def _begin(scene: Scene, attempt: str, cluster: Cluster) -> bool:
 
 
 def _release(tried: Mapping[str, NotCreated | None], lease: Object, scene: Scene, cluster: Cluster) -> None:
-    """Take the claims off what is created, or refused: a migration that somebody deletes takes no slot any more.
+    """Remove the claims on migrations that were created or rejected, so that a deleted one no longer occupies a slot.
 
-    What was not created stands in the Lease by the words of its error, and rests. What may still be created stays
-    claimed, though nobody goes on with it. Who reads the Lease without a claim lists the migration that was created
-    under it: the Lease is the oldest part of what he sees.
+    The Lease stores the error message of a migration that was not created, which then backs off. A migration that the
+    API server may still create keeps its slot, but no attempt continues with its claim. A pass that finds no claim in
+    the Lease finds the created migration instead, because it reads the Lease first.
     """
     failed = {name: failure for name, failure in tried.items() if failure}
     words = {name: failure.words for name, failure in failed.items()}
@@ -148,11 +163,11 @@ def _release(tried: Mapping[str, NotCreated | None], lease: Object, scene: Scene
     try:
         cluster.patch(CLAIM_PATH, lease_patch(lease, claims, refusals))
     except (Conflict, NotFound):
-        return  # somebody claims by what was written before: then these count until their claims are over
+        return  # another process has changed the Lease: these claims count until they expire
 
 
 def _claim(scene: Scene, attempt: str, cluster: Cluster) -> Object:
-    """Write the claims on what is due into the Lease, beside those of others; the Lease with them."""
+    """Add claims on the due migrations to those of other attempts in the Lease, and return the Lease."""
     found = scene.evacuation
     claims = {**found.held, **claims_of(attempt, found.due, scene.now)}
     try:
@@ -166,10 +181,10 @@ def _claim(scene: Scene, attempt: str, cluster: Cluster) -> Object:
 
 
 async def _create(name: str, vmi: Item, api: Api) -> NotCreated | None:
-    """One migration; one that is there already is the one that was meant. Gives why it was not created.
+    """Create a migration; return why it was not created, or None. One with the same name counts as created.
 
-    That is a quota's, a webhook's or KubeVirt's, or nobody's, where it hangs: no other one shall wait for it. The
-    server, too, is told when to give it up: nobody may be there any more to break the connection.
+    The request may be rejected by a quota, a webhook or KubeVirt, or it may hang; other migrations do not wait for it.
+    The request passes its time limit to the API server as well, in case this process dies and cannot cancel it.
     """
     (namespace, instance), path = key(vmi), migrations_path(key(vmi)[0])
     limit = {"timeout": f"{WRITE_SECONDS:g}s"}

@@ -1,7 +1,8 @@
-"""Protect the launcher pods of virtual machines that migrate by a budget each, which says what they wait for (DRN-9).
+"""Protect the virt-launcher pod of each VMI that must migrate by a budget, which states what it waits for (DRN-9).
 
-A budget is made when its VirtualMachineInstance appears, and goes with it, or with its strategy. KubeVirt makes its
-own where it is installed: then ours goes, once another one stands (DRN-10), which says the same.
+The step creates the budget when its VirtualMachineInstance appears. It deletes the budget with the instance, or when
+the instance's eviction strategy changes. If KubeVirt is installed, KubeVirt creates its own budgets. As soon as
+KubeVirt's budget exists, the step deletes its own one (DRN-10) and annotates KubeVirt's instead.
 
 In: `node.tainted`; a PingSource tick; an added or updated VirtualMachineInstance, an added, updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: `launchers.changed`.
@@ -42,31 +43,31 @@ CONSUMES = (
 )
 EMITS = (events.LAUNCHERS_CHANGED,)
 HOLDING_UP = (NOT_MIGRATABLE, FAILED)
-"""What an Event at the instance warns of."""
+"""Reasons for which an Event is recorded on the VMI."""
 Standing = Mapping[budgets.Kept, Budget]
-"""Budgets by what they keep."""
+"""Existing budgets by the VMI that they protect (namespace and uid)."""
 TURNS = Turns()
-"""Which machine is the first. Each process has its own turns."""
+"""Rotation that selects which VMI comes first. Each process has its own position."""
 NAMED = 3
-"""Paths that an error names."""
+"""Maximum number of paths in an error message."""
 LOOKING = LookingForChanges(lambda _event: "launcher pods to protect")
 
 
 class Job(NamedTuple):
-    """What is to be done about one machine, by a uid; it gives the nodes where what its pod waits for has changed."""
+    """The work for one VMI or budget, by uid; `run` returns the nodes on which a pod's reason to wait has changed."""
 
     uid: str
     run: Callable[[Writes], set[str]]
 
 
 def protect(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-    """Make, change and delete budgets; `launchers.changed` for each drained node whose pods wait for something else.
+    """Create, update and delete budgets; return `launchers.changed` for each drained node with changed reasons to wait.
 
-    Raises `Retry` when a write had no answer and there is nothing to tell; else the tick tries again.
+    Raises `Retry` if a write had no response and no event is returned; otherwise the tick retries.
     """
     if event.get_extension("kind") not in KINDS:
         return []
-    # Budgets first: one that is there without its VMI was not made by somebody who has just seen that.
+    # Budgets are read before VMIs: if a budget's VMI is not in the list, the VMI has been deleted.
     ours = budgets.ours(cluster.run(lookup.launcher_budgets(cluster.api)))
     vmis = cluster.run(lookup.all_instances(cluster.api))
     if not (ours or vmis) or not acts(cluster):
@@ -79,8 +80,10 @@ def protect(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
 
 
 def _done(jobs: list[Job], writes: Writes) -> set[str]:
-    """Do what there is time for; the nodes where what a pod waits for has changed. The next look begins with the next
-    one, and where time was over behind the last one that was tried."""
+    """Run jobs while there is time, and return the nodes on which a pod's reason to wait has changed.
+
+    The next pass starts one job later, or after the last tried job if the time ran out.
+    """
     changed, tried = set[str](), ""
     for job in TURNS.begin(jobs, attrgetter("uid")):
         before = writes.sent
@@ -92,7 +95,7 @@ def _done(jobs: list[Job], writes: Writes) -> set[str]:
 
 
 def _jobs(ours: Standing, vmis: list[Object], cluster: Cluster) -> list[Job]:
-    """All that is to be done, of each machine by itself."""
+    """Return all pending work, as one job for each budget or VMI."""
     asking = {budgets.kept(vmi) for vmi in vmis if stays_alive(vmi)}
     needless = [_deletion(budget, cluster) for one, budget in ours.items() if one not in asking]
     if not vmis:
@@ -116,9 +119,10 @@ def _deletion(budget: Budget, cluster: Cluster) -> Job:
 
 
 def _protections(vmis: list[Object], standing: Standing, cluster: Cluster) -> list[Job]:
-    """Have a budget stand for each that needs one, and say what its pod waits for.
+    """Return the jobs that give each VMI a budget, which states what its pod waits for.
 
-    A budget of somebody else's keeps nothing for sure. Beside it ours has the API refuse every eviction, as it should.
+    A user's budget is not a substitute, because it may allow evictions. With two budgets for a pod, the API server
+    rejects every eviction, which is intended here.
     """
     scene = seen(vmis, cluster)
     return [
@@ -138,14 +142,14 @@ def _protect(vmi: Item, budget: Budget | None, wait: Wait | None, cluster: Clust
 
 
 def _create(vmi: Item, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
-    """Make its budget; the node where it says what its pod waits for."""
+    """Create the VMI's budget; return the node on which its pod waits."""
     path, body = budgets_in(vmi["metadata"]["namespace"]), budgets.budget_of(vmi, wait)
     is_made = writes.tried(path, partial(cluster.create, path, body))
     return {wait.node} if is_made and wait else set()
 
 
 def _keep(vmi: Item, budget: Budget, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
-    """Have its budget ask for what it was made for, and say what its pod waits for; the nodes where that is new."""
+    """Restore the budget's spec and update what its pod waits for; return the nodes for which that has changed."""
     path = budgets.path_of(budget)
     if budgets.is_ours(budget) and (patch := budgets.spec_patch(budget, vmi)):
         writes.tried(path, partial(cluster.patch, path, patch, JSON_PATCH))
@@ -153,7 +157,7 @@ def _keep(vmi: Item, budget: Budget, wait: Wait | None, cluster: Cluster, writes
 
 
 def _sayings(kubevirt: Item, vmis: list[Object], theirs: Standing, cluster: Cluster) -> list[Job]:
-    """Have KubeVirt's budgets say what the pods under them wait for."""
+    """Return the jobs that write what the pods wait for into KubeVirt's budgets."""
     waits = seen_beside(kubevirt, vmis, cluster)
     told = [(vmi, theirs.get(budgets.kept(vmi))) for vmi in vmis]
     return [
@@ -164,7 +168,7 @@ def _sayings(kubevirt: Item, vmis: list[Object], theirs: Standing, cluster: Clus
 
 
 def _write(budget: Budget, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
-    """Have a budget say this; the nodes where that is something else than it said."""
+    """Write what the pod waits for into a budget; return the nodes for which that has changed."""
     path, patch = budgets.path_of(budget), budgets.words_patch(budget, wait)
     if not patch or not writes.tried(path, partial(cluster.patch, path, patch)):
         return set()
@@ -172,7 +176,7 @@ def _write(budget: Budget, wait: Wait | None, cluster: Cluster, writes: Writes) 
 
 
 def _tell(cause: BaseCloudEvent, node: str, cluster: Cluster) -> list[BaseCloudEvent]:
-    """The maintenance of the node, if one has it, looks at its pods again."""
+    """Return `launchers.changed` if a NodeMaintenance owns the node, so that its pods are checked again."""
     maintenance = cluster.run(lookup.maintenance_on(cluster.api, node))
     if maintenance is None:
         return []

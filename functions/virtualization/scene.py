@@ -1,4 +1,4 @@
-"""What both steps look at: the VMIs that ask for migration, their migrations, and the drained nodes among theirs."""
+"""Snapshot for both steps: VMIs that ask for migration, their migrations, and which of their nodes are drained."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from kube.virtualization.machines import Item, stays_alive
 from kube.virtualization.migration_claim import CLAIM_PATH, claimed, refused
 
 KINDS = (None, "VirtualMachineInstance", "VirtualMachineInstanceMigration")
-"""Whom a source's event may be about; our own are about none of them."""
+"""Kinds that the events of sources may be about; None stands for events from steps."""
 Waits = dict[tuple[str, str], Wait]
 """Namespace and name of a VMI → what it waits for."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The newest state, in which the lease is the oldest part.
+    """Snapshot of the cluster; the Lease is its oldest part.
 
     Attributes:
-        vmis: those that ask for migration.
-        lease: the one with the claims, None before the first one.
-        now: when it was seen.
-        evacuation: what follows from it.
+        vmis: The VMIs that ask for migration.
+        lease: The Lease with the claims, None if it does not exist or was not read.
+        now: The time of the snapshot.
+        evacuation: The migrations and waits that follow from the snapshot.
     """
 
     vmis: list[Object]
@@ -40,30 +40,36 @@ class Scene:
 
 
 def slots(environment: Mapping[str, str]) -> Slots:
-    """How many migrations may run at once. Raises `ValueError` for a setting that is none."""
+    """Return how many migrations may run at once. Raises `ValueError` for an invalid setting."""
     return Slots.of(environment)
 
 
 def seen_beside(kubevirt: Item, vmis: list[Object], cluster: Cluster) -> Waits:
-    """What VMIs wait for where KubeVirt migrates; where none of these is on a drained node, a request for each node."""
+    """Return what VMIs wait for if KubeVirt migrates them.
+
+    If none of these VMIs is on a drained node, only their nodes are read.
+    """
     api = cluster.api
     drained = cluster.run(lookup.drained_nodes(api, [vmi for vmi in vmis if is_kept_by(kubevirt, vmi)]))
     if not drained:
         return {}
-    # Migrations before instances: one that ends between the two has moved its instance.
+    # Migrations are read before instances: if one ends in between, its instance has already moved.
     migrations = cluster.run(lookup.migrations(api))
     return waits(cluster.run(lookup.all_instances(api)), migrations, drained, kubevirt)
 
 
 def seen(vmis: list[Object], cluster: Cluster, attempt: str = "") -> Scene:
-    """The scene around these VMIs, as `attempt` has it; on nodes that are not drained they cost a request for each."""
+    """Return the snapshot for these VMIs, evaluated for `attempt`.
+
+    If none of these VMIs is on a drained node, only their nodes are read.
+    """
     api = cluster.api
     drained = cluster.run(lookup.drained_nodes(api, vmis))
     if not drained:
         return Scene(vmis, None, datetime.now(timezone.utc), Evacuation())
-    # The lease comes first: what another one claims after it, the write of ours is refused for.
+    # The Lease is read first: if another process claims after that, our write fails with a conflict.
     lease = cluster.run(absent_ok(api.get(CLAIM_PATH)))
-    # Migrations before instances: one that ends between the two has moved its instance, and asks for no second one.
+    # Migrations are read before instances: if one ends in between, its instance has already moved and needs no other.
     migrations = cluster.run(lookup.migrations(api))
     again = cluster.run(lookup.all_instances(api))
     now = datetime.now(timezone.utc)

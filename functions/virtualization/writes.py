@@ -1,4 +1,4 @@
-"""The writes of one look at budgets of launcher pods, each by itself: what one meets keeps no other one waiting."""
+"""Writes one pass's changes to budgets of virt-launcher pods; a failed or slow write does not delay the others."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from kube.door.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.door.deadline import has_time, seconds_left, within
 
 WRITE_SECONDS = 0.4
-"""A write that takes longer hangs, but for the first one of a look: that may be slow, and has all but the rest."""
+"""Time limit of a write. The first write of a pass may be slow, and gets all time that is not reserved."""
 REST_SECONDS = 0.3
-"""So much of a look is left for what comes behind its writes."""
+"""Time reserved in a pass for the work after its writes."""
 log = logging.getLogger("functions")
 
 
 class Writes:
-    """What becomes of them.
+    """The writes of one pass, and their results.
 
     Attributes:
-        unanswered: paths of what had no answer, or no time: it may be kept when it is tried again.
-        sent: how many had time.
-        ran_out: whether any had none.
+        unanswered: Paths whose write had no response or no time; a retry may succeed.
+        sent: Number of writes that were sent.
+        ran_out: Whether the time was over before a write.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,10 @@ class Writes:
         self.ran_out = False
 
     def tried(self, path: str, write: Callable[[], object]) -> bool:
-        """Whether a write was kept. A refusal, by a quota as well, is no reason to try again before the tick.
+        """Send a write, and return whether it succeeded.
 
-        Not kept, too, is what has just gone, or come: the next event about it, or the tick, looks again.
+        A rejected write, for example by a quota, is only retried by the tick. If the object is gone or exists already,
+        the next event about it or the tick retries.
         """
         if not has_time(REST_SECONDS):
             self.unanswered.append(path)
@@ -51,6 +52,6 @@ class Writes:
         return True
 
     def _seconds(self) -> float:
-        """How long the one that is being sent may take."""
+        """Return the time limit of the write that is being sent."""
         left = seconds_left()
         return min(left, max(WRITE_SECONDS, left - REST_SECONDS) if self.sent == 1 else WRITE_SECONDS)
