@@ -1,1 +1,1 @@
-"""Rules about Kubernetes objects on plain dicts, and `door`, the one way to the API server."""
+"""Rules for Kubernetes objects as plain dicts, and `door`, the package with the API client."""

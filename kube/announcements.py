@@ -1,4 +1,4 @@
-"""A Kubernetes Event, as `kubectl describe` finds it at its object: what all wings announce by. Pure."""
+"""Builds Kubernetes Events that `kubectl describe` shows on their object; all components use it. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from kube.times import timestamp
 from kube.words import shortened
 
 LONGEST_NAME, LONGEST_MESSAGE = 236, 900
-"""Characters of the object's name in that of its Event, which has 253; and of the message, for which 1024 is usual."""
+"""Maximum characters of the object's name in its Event's name, and of the message.
+
+An Event's name has at most 253 characters; the usual limit of a message is 1024.
+"""
 NORMAL, WARNING = "Normal", "Warning"
 
 
 def event_name(name: str, *identity: str) -> str:
-    """Name of the Event about the object of this name that `identity` tells from its others: the same each time."""
+    """Return the name of an Event about the object `name`; the same `identity` always gives the same name."""
     digest = hashlib.sha256("|".join(identity).encode(errors="backslashreplace")).hexdigest()[:16]
     return f"{name[:LONGEST_NAME].rstrip('-.')}.{digest}"
 
@@ -24,7 +27,7 @@ def event_name(name: str, *identity: str) -> str:
 def event(
     name: str, namespace: str, involved: Mapping[str, str], kind: str, reason: str, message: str, now: datetime
 ) -> Object:
-    """The Event of this name about the object `involved`; `kind` is `NORMAL` or `WARNING`."""
+    """Build the Event `name` about the object `involved`; `kind` is `NORMAL` or `WARNING`."""
     moment = timestamp(now)
     return {
         "apiVersion": "v1",

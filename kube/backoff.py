@@ -1,4 +1,4 @@
-"""Exponential back-off: the pauses between attempts of one request that is retried for as long as it takes."""
+"""Exponential backoff: the delays between attempts of a request that is retried until it succeeds."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 
 
 class GrowingPauses:
-    """Pauses before retries: `first` seconds, then each twice the last, each at most what is its own bound.
+    """Delays before retries: `first` seconds, then twice the previous delay, each capped by its own bound.
 
-    They grow on, whatever the bound of the last one was.
+    A capped delay is doubled too, so the delays keep growing even if the bounds alternate.
     """
 
     def __init__(self, first: float) -> None:
         self._next = first
 
     def take(self, longest: float) -> float:
-        """Seconds to wait before the next retry, `longest` at most."""
+        """Return the seconds to wait before the next retry, at most `longest`."""
         pause = min(self._next, longest)
         self._next = 2 * pause
         return pause
 
 
 def pauses(first: float, longest: float) -> Iterator[float]:
-    """Seconds to wait before each retry, without end, where all have one bound: `longest`."""
+    """Yield the seconds to wait before each retry, without end, at most `longest` each."""
     growing = GrowingPauses(first)
     while True:
         yield growing.take(longest)

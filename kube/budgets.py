@@ -1,4 +1,4 @@
-"""Disruption budgets: which pods one pass may evict, by the eviction subresource's own rules. Pure."""
+"""Disruption budgets: which pods one pass may evict, by the eviction subresource's rules. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,41 +14,46 @@ from kube.words import shortened
 
 Budget = Mapping[str, Any]
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
-"""Path of all budgets of all namespaces."""
+"""Path of the budgets of all namespaces."""
 LISTED_APART = 3
-"""Namespaces whose budgets are listed by themselves; of more, one list of all namespaces costs less."""
+"""Maximum number of namespaces to list one by one; for more, one list of all namespaces is cheaper."""
 LONGEST_NAMES = 600
-"""Characters of the names of the budgets over one pod: there may be hundreds."""
+"""Maximum characters for the names of one pod's budgets: there may be hundreds."""
 WAITS = "nodemaintenance.dev/waits-"
-"""Beginning of the annotations by which a budget says what the launcher pod under it waits for: of `reason` and
-`message`, and of the `node` that it leaves."""
+"""Prefix of the annotations in which a virt-launcher pod's budget states why the pod waits.
+
+The names after the prefix are `reason`, `message` and `node`, the node that the pod is leaving.
+"""
 WAITS_FOR_KUBEVIRT = "WaitsForKubeVirt"
 LAUNCHER_REASONS = ("Migrating", "NotMigratable", "WaitsForSlot", "MigrationFailed", WAITS_FOR_KUBEVIRT)
-"""What the launcher pod of a virtual machine can wait for."""
+"""Reasons for which a virt-launcher pod can wait."""
 AT_WORK = ("Migrating", "WaitsForSlot")
-"""Of these what nothing is wrong with."""
+"""The `LAUNCHER_REASONS` that indicate normal progress instead of a problem."""
 LONGEST_WORDS = 600
-"""Characters of what such a budget says that are kept: it says less, and whoever may write it may say anything."""
+"""Maximum characters kept of such an annotation's message.
+
+The messages that this project writes are shorter, but every client with write access can change them.
+"""
 CREATED_BY = "kubevirt.io/created-by"
-"""Label of a launcher pod: the uid of its VirtualMachineInstance."""
+"""Label of a virt-launcher pod: the uid of its VirtualMachineInstance."""
 TARGET = "kubevirt.io/migrationJobUID"
-"""Label of the launcher pod that a virtual machine migrates to: the uid of the migration."""
+"""Label of a migration's target virt-launcher pod: the uid of the migration."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
-"""The eviction subresource asks no budget about pods in these phases."""
+"""Pod phases for which the eviction subresource checks no budget."""
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """One pod that may not go now.
+    """A pod that cannot be evicted now.
 
     Attributes:
-        pod: `{namespace, name, uid}`.
-        reason: one word, e.g. DisruptionBudget, MultipleBudgets, NamespaceTerminating, Forbidden, Error.
-        message: the sentence for a person, naming what would unblock it.
-        budget: name of the budget, "" when none is the reason.
-        healthy, needed: its counts, None when unknown.
-        allows_none: the budget lets no pod go, however many are ready.
-        retry_after: no eviction before then, as Kubernetes writes times; "" where an event says when.
+        pod: The pod as `{namespace, name, uid}`.
+        reason: One word, for example DisruptionBudget, MultipleBudgets, NamespaceTerminating, Forbidden or Error.
+        message: Explanation for the administrator, naming what would unblock the pod.
+        budget: Name of the budget, several names for MultipleBudgets, "" if no budget is the reason.
+        healthy, needed: The budget's numbers of healthy and of required pods, None if unknown.
+        allows_none: Whether the budget admits no eviction, however many pods are ready.
+        retry_after: RFC 3339 time of the next attempt, "" if an event triggers it.
     """
 
     pod: dict[str, str]
@@ -62,11 +67,11 @@ class Blocked:
 
     @property
     def key(self) -> str:
-        """`namespace/name` of the pod."""
+        """Return `namespace/name` of the pod."""
         return f"{self.pod['namespace']}/{self.pod['name']}"
 
     def as_data(self) -> dict[str, Any]:
-        """The form that travels in event data; absent counts are left out."""
+        """Return the form used in event data; unknown counts and unset options are left out."""
         fields = {"reason": self.reason, "message": self.message, "budget": self.budget}
         counts = {"healthy": self.healthy, "needed": self.needed}
         closed = {"allowsNone": True} if self.allows_none else {}
@@ -82,14 +87,15 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one pass may evict.
+    """The evictions that one pass may send.
 
     Attributes:
-        free: no budget stands in the way; all at once.
-        queues: per budget (namespace/name), one after another: evictions under one budget collide in the server.
-        blocked: not sent at all.
-        budgets: the budgets of `queues`.
-        options: with which grace period, and whether by deletion.
+        free: Pods that no budget covers; they are evicted concurrently.
+        queues: Pods to evict one after another, per budget (`namespace/name`). Concurrent evictions under one budget
+            conflict in the API server.
+        blocked: Pods that are not evicted now.
+        budgets: The budgets of `queues`.
+        options: The grace period, and whether pods are deleted instead of evicted.
     """
 
     free: list[Pod] = field(default_factory=list)
@@ -100,7 +106,7 @@ class Plan:
 
 
 def budget_paths(pods: Iterable[Pod]) -> list[str]:
-    """The collections that hold every budget of these pods: none without pods."""
+    """Return the paths of the lists that contain every budget of these pods; empty without pods."""
     namespaces = sorted({pod["metadata"]["namespace"] for pod in pods})
     if len(namespaces) > LISTED_APART:
         return [BUDGETS]
@@ -108,17 +114,21 @@ def budget_paths(pods: Iterable[Pod]) -> list[str]:
 
 
 def budgets_in(namespace: str) -> str:
-    """Path of the budgets in a namespace."""
+    """Return the path of the budgets in a namespace."""
     return f"/apis/policy/v1/namespaces/{segment(namespace)}/poddisruptionbudgets"
 
 
 def budget_key(budget: Budget) -> str:
-    """`namespace/name`."""
+    """Return `namespace/name` of the budget."""
     return f"{budget['metadata']['namespace']}/{budget['metadata']['name']}"
 
 
 def covers(budget: Budget, pod: Pod) -> bool:
-    """Whether the budget speaks about the pod: same namespace, selector matches, and the pod's phase counts."""
+    """Return whether the budget applies to the pod.
+
+    It applies if both have the same namespace and the selector matches. The pod must also be in a phase for which the
+    API server checks budgets, unless a VMI is about to migrate to it.
+    """
     if budget["metadata"]["namespace"] != pod["metadata"]["namespace"]:
         return False
     if (pod.get("status") or {}).get("phase") in UNCOUNTED_PHASES and not is_awaited(pod):
@@ -127,14 +137,20 @@ def covers(budget: Budget, pod: Pod) -> bool:
 
 
 def is_awaited(pod: Pod) -> bool:
-    """Whether a virtual machine is about to migrate to this pod: the server asks no budget yet, and it stays all the
-    same, since without it the migration fails."""
+    """Return whether a VMI is about to migrate to this pod.
+
+    The API server checks no budget for such a pending pod. The plan protects it anyway, because its eviction would fail
+    the migration.
+    """
     labels = pod["metadata"].get("labels") or {}
     return TARGET in labels and (pod.get("status") or {}).get("phase") == "Pending"
 
 
 def plan(leaving: Iterable[Pod], budgets: Iterable[Budget], options: DrainOptions = NODE_MAINTENANCE) -> Plan:
-    """Who may go now. Terminating pods are on their way and appear nowhere in the plan; a deletion asks no budget."""
+    """Decide which pods may be evicted now.
+
+    Terminating pods are leaving already and do not appear in the plan. Deletions (`disable_eviction`) ignore budgets.
+    """
     known = [] if options.disable_eviction else list(budgets)
     result = Plan(options=options)
     behind: dict[str, list[Pod]] = defaultdict(list)
@@ -159,7 +175,7 @@ def plan(leaving: Iterable[Pod], budgets: Iterable[Budget], options: DrainOption
 
 
 def admitted(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
-    """Split the pods under one budget into those it admits now and those that wait."""
+    """Split the pods under one budget into those that it admits now and those that must wait."""
     status = budget.get("status") or {}
     if not is_counted(budget):
         return [], list(pods)
@@ -172,9 +188,10 @@ def admitted(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]
 
 
 def goes_beside(budget: Budget, pod: Pod) -> bool:
-    """Whether a pod may go beside the budget's count, once that is up to date.
+    """Return whether a pod may be evicted without using one of the budget's allowed disruptions.
 
-    Unready pods may when the budget says AlwaysAllow, or is met without them (`unhealthyPodEvictionPolicy`, KEP-3017).
+    This holds for an unready pod if the budget specifies AlwaysAllow, or has enough healthy pods without it
+    (`unhealthyPodEvictionPolicy`, KEP-3017). The caller must check first that the budget's status is current.
     """
     status, spec = budget.get("status") or {}, budget["spec"]
     healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
@@ -183,7 +200,7 @@ def goes_beside(budget: Budget, pod: Pod) -> bool:
 
 
 def refused_by(budget: Budget, pod: Pod, going: int = 0) -> Blocked:
-    """The pod waits for this budget, of whose healthy pods `going` are about to go."""
+    """Build the `Blocked` of a pod that waits for this budget; `going` healthy pods are about to be evicted."""
     status = budget.get("status") or {}
     name = budget["metadata"]["name"]
     if is_awaited(pod):
@@ -198,10 +215,10 @@ def refused_by(budget: Budget, pod: Pod, going: int = 0) -> Blocked:
 
 
 def waits_for(budget: Budget) -> tuple[str, str] | None:
-    """Reason and message by which the budget of a launcher pod says what that waits for; None where it does not.
+    """Return the reason and message in a virt-launcher pod's budget, None if the budget states none.
 
-    One that has nothing to say was last looked at when the node had no such taint. Of any other budget the same words
-    say nothing: many may write one over pods that are not theirs.
+    An empty reason means that the node had no drain taint when the budget was last updated. The annotations count only
+    on a virt-launcher pod's budget: many users may create other budgets, even for pods that are not theirs.
     """
     told = budget["metadata"].get("annotations") or {}
     reason, message = told.get(f"{WAITS}reason"), told.get(f"{WAITS}message")
@@ -213,39 +230,47 @@ def waits_for(budget: Budget) -> tuple[str, str] | None:
 
 
 def _is_of_launcher(budget: Budget) -> bool:
-    """Whether it covers the launcher pods of the instance that owns it, and no others: so do ours, and KubeVirt's."""
+    """Return whether the budget covers only the virt-launcher pods of the VMI that owns it.
+
+    This is true for the budgets that this project and KubeVirt create for VMIs.
+    """
     of = ((budget["spec"].get("selector") or {}).get("matchLabels") or {}).get(CREATED_BY)
     owners = budget["metadata"].get("ownerReferences") or []
     return any(owner["uid"] == of for owner in owners)
 
 
 def is_counted(budget: Budget) -> bool:
-    """Whether its status speaks of the spec that it has now."""
+    """Return whether the budget's status is up to date with its spec."""
     status = budget.get("status") or {}
     return bool(status.get("observedGeneration", 0) >= budget["metadata"].get("generation", 0))
 
 
 def never_admits(budget: Budget) -> bool:
-    """Whether it asks for all of its pods: `maxUnavailable: 0`, or a `minAvailable` of all replicas."""
+    """Return whether all expected pods must be healthy: `maxUnavailable: 0`, or a `minAvailable` of all replicas."""
     status = budget.get("status") or {}
     return bool(0 < status.get("expectedPods", 0) <= status.get("desiredHealthy", 0))
 
 
 def allows_none(budget: Budget) -> bool:
-    """Whether the budget asks for all of its pods, and for more when there are more: by `maxUnavailable` 0 or 0 %, or
-    `minAvailable` 100 %. Of any other, pods more would do.
+    """Return whether the budget requires all of its pods to be healthy, at any number of replicas.
+
+    This is true for a `maxUnavailable` of 0 or 0 %, or a `minAvailable` of 100 %. Other budgets that admit no eviction
+    would admit one with more replicas.
     """
     spec = budget["spec"]
     return never_admits(budget) and (spec.get("maxUnavailable") in (0, "0%") or spec.get("minAvailable") == "100%")
 
 
 def identity(pod: Pod) -> dict[str, str]:
-    """`{namespace, name, uid}`."""
+    """Return `{namespace, name, uid}` of the pod."""
     return {**name_of(pod), "uid": uid(pod)}
 
 
 def _between(pod: Pod, budgets: list[Budget]) -> Blocked:
-    """None of them lets it go; what one says that it waits for is more than that."""
+    """Build the `Blocked` of a pod that several budgets cover.
+
+    If one of these budgets states what a virt-launcher pod waits for, its reason takes precedence over MultipleBudgets.
+    """
     for budget in budgets:
         if (wait := waits_for(budget)) is not None:
             return Blocked(identity(pod), *wait, budget=budget["metadata"]["name"])

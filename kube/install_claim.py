@@ -1,7 +1,8 @@
-"""Which install of the product may act on a cluster: the one that the claim names, a Lease that all installs see. Pure.
+"""The Lease that decides which of several installs of this product may act on a cluster. Pure functions.
 
-An install is known by its namespace. The claim names the account that took it; it is there for the next one to take
-when that account is gone, so nothing has to be renewed, and a quiet cluster stays quiet.
+An install is identified by its namespace. The Lease names the ServiceAccount of the install that acquired it. Another
+install may take the Lease over after that account was deleted. The Lease therefore needs no renewals, and an idle
+cluster sees no writes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kube.times import microtime
 CLAIM = "nodemaintenance-install"
 CLAIM_PATH = f"{LEASES}/{CLAIM}"
 PASSIVE = "InstallIsPassive"
-"""Reason of the Event by which a second install says that it does not act."""
+"""Reason of the Event that a second install records because it does not act."""
 PREFIX = "system:serviceaccount:"
 
 
@@ -29,24 +30,24 @@ class Account(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Path of the object."""
+        """Return the path of the ServiceAccount object."""
         return f"/api/v1/namespaces/{segment(self.namespace)}/serviceaccounts/{segment(self.name)}"
 
 
 def account_of(user: str) -> Account | None:
-    """The ServiceAccount that a user name stands for; None for a person, who belongs to no install."""
+    """Return the ServiceAccount with this user name, None for any other user, who belongs to no install."""
     namespace, _, name = user.removeprefix(PREFIX).partition(":")
     return Account(namespace, name) if user.startswith(PREFIX) and name else None
 
 
 def holder(claim: Mapping[str, Any]) -> Account | None:
-    """Who has taken the claim; None for nobody."""
+    """Return the account that holds the install lease, None if it has no holder."""
     namespace, _, name = str((claim.get("spec") or {}).get("holderIdentity") or "").partition("/")
     return Account(namespace, name) if name else None
 
 
 def claim_of(account: Account, now: datetime) -> Object:
-    """The claim with that account as its holder."""
+    """Build the install lease with `account` as its holder."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -56,13 +57,13 @@ def claim_of(account: Account, now: datetime) -> Object:
 
 
 def takeover_patch(claim: Mapping[str, Any], account: Account, now: datetime) -> Object:
-    """Merge patch that makes that account the holder, if nobody wrote the claim meanwhile."""
+    """Build a merge patch that makes `account` the holder; it fails if another client changed the Lease."""
     version = claim["metadata"]["resourceVersion"]
     return {"metadata": {"resourceVersion": version}, "spec": claim_of(account, now)["spec"]}
 
 
 def passive_message(own: Account, other: Account) -> str:
-    """What a second install says, and what ends it."""
+    """Return the message that a passive install logs and records, including what would make it active."""
     return (
         f"the install in namespace {own.namespace} does not act, since the one in namespace {other.namespace} does: "
         f"remove either; this one takes over when the ServiceAccount {other.namespace}/{other.name} is gone, or the "
@@ -71,7 +72,7 @@ def passive_message(own: Account, other: Account) -> str:
 
 
 def passive_event(own: Account, other: Account, now: datetime) -> Object:
-    """The Event that says so, about the claim; the same one each time."""
+    """Build the Event with that message about the Lease; repeated calls give the same name."""
     involved = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": CLAIM, "namespace": LEASE_NAMESPACE}
     name = announcements.event_name(CLAIM, own.namespace, other.namespace)
     message = passive_message(own, other)

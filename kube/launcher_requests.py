@@ -1,6 +1,6 @@
-"""Launcher pods whose eviction is sent although a budget refuses it: so KubeVirt hears of the drain. Pure.
+"""Selects virt-launcher pods to evict although a budget refuses it, so that KubeVirt migrates them. Pure functions.
 
-Its virt-api refuses the eviction as well, and has the virtual machine migrate; without virt-api nothing comes of it.
+KubeVirt's virt-api denies such an eviction too, but migrates the VMI. Without virt-api the eviction has no effect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from kube.pods import Pod, uid
 
 
 def request(plan: Plan, pods: Iterable[Pod], is_due: Callable[[Blocked], bool]) -> dict[str, Blocked]:
-    """Have the plan send the evictions that are due, of these pods; uid → why the pod is blocked all the same."""
+    """Move the pods whose eviction is due from `blocked` to the queues of the plan.
+
+    Returns, by uid, the reason why each of these pods remains blocked although its eviction is sent.
+    """
     found = {item.pod["uid"]: item for item in plan.blocked if item.reason == WAITS_FOR_KUBEVIRT and is_due(item)}
     for pod in pods:
         if uid(pod) in found:
@@ -23,5 +26,5 @@ def request(plan: Plan, pods: Iterable[Pod], is_due: Callable[[Blocked], bool]) 
 
 
 def worded(blocked: Iterable[Blocked], requested: Mapping[str, Blocked]) -> list[Blocked]:
-    """The same, but for those requested as their budget says it: that they were refused was meant."""
+    """Return the blocked pods, where requested ones keep their budget's reason: their refusal was expected."""
     return [requested.get(item.pod["uid"], item) for item in blocked]

@@ -1,4 +1,4 @@
-"""Addresses of this machine, for which no proxy is asked, and where nobody else's requests come in."""
+"""Detects loopback URLs and hosts, which need no proxy and receive no requests from other machines."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine: to `localhost`, 127.0.0.0/8 or ::1. kubectl asks no proxy for these."""
+    """Return whether a URL points to `localhost`, 127.0.0.0/8 or ::1; kubectl uses no proxy for these."""
     try:
         return is_loopback_host(urlsplit(url).hostname or "")
-    except ValueError:  # another name, or no URL
+    except ValueError:  # another host name, or not a URL
         return False
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a host, an IPv6 address with or without its brackets, is this machine.
+    """Return whether a host is this machine; an IPv6 address may have brackets.
 
-    Raises `ValueError` for what is neither `localhost` nor an IP address.
+    Raises `ValueError` if the host is neither `localhost` nor an IP address.
     """
     return host == "localhost" or ip_address(host.strip("[]")).is_loopback

@@ -1,4 +1,4 @@
-"""Cordon, labels and taints as JSON patches: what to send, nothing when nothing would change.
+"""Cordon, labels and taints of a node as JSON patches, which are empty if nothing would change.
 
 The rules are NMO-3, NMO-4, NMO-14 and NMO-27b.
 """
@@ -16,29 +16,31 @@ NODES = "/api/v1/nodes"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 NO_SCHEDULE = "NoSchedule"
 LABEL = "nodemaintenance.dev/maintenance"
-"""Label of a node under maintenance: the uid of the NodeMaintenance. Sources and `resync` select nodes by it, so that
-all other nodes cost nothing (design rule 10)."""
+"""Label of a node under maintenance: the uid of the NodeMaintenance.
+
+Event sources and `resync` select nodes by this label, so that other nodes cause no load (design rule 10).
+"""
 EXCLUDED = "remediation.medik8s.io/exclude-from-remediation"
-"""Label by which the remediators of medik8s leave a node alone: "true" while it is maintained."""
+"""Label that makes the medik8s remediators ignore a node: "true" during its maintenance."""
 BEFORE = "nodemaintenance.dev/excluded-before"
-"""Label that remembers the value of `EXCLUDED` before the maintenance, `UNSET` where the node did not have it."""
+"""Label with the value of `EXCLUDED` before the maintenance, `UNSET` if the node did not have that label."""
 UNSET = "unset"
 
 
 def node_path(name: str) -> str:
-    """Path of one node."""
+    """Return the path of a node."""
     return f"{NODES}/{segment(name)}"
 
 
 def is_cordoned(node: Node) -> bool:
-    """`spec.unschedulable` is true."""
+    """Return whether `spec.unschedulable` is true."""
     return bool(node["spec"].get("unschedulable"))
 
 
 def missing_taints(node: Node, drain_taint: str) -> list[Object]:
-    """The maintenance taints the node lacks, in document 002's order (DRN-13).
+    """Return the maintenance taints that the node lacks, in document 002's order (DRN-13).
 
-    Key and effect decide; one with a value is left as it is (C4).
+    A taint with the same key and effect counts as present whatever its value, which is left unchanged (C4).
     """
     present = {(taint.get("key"), taint.get("effect")) for taint in node["spec"].get("taints") or []}
     return [
@@ -49,48 +51,52 @@ def missing_taints(node: Node, drain_taint: str) -> list[Object]:
 def taints_to_log(node: Node, drain_taint: str) -> list[Object]:
     """Return the taints that the log names before they are added, in document 002's order (DRN-13, NMO-17a).
 
-    `node.kubernetes.io/unschedulable` is always named: the controller manager adds it to each cordoned node, and is
-    sometimes faster. A drain taint that is there already is not named.
+    `node.kubernetes.io/unschedulable` is always named, because the controller manager also adds it to each cordoned
+    node and may be faster. A drain taint that the node already has is not named.
     """
     drain = [taint for taint in missing_taints(node, drain_taint) if taint["key"] == drain_taint]
     return [{"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}, *drain]
 
 
 def is_tainted(node: Node, key: str) -> bool:
-    """A NoSchedule taint of this key is on the node, whatever its value."""
+    """Return whether the node has a NoSchedule taint with this key, whatever its value."""
     return key not in {taint["key"] for taint in missing_taints(node, key)}
 
 
 def is_closed(node: Node, drain_taint: str) -> bool:
-    """Cordoned and tainted: the node takes no new pods (NMO-5)."""
+    """Return whether the node is cordoned and tainted, so that it takes no new pods (NMO-5)."""
     return is_cordoned(node) and not missing_taints(node, drain_taint)
 
 
 def labelled_for(node: Node) -> str | None:
-    """The uid of the maintenance for which the node was labelled; None when our label is not on it."""
+    """Return the uid in the node's maintenance label, None if the node does not have the label."""
     return _labels(node).get(LABEL)
 
 
 def is_labelled_for(node: Node | None, uid: str) -> bool:
-    """Whether there is such a node, and our label on it names this maintenance."""
+    """Return whether the node exists and its maintenance label names this maintenance."""
     return node is not None and labelled_for(node) == uid
 
 
 def is_labelled(node: Node) -> bool:
-    """Our label is on the node. Whose uid it names decides nothing: two that each want theirs would write for ever."""
+    """Return whether the node has the maintenance label, whatever uid the label names.
+
+    If the uid mattered, two maintenances of one node would overwrite each other's label forever.
+    """
     return LABEL in _labels(node)
 
 
 def in_maintenance(node: Node, drain_taint: str) -> bool:
-    """Closed and labelled: pods may be evicted, and what becomes of the node is heard of."""
+    """Return whether the node is cordoned, tainted and labelled: pods may be evicted, and sources watch it."""
     return is_closed(node, drain_taint) and is_labelled(node)
 
 
 def cordon_patch(node: Node, holder: str = "", others: Collection[str] = ()) -> list[Object]:
-    """JSON patch that makes the node unschedulable, labels it for `holder` and excludes it; empty when it is so.
+    """Build the JSON patch that cordons, labels and excludes the node; empty if nothing would change.
 
-    `holder` is the uid of the maintenance, "" for a cordon that none asked for: that one sets no label. Where the label
-    names another one, which did not give the node back, the drain taints `others` go: nobody else would know of them.
+    `holder` is the uid of the maintenance, or "" for a cordon without a maintenance, which sets no labels. If the label
+    names another maintenance, which did not restore the node, the patch also removes the drain taints `others`, which
+    would otherwise remain.
     """
     patch = _labels_patch(node, _closing_labels(node, holder)) if holder else []
     if holder and labelled_for(node) not in (None, holder):
@@ -102,9 +108,10 @@ def cordon_patch(node: Node, holder: str = "", others: Collection[str] = ()) -> 
 
 
 def taint_patch(node: Node, drain_taint: str, holder: str) -> list[Object]:
-    """JSON patch that adds the missing maintenance taints, others left in place; empty when none is missing.
+    """Build the JSON patch that adds the missing maintenance taints and keeps all others; empty if none is missing.
 
-    A node that lost its labels gets them again, for `holder`: without, nobody would find what a late write left.
+    A node that lost the maintenance label gets it again for `holder`. Without the label, a taint written late would
+    never be found and removed.
     """
     missing = missing_taints(node, drain_taint)
     if not missing:
@@ -114,9 +121,10 @@ def taint_patch(node: Node, drain_taint: str, holder: str) -> list[Object]:
 
 
 def restore_patch(node: Node, drain_taints: Iterable[str], *, heir: str = "") -> list[Object]:
-    """JSON patch that takes drain taints off, whatever their value, and with them the cordon, its taint and our labels.
+    """Build the JSON patch that removes the drain taints, the cordon, its taint and our labels.
 
-    With `heir`, the uid of another maintenance of the node, cordon and its taint stay and our label names the heir.
+    Drain taints are removed whatever their value. If `heir` is set, to the uid of the node's next maintenance, the
+    cordon and its taint stay, and the label names that maintenance.
     """
     keys: Collection[str] = {*drain_taints, *([] if heir else [UNSCHEDULABLE])}
     patch = _untaint_patch(node, keys)
@@ -130,9 +138,10 @@ def restore_patch(node: Node, drain_taints: Iterable[str], *, heir: str = "") ->
 
 
 def _as_read(node: Node) -> list[Object]:
-    """Tests that it is the same node, and labelled as it was read.
+    """Build the JSON patch tests for the node's uid and for the maintenance label as it was read.
 
-    Whoever closes a node or gives it back changes its label: what was decided before that is refused (design rule 12).
+    Cordoning and restoring a node change its label. The API server thus rejects a patch that was computed before such a
+    change (design rule 12).
     """
     if _labels(node):
         return [_same_node(node), {"op": "test", "path": _label_path(LABEL), "value": _labels(node).get(LABEL)}]
@@ -152,20 +161,20 @@ def _label_path(name: str) -> str:
 
 
 def _closing_labels(node: Node, holder: str) -> dict[str, str | None]:
-    """The labels of a node that is closed for `holder`."""
+    """Return the labels of a node that is cordoned for `holder`."""
     before = _labels(node).get(BEFORE, _labels(node).get(EXCLUDED, UNSET))
     return {LABEL: holder, BEFORE: before, EXCLUDED: "true"}
 
 
 def _opening_labels(node: Node) -> dict[str, str | None]:
-    """What becomes of our labels when the node is given back, None for none; `EXCLUDED` is as it was before."""
+    """Return our labels after a restore, None for those to remove; `EXCLUDED` gets its earlier value."""
     labels = _labels(node)
     before = {EXCLUDED: None if labels[BEFORE] == UNSET else labels[BEFORE]} if BEFORE in labels else {}
     return {LABEL: None, BEFORE: None, **before}
 
 
 def _labels_patch(node: Node, wanted: Mapping[str, str | None]) -> list[Object]:
-    """The operations by which the node gets these labels, None for none; empty when it has them."""
+    """Build the operations that set these labels, or remove those that are None; empty if nothing changes."""
     labels = _labels(node)
     changed = {name: value for name, value in wanted.items() if labels.get(name) != value}
     if changed and not labels:
@@ -179,7 +188,7 @@ def _labels_patch(node: Node, wanted: Mapping[str, str | None]) -> list[Object]:
 
 
 def _taints_patch(node: Node, taints: list[Object]) -> list[Object]:
-    """The guarded list write: fails when somebody changed the taints since they were read (NMO-4)."""
+    """Build the write of the taint list, which fails if the taints changed since they were read (NMO-4)."""
     return [
         {"op": "test", "path": "/spec/taints", "value": node["spec"].get("taints")},
         {"op": "add", "path": "/spec/taints", "value": taints},
@@ -187,16 +196,17 @@ def _taints_patch(node: Node, taints: list[Object]) -> list[Object]:
 
 
 def _untaint_patch(node: Node, keys: Collection[str]) -> list[Object]:
-    """Takes the taints of these keys off, whatever their value; empty when there is none."""
+    """Build the removal of the NoSchedule taints with these keys, whatever their value; empty if none exists."""
     taints = node["spec"].get("taints") or []
     kept = [taint for taint in taints if not (taint["key"] in keys and taint.get("effect") == NO_SCHEDULE)]
     return _taints_patch(node, kept) if len(kept) < len(taints) else []
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key to sort names of nodes by: node-2 comes before node-10.
+    """Return a sort key that orders numbers in node names numerically: node-2 before node-10.
 
-    Numbers are compared by length, then digit by digit: Python makes none of thousands of digits.
+    Numbers are compared by length and then digit by digit, because Python does not convert numbers with thousands of
+    digits.
     """
     return [_number(word) if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)]
 

@@ -1,4 +1,4 @@
-"""The type of an API object, and the paths and selectors under which the API server serves objects. Pure."""
+"""The type of an API object, and the API server's paths and field selectors. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ from typing import Any
 from urllib.parse import quote
 
 Object = dict[str, Any]
-"""An API object as JSON decodes it."""
+"""An API object, decoded from JSON."""
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
-"""What rules raise of an object in which something is not as any schema has it."""
+"""Exceptions that the rules raise for an object that violates its schema."""
 NAMESPACE = "node-maintenance"
-"""Where the product is, unless an overlay puts it elsewhere."""
+"""Default namespace of the product; an overlay may use another one."""
 LEASE_NAMESPACE = os.environ.get("LEASE_NAMESPACE") or "medik8s-leases"
-"""Where leases are. The setting is the remediators' own: whoever moves their leases moves ours."""
+"""Namespace of the node leases.
+
+The medik8s remediators read the same variable, so that one setting moves their leases and ours.
+"""
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 PODS = "/api/v1/pods"
-"""Path of all pods of all namespaces."""
+"""Path of the pods of all namespaces."""
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path. Free text may stand where a name should; it must not lead to another resource:
-    what no object's name can hold becomes a name that no object has."""
+    """Return a name as one path segment.
+
+    The name may be arbitrary text and must not lead to another resource. Characters that could do so are replaced,
+    which gives a name that no object has.
+    """
     harmless = name.replace("/", ":").replace("%", ":") if name.strip(".") else ":"
     return quote(harmless, safe="")
 
 
 def events_path(namespace: str) -> str:
-    """Path of the Events in a namespace."""
+    """Return the path of the Events in a namespace."""
     return f"/api/v1/namespaces/{segment(namespace)}/events"
 
 
 def _selector_value(value: str) -> str:
-    """A value for a field selector: nodeName is free text, and one with a comma must not spoil the whole request."""
+    """Escape a field selector's value: a comma in a free-text `nodeName` must not break the request."""
     return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
 
 
 def on_node(node: str) -> str:
-    """Field selector of what names `node` in `spec.nodeName`: pods, and NodeMaintenance objects."""
+    """Return the field selector for pods or NodeMaintenances whose `spec.nodeName` is `node`."""
     return f"spec.nodeName={_selector_value(node)}"
 
 
 def pods_on(node: str) -> tuple[str, str]:
-    """Path and field selector of the pods on a node."""
+    """Return the path and the field selector of the pods on a node."""
     return PODS, on_node(node)

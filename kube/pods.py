@@ -1,4 +1,4 @@
-"""Which pods leave a node in a drain: `kubectl drain`'s rules on plain dicts (NMO-6 to NMO-9, DRN-1 to DRN-5)."""
+"""Classifies a node's pods by the rules of `kubectl drain`, on plain dicts (NMO-6 to NMO-9, DRN-1 to DRN-5)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ FINISHED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class DrainOptions:
-    """The flags of `kubectl drain`. A NodeMaintenance drains with the defaults here, unless it says otherwise (DRN-1a).
+    """The flags of `kubectl drain`; a NodeMaintenance can override the defaults below (DRN-1a).
 
     Attributes:
-        force: pods that no controller would make again leave too (DRN-4).
-        ignore_daemonsets: DaemonSet pods stay without stopping the drain (DRN-3).
-        delete_emptydir_data: pods with emptyDir volumes leave too (DRN-2).
-        pod_selector: a label selector; only pods it selects leave (DRN-5). Whoever lists the pods applies it.
-        grace_period_seconds: the time that pods have to end, None for their own.
-        disable_eviction: pods are deleted, and no budget is asked.
-        skip_wait_seconds: a pod that was to be gone longer ago is not waited for; 0 waits for all.
+        force: Also evict pods that no controller would recreate (DRN-4).
+        ignore_daemonsets: Leave DaemonSet pods on the node instead of refusing the drain (DRN-3).
+        delete_emptydir_data: Also evict pods with emptyDir volumes (DRN-2).
+        pod_selector: Label selector of the pods to evict (DRN-5). The code that lists the pods applies it.
+        grace_period_seconds: Grace period for all pods, None for each pod's own.
+        disable_eviction: Delete pods without checking budgets.
+        skip_wait_seconds: Do not wait for a pod whose grace period ended longer ago; 0 waits for all pods.
     """
 
     force: bool = True
@@ -36,7 +36,7 @@ class DrainOptions:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Pods that stop a drain, and kubectl's reason."""
+    """The pods for which a drain is refused, and kubectl's reason."""
 
     reason: str
     pods: list[str]
@@ -44,14 +44,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Sorted:
-    """The pods of a node, sorted by what a drain does with them.
+    """The pods of a node, grouped by what a drain does with them.
 
     Attributes:
-        leaving: to be evicted, or on their way already; DaemonSet pods too where the options do not ignore these.
+        leaving: Pods to evict, and terminating ones. DaemonSet pods are included unless the options ignore them.
         daemons: DaemonSet pods that stay.
-        bare: the ones among `leaving` that no controller will make again.
-        local: the ones among `leaving` whose emptyDir data is lost.
-        refusals: why a drain with these options must not start; empty when it may.
+        bare: Pods of `leaving` that no controller will recreate.
+        local: Pods of `leaving` whose emptyDir data will be lost.
+        refusals: Reasons why a drain with these options must not start, empty if it may.
     """
 
     leaving: list[Pod] = field(default_factory=list)
@@ -63,52 +63,52 @@ class Sorted:
 
 NODE_MAINTENANCE = DrainOptions()
 UNMANAGED = "deleting Pods not managed by ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet"
-"""As kubectl worded it when those operators were written."""
+"""The wording of kubectl at the time when the replaced operators were written."""
 
 
 def key(pod: Pod) -> str:
-    """`namespace/name`."""
+    """Return `namespace/name` of the pod."""
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
 def name_of(pod: Pod) -> dict[str, str]:
-    """`{namespace, name}`, as it stands in status and events."""
+    """Return the pod's `{namespace, name}`, as used in status and events."""
     return {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]}
 
 
 def uid(pod: Pod) -> str:
-    """`metadata.uid`."""
+    """Return the pod's `metadata.uid`."""
     return str(pod["metadata"]["uid"])
 
 
 def node_of(pod: Pod) -> str:
-    """The name of the node that it is bound to; "" for none."""
+    """Return the name of the node that the pod is bound to, "" if it is not bound."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def controller(pod: Pod) -> Mapping[str, Any] | None:
-    """The owner reference of the controller that would make this pod again."""
+    """Return the owner reference of the controller that would recreate this pod, None if it has none."""
     owners = pod["metadata"].get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
 def is_mirror(pod: Pod) -> bool:
-    """A static pod's image on the API server; the kubelet alone can end it (NMO-9)."""
+    """Return whether the pod is a static pod's mirror on the API server, which only the kubelet can end (NMO-9)."""
     return MIRROR_ANNOTATION in (pod["metadata"].get("annotations") or {})
 
 
 def is_daemon(pod: Pod) -> bool:
-    """Owned by a DaemonSet."""
+    """Return whether a DaemonSet owns the pod."""
     return (controller(pod) or {}).get("kind") == "DaemonSet"
 
 
 def is_finished(pod: Pod) -> bool:
-    """Ran to its end, well or not: nothing is lost by removing it."""
+    """Return whether the pod succeeded or failed, so that its removal loses no work."""
     return (pod.get("status") or {}).get("phase") in FINISHED
 
 
 def tolerates(pod: Pod, key: str, effect: str) -> bool:
-    """Whether a taint of this key and effect, and without a value, does not keep the pod off a node."""
+    """Return whether the pod tolerates a taint with this key and effect and without a value."""
     return any(
         tolerance.get("key", key) == key
         and tolerance.get("effect", effect) == effect
@@ -118,34 +118,40 @@ def tolerates(pod: Pod, key: str, effect: str) -> bool:
 
 
 def tolerates_everything(pod: Pod) -> bool:
-    """Whether it tolerates taints of every key."""
+    """Return whether the pod tolerates taints of every key."""
     everything = (tolerance for tolerance in pod["spec"].get("tolerations") or [] if not tolerance.get("key"))
     return any(tolerance.get("operator") == "Exists" for tolerance in everything)
 
 
 def is_terminating(pod: Pod) -> bool:
-    """Deletion was requested."""
+    """Return whether the pod's deletion was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def is_ready(pod: Pod) -> bool:
-    """Condition Ready is True."""
+    """Return whether the pod's Ready condition is True."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
 
 def has_local_storage(pod: Pod) -> bool:
-    """Uses an emptyDir volume."""
+    """Return whether the pod uses an emptyDir volume."""
     return any("emptyDir" in volume for volume in pod["spec"].get("volumes") or [])
 
 
 def stays(pod: Pod, orphans: Collection[str] = ()) -> bool:
-    """Never evicted, whatever the options: mirror pods, and DaemonSet pods unless finished or orphaned."""
+    """Return whether the pod stays on the node whatever the options.
+
+    Mirror pods stay, and so do DaemonSet pods unless they are finished or orphaned.
+    """
     return is_mirror(pod) or (is_daemon(pod) and not is_finished(pod) and uid(pod) not in orphans)
 
 
 def sort(pods: Iterable[Pod], options: DrainOptions = NODE_MAINTENANCE, orphans: Collection[str] = ()) -> Sorted:
-    """Tell the pods of one node apart. `orphans`: uids of DaemonSet pods whose DaemonSet is gone (NMO-7)."""
+    """Classify the pods of one node.
+
+    `orphans` are the uids of DaemonSet pods whose DaemonSet was deleted (NMO-7).
+    """
     result = Sorted()
     for pod in pods:
         if is_mirror(pod):
@@ -183,7 +189,10 @@ def _refusals(found: Sorted, options: DrainOptions) -> Iterable[Refusal]:
 
 
 def warnings(found: Sorted, bare: str = "deleting Pods that declare no controller") -> list[str]:
-    """What an operator is warned of once, before the first eviction (NMO-7, NMO-8); `bare` are kubectl's own words."""
+    """Return the warnings to log once, before the first eviction (NMO-7, NMO-8).
+
+    `bare` is the text for pods without a controller, by default kubectl's.
+    """
     lines = []
     if found.daemons:
         lines.append("ignoring DaemonSet-managed Pods: " + ", ".join(key(pod) for pod in found.daemons))
@@ -193,5 +202,8 @@ def warnings(found: Sorted, bare: str = "deleting Pods that declare no controlle
 
 
 def warning(found: Sorted) -> str:
-    """The same in the one line and the words of the operators whose place this takes, "" for none (NMO-8a)."""
+    """Return the warnings in one line, worded as by the operators that this project replaces (NMO-8a).
+
+    The line is "" if there is nothing to warn about.
+    """
     return "; ".join(warnings(found, UNMANAGED))

@@ -1,4 +1,4 @@
-"""Matches labels against a `metav1.LabelSelector` as the API server does; writes one as a query, and reads it. Pure."""
+"""Evaluates label selectors as the API server does, formats them as queries and parses queries. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _OPERATORS = {"=": "In", "==": "In", "!=": "NotIn", "in": "In", "notin": "NotIn"
 
 
 def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    """Whether `labels` satisfy a `metav1.LabelSelector`: None matches nothing, an empty selector everything."""
+    """Return whether `labels` satisfy a `metav1.LabelSelector`.
+
+    None matches nothing, an empty selector matches everything.
+    """
     if selector is None:
         return False
     wanted = selector.get("matchLabels") or {}
@@ -44,9 +47,10 @@ def _satisfies(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool
 
 
 def text(selector: Mapping[str, Any]) -> str:
-    """The selector as the query `labelSelector` takes it; "" for an empty one.
+    """Return the selector in the form of the `labelSelector` query parameter, "" for an empty selector.
 
-    Raises `ValueError` for what a selector does not have, and what comes of reading one that is malformed.
+    Raises `ValueError` for an unknown field or operator, and `KeyError`, `TypeError` or `AttributeError` for other
+    malformed selectors.
     """
     if unknown := selector.keys() - {"matchLabels", "matchExpressions"}:
         raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
@@ -71,9 +75,9 @@ def _text(expression: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=256)
 def parsed(query: str) -> Mapping[str, Any]:
-    """The selector that a query in kubectl's words is, such as `app=web,tier in (a, b),!old`; an empty one for "".
+    """Parse a label query in kubectl's syntax, such as `app=web,tier in (a, b),!old`; "" gives an empty selector.
 
-    Raises `ValueError` naming the place that cannot be read. The comparisons `>` and `<` are not read.
+    Raises `ValueError` with the text that cannot be parsed. The operators `>` and `<` are not supported.
     """
     return {"matchExpressions": list(_expressions(query))} if query.strip() else {}
 

@@ -1,4 +1,4 @@
-"""Times as Kubernetes writes them: RFC 3339 in UTC."""
+"""Timestamps in the format of Kubernetes: RFC 3339 in UTC."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import re
 from datetime import datetime, timezone
 
 SECONDS, MICROSECONDS = "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"
-"""The forms of its types Time and MicroTime."""
+"""The formats of the Kubernetes types Time and MicroTime."""
 RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:[.,]\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def timestamp(moment: datetime) -> str:
-    """A moment to the second, as in metadata and conditions."""
+    """Format a time with seconds, as used in metadata and conditions."""
     return moment.astimezone(timezone.utc).strftime(SECONDS)
 
 
 def microtime(moment: datetime) -> str:
-    """A moment to the microsecond, as in a lease."""
+    """Format a time with microseconds, as used in Leases."""
     return moment.astimezone(timezone.utc).strftime(MICROSECONDS)
 
 
 def moment(timestamp: str) -> datetime:
-    """The moment, to the second, that a time in RFC 3339 names. Raises `ValueError` for what is none.
+    """Parse an RFC 3339 timestamp, without its fraction of a second.
 
-    Kubernetes writes `timestamp`'s form, but a status takes all others, too: other zones, parts of a second.
+    Kubernetes writes the format of `timestamp`, but a status may also contain other time zones and fractions. Raises
+    `ValueError` if the text is not an RFC 3339 timestamp.
     """
     found = RFC_3339.fullmatch(timestamp)
     if found is None:
@@ -33,7 +34,7 @@ def moment(timestamp: str) -> datetime:
 
 
 def moment_or_none(timestamp: object) -> datetime | None:
-    """The moment; None for what is no time, as a status may have it that another program wrote."""
+    """Parse a timestamp, or return None for an invalid one, which another program may have written."""
     try:
         return moment(timestamp) if isinstance(timestamp, str) else None
     except (ValueError, OverflowError):

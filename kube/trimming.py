@@ -1,6 +1,6 @@
-"""Objects cut down to the fields that our rules read, for whoever keeps thousands of them. Pure.
+"""Reduces objects to the fields that the rules read, for caches of thousands of objects. Pure functions.
 
-`kube.pods` and `kube.budgets` answer alike on a whole pod or budget and on a trimmed one.
+`kube.pods` and `kube.budgets` give the same results for a full pod or budget and for a trimmed one.
 """
 
 from __future__ import annotations
@@ -71,23 +71,29 @@ class _Pods(TypedDict):
 
 
 PODS = msgspec.json.Decoder(_Pods)
-"""Of an answer with pods, builds only what `drained_pod` reads: a tenth of it."""
+"""Decoder for pod lists that builds only the fields read by `drained_pod`, a tenth of each pod."""
 
 
 def whole(item: Object) -> Object:
-    """All of an object."""
+    """Return the object unchanged."""
     return item
 
 
 def trimmed_pod(pod: Mapping[str, Any]) -> Object:
-    """What tells whether, how and behind which budget the pod leaves; less than a tenth of a usual pod."""
+    """Return the fields that decide whether and how the pod is evicted, and which budget covers it.
+
+    They take less than a tenth of the memory of a typical pod.
+    """
     metadata: Object = pod["metadata"]
     spec: Object = {"volumes": [{"emptyDir": {}}]} if has_local_storage(pod) else {}
     return {"metadata": {**_identity(metadata), **_owned(pod)}, "spec": spec, "status": _status(pod)}
 
 
 def drained_pod(pod: Mapping[str, Any]) -> Object:
-    """As `trimmed_pod`, and where it is, what holds it, and whether it would come back: for a drain's decisions."""
+    """Return `trimmed_pod` plus the other fields that a drain needs.
+
+    These are the node name, the finalizers, the creation time and the tolerations, which may allow the pod to return.
+    """
     trimmed = trimmed_pod(pod)
     metadata = {**trimmed["metadata"], **_only(pod["metadata"], ("creationTimestamp", "finalizers"))}
     place = {"nodeName": sys.intern(node_of(pod))}
@@ -99,12 +105,15 @@ def drained_pod(pod: Mapping[str, Any]) -> Object:
 
 
 def trimmed_node(node: Object) -> Object:
-    """A node without its status, annotations and managed fields: images alone are kilobytes."""
+    """Return the node without its status, annotations and managed fields.
+
+    The image list in the status alone takes kilobytes.
+    """
     return {"metadata": _only(node["metadata"], ("name", "uid", "resourceVersion", "labels")), "spec": node["spec"]}
 
 
 def trimmed_budget(budget: Mapping[str, Any]) -> Object:
-    """The budget without who wrote it, its annotations, and conditions that repeat the counts."""
+    """Return the budget without managed fields, annotations and the conditions, which repeat the counts."""
     metadata: Object = budget["metadata"]
     status = _only(budget.get("status") or {}, ("observedGeneration", "disruptionsAllowed", *COUNTS))
     known = {**_identity(metadata), **_only(metadata, ("generation",))}
@@ -115,7 +124,7 @@ COUNTS = ("currentHealthy", "desiredHealthy", "expectedPods")
 
 
 def _identity(metadata: Mapping[str, Any]) -> Object:
-    """Names and labels are the same in many objects: one copy of each does."""
+    """Return the identifying metadata, with repeated strings such as labels interned to save memory."""
     kept = _only(metadata, ("name", "uid", "resourceVersion", "deletionTimestamp"))
     labels = metadata.get("labels") or {}
     return {

@@ -1,4 +1,4 @@
-"""Counts as text: `1 pod`, `2 pods`; texts cut to a length, and lists to what they take as JSON."""
+"""Text helpers: counts with a noun, texts cut to a length, and lists cut to a size in JSON."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ WORDS = len("… (123456789 more characters)")
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 pod`, `2 pods`: the number with its thing, `thing` being one whose plural ends with s."""
+    """Return the number with its noun, such as `1 pod` or `2 pods`; `thing` has a regular plural."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or so many characters of its beginning and how many more there were.
+    """Return the text, or its first `most` characters and the number of characters left out.
 
-    One that is longer by no more than these words take stays, and so does one that was cut before.
+    A text that exceeds `most` by no more than the length of that note is returned unchanged. So is a text that was
+    already cut to `most`.
     """
     over = len(text) - most
     return text if over <= WORDS else f"{text[:most]}… ({over} more characters)"
 
 
 def fitting(items: Iterable[Object], limit: int, *, escaped: bool = False) -> list[Object]:
-    """The first of the items, as many as take so many bytes in JSON: in UTF-8, or in ASCII as it travels in events."""
+    """Return the leading items whose JSON takes at most `limit` bytes in total.
+
+    The size is that of UTF-8, or with `escaped` that of ASCII, as used in event data.
+    """
     kept: list[Object] = []
     for item in items:
         limit -= len(json.dumps(item, ensure_ascii=escaped).encode(errors="surrogatepass"))

@@ -1,1 +1,1 @@
-"""Rules of admission: what is refused at the door, what is warned of, and the review that asks. Pure."""
+"""Rules of the admission webhook: denials, warnings and the AdmissionReview format. Pure functions."""

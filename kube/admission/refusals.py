@@ -1,4 +1,7 @@
-"""Why a NodeMaintenance is not created: the operator's words, and behind them the remedy (NMO-19, NMO-22). Pure."""
+"""Messages with which the admission webhook denies a NodeMaintenance (NMO-19, NMO-22). Pure functions.
+
+Each message has the wording of the operator that this project replaces, followed by the remedy.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,21 @@ from kube.maintenance.objects import Maintenance, claims_node, is_deleting
 
 
 def unknown_node(node: str) -> str:
-    """No node has that name (NMO-19)."""
+    """Return the message for a node that does not exist (NMO-19)."""
     return f"invalid nodeName, no node with name {node} found; `kubectl get nodes` lists their names"
 
 
 def in_the_way(wanted: Maintenance, others: Iterable[Maintenance]) -> Maintenance | None:
-    """The other maintenance that has its node, or waits for it; None for none (NMO-22, X-7).
+    """Return another maintenance that holds the node or waits for it, None if there is none (NMO-22, X-7).
 
-    One of the very name is none: the server itself answers that it is there already.
+    `others` must be maintenances of the same node. One with the same name and API group does not count, because the API
+    server itself reports that it already exists.
     """
     return next((other for other in others if claims_node(other) and not _is_same(other, wanted)), None)
 
 
 def second_maintenance(node: str, other: Maintenance) -> str:
-    """The node has one already, in any of the groups."""
+    """Return the message for a node that already has a maintenance, in any of the API groups."""
     name, group = other["metadata"]["name"], GROUPS[other["apiVersion"]].api_version.partition("/")[0]
     remedy = (
         "it is being deleted, so try again in a moment"

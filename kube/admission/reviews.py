@@ -1,4 +1,4 @@
-"""AdmissionReview (admission.k8s.io/v1): the API server's question as facts, and the answer to it. Pure."""
+"""AdmissionReview (admission.k8s.io/v1): parses the API server's request and builds the response. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ RESOURCE = "nodemaintenances"
 
 
 class BadReview(ValueError):
-    """What was posted is no AdmissionReview."""
+    """The request body is not a valid AdmissionReview."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What the API server asks.
+    """An admission request of the API server.
 
     Attributes:
-        uid: the name of the question, which its answer bears.
-        creates: a NodeMaintenance is to be created; of anything else nothing is judged.
-        object: what is to be created, {} where there is none.
+        uid: The uid of the request, which the response repeats.
+        creates: Whether the request creates a NodeMaintenance. All other requests are allowed without a check.
+        object: The object to create, {} if there is none.
     """
 
     uid: str
@@ -33,7 +33,7 @@ class Question:
 
 
 def question(review: Any) -> Question:
-    """The question in a decoded body. Raises `BadReview` naming what is missing."""
+    """Parse the request from a decoded body. Raises `BadReview` with what is missing."""
     request = review.get("request") if isinstance(review, Mapping) else None
     if not isinstance(request, Mapping) or review.get("apiVersion") != VERSION:
         raise BadReview(f"an AdmissionReview of {VERSION} with a request is wanted")
@@ -52,7 +52,10 @@ def question(review: Any) -> Question:
 
 
 def answer(question: Question, refusal: str = "", warnings: Sequence[str] = ()) -> Object:
-    """The AdmissionReview that answers it: refused with these words, or, "" there, allowed with these warnings."""
+    """Build the AdmissionReview response.
+
+    A nonempty `refusal` denies the request with that message; otherwise the request is allowed with `warnings`.
+    """
     response: Object = {"uid": question.uid, "allowed": not refusal}
     if refusal:
         response["status"] = {"code": HTTPStatus.FORBIDDEN, "reason": "Forbidden", "message": refusal}

@@ -1,7 +1,7 @@
-"""What a person should know before a node is drained, and what is no reason to refuse it. Pure.
+"""Warnings about the consequences of a drain, none of which is a reason to deny it. Pure functions.
 
-It is found in the node's own pods and their budgets. What needs every pod of the cluster, such as whether there is
-room elsewhere, is not for the door.
+They are computed from the node's own pods and their budgets. The webhook makes no checks that need every pod of the
+cluster, such as whether other nodes have enough capacity.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from kube.pods import Pod, controller, is_terminating, key, tolerates_everything
 from kube.words import counted
 
 NAMED = 3
-"""Pods that a warning names: the API server cuts what is longer than 256 characters once there is much of it."""
+"""Maximum number of pods that one warning names.
+
+The API server cuts warnings after 256 characters if their total is large.
+"""
 
 
 def warnings(maintenance: Maintenance, pods: Iterable[Pod], budgets: Iterable[Budget], now: datetime) -> list[str]:
-    """What is lost, and what will hold the drain up, with what helps; none of pods that stay, or are on their way."""
+    """Return what the drain would lose and what would block it, with remedies.
+
+    Pods that stay on the node or are already terminating cause no warnings.
+    """
     options = options_of(maintenance)
     found = sorted_for(pods, options, now)
     leaving = [pod for pod in going(found, options) if not is_terminating(pod)]
@@ -38,7 +44,7 @@ def warnings(maintenance: Maintenance, pods: Iterable[Pod], budgets: Iterable[Bu
 
 
 def sole_control_plane(node: str) -> str:
-    """There is no other node for the API server and etcd."""
+    """Return the warning that no other node runs the API server and etcd."""
     return (
         f"node {node} is the only control-plane node: while it is down there is no API server, "
         "and what runs elsewhere runs on unattended"
@@ -46,7 +52,10 @@ def sole_control_plane(node: str) -> str:
 
 
 def _behind_budgets(blocked: Iterable[Blocked], budgets: Iterable[Budget], *, admitting: Collection[str]) -> list[str]:
-    """Of budgets that let no pod of the node go, those that ever will apart; and of pods under two of them."""
+    """Return a warning per budget that admits no pod of the node, and one for pods under two budgets.
+
+    The text differs for budgets that never admit an eviction.
+    """
     by_key = {budget_key(budget): budget for budget in budgets}
     waiting: dict[str, list[str]] = defaultdict(list)
     between: list[str] = []
@@ -73,7 +82,7 @@ def _words(budget: Budget) -> str:
 
 
 def _about(pods: Collection[str], words: str) -> Iterator[str]:
-    """The line about these pods, none without any: how many, and the first of them by name."""
+    """Yield the warning about these pods, with their number and the first names; nothing without pods."""
     if pods:
         names = sorted(pods)
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

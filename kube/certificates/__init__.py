@@ -1,1 +1,1 @@
-"""Rules of certificates and of the objects that hold them, pure; `lookup` alone uses the door."""
+"""Rules for certificates and the objects that hold them, as pure functions; only `lookup` calls the API server."""

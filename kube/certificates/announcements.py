@@ -1,4 +1,4 @@
-"""Kubernetes Events about the Secrets of certificates, as `kubectl describe secret` finds them. Pure."""
+"""Builds the Kubernetes Events about certificate Secrets that `kubectl describe secret` shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RENEWED = "RenewedCertificate"
 
 
 class Notice(NamedTuple):
-    """What is to be announced about an object: kind and name of it, a reason, and the message."""
+    """An Event to record: kind and name of its object, reason, and message."""
 
     of: tuple[str, str]
     reason: str
@@ -23,7 +23,7 @@ class Notice(NamedTuple):
 
 
 def event(namespace: str, notice: Notice, now: datetime) -> Object:
-    """The Event. Its name is made of what it says: announced again while it is there, it is the same one."""
+    """Build the Event; its name is derived from its content, so an identical notice has the same Event."""
     kind, name = notice.of
     involved = {"apiVersion": "v1", "kind": kind, "name": name, "namespace": namespace}
     of = announcements.event_name(name, kind, notice.reason, notice.message)

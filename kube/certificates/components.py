@@ -1,4 +1,4 @@
-"""Whose certificates are renewed, and when: a component by its label value, a period of its own each (OSV-21). Pure."""
+"""Components whose certificates are renewed, each with its label value and its own renewal period (OSV-21)."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from datetime import datetime, timedelta, timezone
 from kube.times import SECONDS
 
 LABEL = "nodemaintenance.dev/certificates"
-"""Its value names the component. What does not carry it is never touched (OSV-23)."""
+"""Label whose value names the component; objects without it are never changed (OSV-23)."""
 BACKDATED = timedelta(minutes=5)
-"""A certificate begins so long before it is issued: for a client whose clock is slow, too, it has begun."""
+"""A certificate's validity starts this long before its issue, so that clients with slow clocks accept it."""
 LIFETIMES, AUTHORITY_LIFETIMES = 2, 3
-"""Periods. A serving certificate lives for two and is renewed after one: what fails for a whole period expires nothing.
-An authority is renewed after one, too, and outlives all that it has signed."""
+"""Lifetimes of serving certificates and of CAs, in periods.
+
+A serving certificate is renewed after one of its two periods, so renewals may fail for a whole period before it
+expires. A CA is also renewed after one period, and outlives all certificates that it has signed.
+"""
 
 
 @dataclass(frozen=True)
 class Component:
-    """A component, as the label names it, and how long its certificates are used before they are renewed."""
+    """A component, as named by the label, and the period after which its certificates are renewed."""
 
     name: str
     period: timedelta
 
     @property
     def authority(self) -> str:
-        """Name of the Secret with its authority: a certificate and the key that signs."""
+        """Return the name of the Secret with the component's CA: its certificate and its signing key."""
         return f"{self.name}-certificate-authority"
 
     @property
     def publication(self) -> str:
-        """Name of the ConfigMap with what clients trust."""
+        """Return the name of the ConfigMap with the certificates that clients trust."""
         return f"{self.name}-certificates"
 
 
@@ -47,30 +50,30 @@ COMPONENTS = {
 
 
 def begins(now: datetime) -> datetime:
-    """From when on a certificate issued now is valid: never in the future (OSV-21)."""
+    """Return the start of validity for a certificate issued now; it is never in the future (OSV-21)."""
     return now - BACKDATED
 
 
 def issued(not_before: datetime) -> datetime:
-    """When a certificate that begins then was issued by us."""
+    """Return when we issued a certificate whose validity starts at `not_before`."""
     return not_before + BACKDATED
 
 
 def renewal(not_before: datetime, not_after: datetime, component: Component) -> datetime:
-    """When a certificate is due: a period after its issue, and never later than at two thirds of its life.
+    """Return the renewal time: one period after the issue, or two thirds of the lifetime if that is earlier.
 
-    One of somebody else may live shorter than a period.
+    A certificate from another issuer may have a lifetime shorter than a period.
     """
     return min(issued(not_before) + component.period, not_before + (not_after - not_before) * 2 / 3)
 
 
 def rounded_up(moment: datetime) -> datetime:
-    """The next whole second, which `timestamp` keeps: a pause that counts from it is never too short."""
+    """Round up to a whole second, the precision of `timestamp`, so that no waiting period becomes too short."""
     return moment + timedelta(microseconds=-moment.microsecond % 1_000_000)
 
 
 def moment_or_none(text: object) -> datetime | None:
-    """The moment that `timestamp` has written; None for what is none."""
+    """Parse a time that `timestamp` has written; None for any other text."""
     try:
         return datetime.strptime(str(text), SECONDS).replace(tzinfo=timezone.utc)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The objects that hold certificates: labelled Secrets, and the ConfigMap that publishes what clients trust. Pure.
+"""The objects that hold certificates: labelled Secrets, and the ConfigMap that publishes what clients trust.
 
-A Secret is an authority's by its name, else a server's. Keys are in Secrets alone.
+The name of a Secret shows whether it belongs to the CA or to a server. Only Secrets contain private keys.
 """
 
 from __future__ import annotations
@@ -23,32 +23,39 @@ from kube.paths import Object, segment
 from kube.times import timestamp
 
 NAMES = "nodemaintenance.dev/dns-names"
-"""Annotation of a server's Secret: the names it is reached by, with commas between. Without it those of the certificate
-that is there are taken."""
+"""Annotation of a server's Secret: the names of the server, separated by commas.
+
+Without it, the names in the existing certificate are used.
+"""
 RENEW = "nodemaintenance.dev/renew"
-"""Annotation of a Secret that is to be renewed now, with the moment of asking; gone once that is done."""
+"""Annotation that requests the renewal of a Secret, with the time of the request; the renewal removes it."""
 PUBLISHED = "nodemaintenance.dev/published"
-"""Annotation of the ConfigMap: since when each certificate in it is published, by fingerprint."""
+"""Annotation of the ConfigMap: since when each of its certificates is published, by fingerprint."""
 TOLD = "nodemaintenance.dev/told"
-"""Annotation of a server's Secret: since when whoever reads its `ca.crt` knows the authority that signs; gone with the
-first certificate of that one."""
+"""Annotation of a server's Secret: since when its `ca.crt` contains the signing CA.
+
+It is removed when this CA issues the server's first certificate.
+"""
 CERT_MANAGER = "cert-manager.io/certificate-name"
-"""Annotation of a Secret that cert-manager writes: two of us would take turns for ever."""
+"""Annotation of a Secret that cert-manager writes; two controllers would replace each other's certificates forever."""
 CERTIFICATE, KEY, TRUSTED = "tls.crt", "tls.key", "ca.crt"
-"""Entries of a Secret: the pair in use and, beside a server's, what its clients trust."""
+"""Entries of a Secret: the pair in use, and the CA certificates that clients trust."""
 NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
-"""Entries of an authority's Secret: the pair that will sign once clients have had the time to read of it."""
+"""Entries of a CA's Secret: the pair that signs once clients have had the time to read its certificate."""
 OPAQUE, TLS, RESERVED = "Opaque", "kubernetes.io/tls", re.compile(r"(bootstrap\.)?kubernetes\.io/")
-"""Types of Secrets: without demands, with those of ours; of others of Kubernetes it wants entries that we have not."""
+"""Types of Secrets: `OPAQUE` and `TLS` are supported.
+
+`RESERVED` matches the types of Kubernetes, of which all but `TLS` require entries that our Secrets do not have.
+"""
 OBJECT_NAME, LONGEST_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"), 253
-"""What a Secret can be called (RFC 1123, subdomain)."""
+"""Valid names for a Secret (RFC 1123 subdomain)."""
 BUNDLE, STATUS = "ca-bundle.crt", "status.json"
-"""Entries of the ConfigMap: what clients trust, and what a person may know of each Secret."""
+"""Entries of the ConfigMap: the certificates that clients trust, and the public data of each Secret."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a person may know of a certificate. No key, and nothing that a key can be found by."""
+    """Public data of a certificate, without any key material."""
 
     secret: str
     names: tuple[str, ...]
@@ -59,17 +66,17 @@ class Held:
     renewal: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The form in `status.json`."""
+        """Return the entry for `status.json`."""
         return {**vars(self), "names": list(self.names)}
 
 
 def secrets_path(namespace: str, name: str = "") -> str:
-    """Path of the Secrets of a namespace, or of one."""
+    """Return the API path of the Secrets of a namespace, or of one Secret."""
     return _path("secrets", namespace, name)
 
 
 def publications_path(namespace: str, name: str = "") -> str:
-    """Path of its ConfigMaps, or of one."""
+    """Return the API path of the ConfigMaps of a namespace, or of one ConfigMap."""
     return _path("configmaps", namespace, name)
 
 
@@ -78,28 +85,28 @@ def _path(resource: str, namespace: str, name: str) -> str:
 
 
 def component_of(item: Object) -> str | None:
-    """The value of its label, None without one."""
+    """Return the value of the object's component label, or None."""
     value = (item["metadata"].get("labels") or {}).get(LABEL)
     return None if value is None else str(value)
 
 
 def name_of(item: Object) -> str:
-    """Its name."""
+    """Return the object's name."""
     return str(item["metadata"]["name"])
 
 
 def annotation(item: Object, key: str) -> str:
-    """One annotation, "" where it is absent."""
+    """Return the value of an annotation, "" if it is absent."""
     return str((item["metadata"].get("annotations") or {}).get(key) or "")
 
 
 def is_asked_for(secret: Object) -> bool:
-    """Whether somebody wants it renewed now."""
+    """Return whether a user requested the Secret's renewal."""
     return bool(annotation(secret, RENEW))
 
 
 def text(secret: Object, entry: str) -> str:
-    """One entry of a Secret as text, "" where there is none or what is there is none."""
+    """Return an entry of a Secret as text, "" if it is missing or not text."""
     try:
         return base64.b64decode((secret.get("data") or {}).get(entry) or "", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError, ValueError):
@@ -107,63 +114,66 @@ def text(secret: Object, entry: str) -> str:
 
 
 def encoded(entries: Mapping[str, str]) -> dict[str, str]:
-    """Texts as a Secret's `data`."""
+    """Encode texts for a Secret's `data`."""
     return {entry: base64.b64encode(value.encode()).decode() for entry, value in entries.items()}
 
 
 def current(secret: Object) -> Pair | None:
-    """The pair in use; None where it is missing or corrupt."""
+    """Return the pair in use, or None if it is missing or corrupt."""
     return issuing.pair(text(secret, CERTIFICATE), text(secret, KEY))
 
 
 def upcoming(authority: Object) -> Pair | None:
-    """The pair that will sign; None where there is none."""
+    """Return the pair that will sign next, or None."""
     return issuing.pair(text(authority, NEXT_CERTIFICATE), text(authority, NEXT_KEY))
 
 
 def names_of(secret: Object, remembered: Mapping[str, Held]) -> tuple[str, ...]:
-    """The names that a server is reached by: as annotated, as in its certificate, or as it was known; () for none."""
+    """Return the names of the server: from the annotation, its certificate or the ConfigMap, in this order, or ()."""
     known = remembered.get(name_of(secret))
     shown = issuing.names(text(secret, CERTIFICATE))
     return usable(annotated_names(secret)) or usable(shown) or (known.names if known else ())
 
 
 def annotated_names(secret: Object) -> list[str]:
-    """The names that its annotation has, as they were written."""
+    """Return the names in the Secret's annotation, not normalized."""
     return annotation(secret, NAMES).split(",")
 
 
 def bundle_of(publication: Object | None) -> list[str]:
-    """The certificates that are published."""
+    """Return the published certificates."""
     return issuing.certificates(str(((publication or {}).get("data") or {}).get(BUNDLE) or ""))
 
 
 def published(publication: Object | None, now: datetime) -> dict[str, datetime]:
-    """Fingerprint → since when it is published. What is still to come was written by a wrong clock, or by hand."""
+    """Return since when each certificate is published, by fingerprint.
+
+    A time in the future comes from a wrong clock or a manual edit, and is ignored.
+    """
     found = _object(annotation(publication, PUBLISHED)) if publication else {}
     moments = {str(key): moment_or_none(value) for key, value in found.items()}
     return {key: moment for key, moment in moments.items() if moment and moment <= now + BACKDATED}
 
 
 def told(server: Object, now: datetime) -> datetime | None:
-    """Since when whoever reads a server's Secret knows the authority that signs; None for long since."""
+    """Return since when the server's `ca.crt` contains the signing CA; None if no valid time is recorded."""
     since = moment_or_none(annotation(server, TOLD))
     return since if since and since <= now + BACKDATED else None
 
 
 def remembered(publication: Object | None) -> Mapping[str, Held]:
-    """What the ConfigMap knows of Secrets, by name: enough to make one again that is gone."""
+    """Return the ConfigMap's data about each Secret, by name; it suffices to recreate a deleted Secret."""
     return _remembered(str(((publication or {}).get("data") or {}).get(STATUS) or ""))
 
 
-@lru_cache(maxsize=8)  # it is asked for with each write, and somebody may have written a mebibyte
+@lru_cache(maxsize=8)  # each write needs the result, and the text may be up to 1 MiB long
 def _remembered(text: str) -> Mapping[str, Held]:
     found = _object(text)
     return {name: _held(name, item) for name, item in found.items() if isinstance(item, dict) and _is_name(name)}
 
 
 def held(secret: Object, known: Mapping[str, Held], component: Component) -> Held:
-    """What there is to know of a Secret now."""
+    """Return the current public data of a Secret."""
     pair = current(secret)
     kind = str(secret.get("type") or OPAQUE)
     if pair is None:
@@ -176,7 +186,7 @@ def held(secret: Object, known: Mapping[str, Held], component: Component) -> Hel
 
 
 def publication_data(bundle: Iterable[str], known: Iterable[Held]) -> dict[str, str]:
-    """`data` of the ConfigMap."""
+    """Build `data` of the ConfigMap."""
     status = {item.secret: item.as_data() for item in known}
     return {BUNDLE: "".join(bundle), STATUS: json.dumps(status, indent=1, sort_keys=True) + "\n"}
 

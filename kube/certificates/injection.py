@@ -1,4 +1,4 @@
-"""Objects that carry a CA bundle for the API server, and ask for it by the annotation of cert-manager's users. Pure."""
+"""CA injection targets: objects with a CA bundle for the API server that request it by cert-manager's annotation."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from typing import Any
 from kube.paths import Object, segment
 
 INJECT = "cert-manager.io/inject-ca-from"
-"""`namespace/name`: for cert-manager a Certificate's, here the Secret of a server. Where both have one name, the same
-annotation serves either of the two."""
+"""Annotation: `namespace/name` of a server's Secret; for cert-manager, of a Certificate.
+
+If Secret and Certificate have the same name, the annotation is valid for both.
+"""
 RULES = "nodemaintenance.dev/rules"
-"""Annotation of a webhook configuration: the rules, in JSON, that webhooks without any get together with the bundle. So
-the API server asks nobody whose answer it could not believe yet. Rules that were written so follow the annotation when
-an upgrade changes it; those that anybody else wrote stay."""
+"""Annotation of a webhook configuration: the rules, in JSON, for webhooks that have none.
+
+The rules are set in the same write as the bundle, so that the API server never calls a server that it cannot verify
+yet. If an upgrade changes the annotation, rules that were set this way follow it. Rules that another client wrote stay.
+"""
 MANAGER = "nodemaintenance"
-"""How the API server calls us in `managedFields`."""
+"""Our field manager name in `managedFields`."""
 DEFAULTED = {"scope": "*"}
-"""What the API server adds to a rule that does not say it."""
+"""Default that the API server adds to a rule."""
 CARRIERS = {
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     "APIService": "/apis/apiregistration.k8s.io/v1/apiservices",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 }
-"""Kind → path of its list."""
+"""Kind → API path of its list."""
 LARGE = ("CustomResourceDefinition",)
-"""Kinds of whose list only the metadata is read: the whole is megabytes, at every look."""
+"""Kinds of which only the metadata is listed, because each pass would read megabytes."""
 
 
 def asked_from(carrier: Object) -> tuple[str, str]:
-    """Namespace and name of the Secret whose CA bundle it asks for, both "" for none."""
+    """Return the namespace and name of the Secret whose CA bundle the object requests, both "" for none."""
     value = str((carrier["metadata"].get("annotations") or {}).get(INJECT) or "")
     namespace, _, name = value.partition("/")
     return (namespace, name) if name else ("", "")
 
 
 def carrier_path(carrier: Object) -> str:
-    """Path of the object."""
+    """Return the API path of the object."""
     return f"{CARRIERS[carrier['kind']]}/{segment(carrier['metadata']['name'])}"
 
 
 def carries(carrier: Object, bundle: str) -> bool:
-    """Whether every place in it has this bundle, and the rules that come with it."""
+    """Return whether each `caBundle` of the object has this bundle, and its webhooks have the annotated rules."""
     wanted = _encoded(bundle)
     rules = _rules(carrier)
     is_asked = not rules or all(_rules_for(carrier, hook, rules) == hook.get("rules") for hook in carrier["webhooks"])
@@ -52,13 +56,15 @@ def carries(carrier: Object, bundle: str) -> bool:
 
 
 def trusted(carrier: Object) -> str:
-    """What the API server trusts by it, all its places together."""
+    """Return all certificates that the API server trusts because of this object."""
     return "".join(_decoded(place.get("caBundle")) for place in _places(carrier))
 
 
 def injected(carrier: Object, bundle: str) -> Object:
-    """Merge patch that puts the bundle into every place, and the rules with it, if nobody has written the object since
-    it was read."""
+    """Build the merge patch that sets every `caBundle` of the object, and the annotated rules.
+
+    It fails if another client has changed the object since it was read.
+    """
     version = {"metadata": {"resourceVersion": carrier["metadata"]["resourceVersion"]}}
     place = {"caBundle": _encoded(bundle)}
     if carrier["kind"] == "CustomResourceDefinition":
@@ -73,9 +79,9 @@ def injected(carrier: Object, bundle: str) -> Object:
 
 
 def _places(carrier: Object) -> Iterator[dict[str, Any]]:
-    """The parts of it that may have `caBundle`."""
+    """Yield the parts of the object that may have a `caBundle`."""
     if carrier["kind"] == "APIService":
-        if (carrier.get("spec") or {}).get("service"):  # one without is served by the API server itself
+        if (carrier.get("spec") or {}).get("service"):  # without it, the API server itself serves the API
             yield carrier["spec"]
         return
     if carrier["kind"] == "CustomResourceDefinition":
@@ -88,7 +94,7 @@ def _places(carrier: Object) -> Iterator[dict[str, Any]]:
 
 
 def _rules(carrier: Object) -> list[Object]:
-    """The rules of its annotation; none where there is no list of them, and in what has no webhooks."""
+    """Return the annotated rules; [] if they are missing or malformed, or if the object has no webhooks."""
     try:
         found = json.loads((carrier["metadata"].get("annotations") or {}).get(RULES) or "[]")
     except ValueError:
@@ -101,12 +107,12 @@ def _are_rules(found: object) -> bool:
 
 
 def _rules_for(carrier: Object, hook: Mapping[str, Any], rules: list[Object]) -> list[Object]:
-    """The rules that a webhook should have: its own if somebody else wrote them, else those of the annotation."""
+    """Return the rules that a webhook should have: its own if another client wrote them, else the annotated ones."""
     return hook["rules"] if hook.get("rules") and not _is_ours(carrier, hook) else rules
 
 
 def _is_ours(carrier: Object, hook: Mapping[str, Any]) -> bool:
-    """Whether we, and nobody else, wrote the rules of this webhook."""
+    """Return whether we are the only field manager of this webhook's rules."""
     key = f'k:{{"name":{json.dumps(hook.get("name"))}}}'
     entries = carrier["metadata"].get("managedFields") or []
     fields = ((each.get("manager"), (each.get("fieldsV1") or {}).get("f:webhooks") or {}) for each in entries)

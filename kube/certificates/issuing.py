@@ -1,4 +1,4 @@
-"""Certificates and keys: made, read, and held against each other. Pure but for the random numbers in a key."""
+"""Creates, parses and compares certificates and keys; free of side effects except for random numbers in keys."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from kube.certificates.components import AUTHORITY_LIFETIMES, LIFETIMES, Compone
 
 BEGIN, END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 LONGEST_NAME = 64
-"""Characters of a common name (RFC 5280, ub-common-name)."""
+"""Maximum length of a common name, in characters (RFC 5280, ub-common-name)."""
 SIGNS = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)
-"""Kinds of keys that an authority may have: ours are of the first, one that somebody brought may be of the other."""
+"""Key types that a CA may have: we create the first type, a CA from a user may have either."""
 UNREADABLE = (ValueError, UnsupportedAlgorithm, TypeError, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
-"""What the library raises of a certificate or key that is none, or of a kind that it does not know."""
+"""Exceptions that the library raises for a malformed or unsupported certificate or key."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key, both in PEM."""
+    """A certificate and its private key, both in PEM."""
 
     certificate: str
     key: str
 
     @property
     def parsed(self) -> x509.Certificate:
-        """The certificate, read."""
+        """Return the parsed certificate."""
         return _read(self.certificate)
 
     def __repr__(self) -> str:
-        """Without the key, wherever it may be printed."""
+        """Return a representation without the key, so that no log contains it."""
         return f"Pair(serial={serial(self.parsed)})"
 
 
 def pair(certificate: str, key: str) -> Pair | None:
-    """Both, where they can be read and belong together; else None."""
+    """Return the pair if both can be parsed and belong together, else None."""
     try:
         public = serialization.load_pem_private_key(key.encode(), None).public_key()
         if _read(certificate).public_key() != public:
@@ -54,13 +54,13 @@ def pair(certificate: str, key: str) -> Pair | None:
 
 
 def certificates(text: str) -> list[str]:
-    """The certificates in a text, one after another, each in the PEM that we write; what is none is left out."""
+    """Return the certificates in a text, each in normalized PEM; whatever cannot be parsed is left out."""
     found = (f"{BEGIN}{part.partition(END)[0]}{END}\n" for part in text.split(BEGIN)[1:])
     return [_pem(certificate) for each in found if (certificate := _read_or_none(each))]
 
 
 def new_authority(component: Component, now: datetime) -> Pair:
-    """A certificate that signs those of a component, and its key. No two have the same name."""
+    """Create a CA certificate for a component, with its key; each CA has a unique subject name."""
     key, number = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number()
     name = _name(f"{component.name} certificate authority {number:x}")
     ends = begins(now) + AUTHORITY_LIFETIMES * component.period
@@ -71,9 +71,10 @@ def new_authority(component: Component, now: datetime) -> Pair:
 
 
 def new_serving(signer: Pair, names: Iterable[str], component: Component, now: datetime) -> Pair:
-    """A certificate for a server of these names or addresses, and its key. It does not outlive who signs it.
+    """Create a serving certificate for these names and addresses, with its key.
 
-    KubeVirt's servers are each other's clients, and show the same certificate.
+    It does not outlive its CA. It is also valid for client authentication, because KubeVirt's servers use the same
+    certificate as clients of each other.
     """
     key, names, authority = ec.generate_private_key(ec.SECP256R1()), list(names), signer.parsed
     signing = serialization.load_pem_private_key(signer.key.encode(), None)
@@ -95,12 +96,12 @@ def new_serving(signer: Pair, names: Iterable[str], component: Component, now: d
 
 
 def serving_ends(signer: Pair, component: Component, now: datetime) -> datetime:
-    """Until when a server's certificate is valid that is issued now."""
+    """Return the end of validity for a serving certificate issued now."""
     return min(begins(now) + LIFETIMES * component.period, signer.parsed.not_valid_after_utc)
 
 
 def names(certificate: str) -> list[str]:
-    """The names and addresses that a certificate is for."""
+    """Return the DNS names and IP addresses that a certificate is valid for."""
     try:
         found = _read(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (*UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension):
@@ -110,7 +111,7 @@ def names(certificate: str) -> list[str]:
 
 
 def may_sign(pair: Pair) -> bool:
-    """Whether it is an authority's, with a key that we can sign with."""
+    """Return whether the pair is a CA, with a key of a type that we can sign with."""
     try:
         is_authority = pair.parsed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (*UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension):
@@ -120,7 +121,7 @@ def may_sign(pair: Pair) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_signed_by(certificate: str, signer: str) -> bool:
-    """Whether the key of one certificate has signed the other, or itself."""
+    """Return whether the key of `signer` signed the certificate; both may be the same certificate."""
     try:
         _read(certificate).verify_directly_issued_by(_read(signer))
     except (*UNREADABLE, InvalidSignature):
@@ -129,23 +130,23 @@ def is_signed_by(certificate: str, signer: str) -> bool:
 
 
 def ends(certificate: str) -> datetime:
-    """Until when it is valid."""
+    """Return the end of the certificate's validity."""
     return _read(certificate).not_valid_after_utc
 
 
 def is_valid(certificate: str, now: datetime) -> bool:
-    """Whether a client takes it now, by its dates."""
+    """Return whether the current time is within the certificate's validity."""
     read = _read(certificate)
     return read.not_valid_before_utc <= now < read.not_valid_after_utc
 
 
 def serial(certificate: x509.Certificate) -> str:
-    """The serial number as people compare it: hexadecimal."""
+    """Return the serial number in hexadecimal, as users compare it."""
     return f"{certificate.serial_number:x}"
 
 
 def fingerprint(certificate: str) -> str:
-    """What no two certificates share."""
+    """Return the certificate's SHA-256 fingerprint."""
     return _read(certificate).fingerprint(hashes.SHA256()).hex()
 
 
@@ -186,7 +187,7 @@ def _builder(
 
 
 def usage(*, signs: bool) -> x509.KeyUsage:
-    """What a key is for: that of an authority, or of a server."""
+    """Return the key usage of a CA, or of a server if `signs` is False."""
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
@@ -211,7 +212,7 @@ def _signed(
 
 
 def _identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """What names the authority's key in a certificate: the number it has given itself, where it has."""
+    """Return the authority key identifier: the CA's own subject key identifier, else one computed from its key."""
     try:
         own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

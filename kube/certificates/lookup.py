@@ -1,4 +1,4 @@
-"""Reads what there is of certificates in a namespace: labelled Secrets and ConfigMaps, and who asks for a CA bundle."""
+"""Reads the labelled Secrets and ConfigMaps of a namespace, and the CA injection targets of the cluster."""
 
 from __future__ import annotations
 
@@ -19,25 +19,34 @@ from kube.door.paging import listed, pages
 from kube.paths import Object
 
 PATIENCE_SECONDS, CARRIERS_SECONDS = 0.6, 1.2
-"""For all lists of them: so long a look waits before it goes on without, as repairs can; and so long a tick, which
-looks once more with what has come by then, or waits for it first where the last one had no time left for that. Both
-have the rest of a look's 1.6."""
+"""Timeouts for listing all CA injection targets, in seconds; a pass has 1.6 s in total.
+
+After the first timeout, a pass goes on without the lists, because repairs do not need them. A tick waits until the
+second timeout and then makes another pass with the lists. If the previous tick had no time left for that pass, the tick
+waits for the lists before its first pass.
+"""
 
 MOST_SECRETS = 50
-"""Of a component's servers, beyond which none is made again: who may write the ConfigMap could name any number."""
+"""Maximum number of a component's server Secrets up to which missing ones are created again.
+
+Without this limit, a client that may write the ConfigMap could cause the creation of any number of Secrets.
+"""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a namespace has: the state of each component, and Secrets that are left alone, each with why."""
+    """The content of a namespace: the state of each component, and a notice for each Secret that is skipped."""
 
     states: tuple[State, ...]
     skipped: tuple[Notice, ...]
 
 
 async def carriers(api: Api, namespaces: Collection[str]) -> list[Object]:
-    """What asks by the annotation for the bundle of a Secret in one of these, of all kinds that may. A server that
-    aggregates no APIs has none of the last. Raises `Unavailable` when that takes more than `CARRIERS_SECONDS`."""
+    """List the objects of all kinds that request the bundle of a Secret in one of these namespaces.
+
+    A server without API aggregation has no APIServices. Raises `Unavailable` if the lists take longer than
+    `CARRIERS_SECONDS`.
+    """
     calls = together(*(_carriers(api, kind, path, namespaces) for kind, path in CARRIERS.items()))
     try:
         lists = await asyncio.wait_for(calls, CARRIERS_SECONDS)
@@ -56,7 +65,10 @@ async def _carriers(api: Api, kind: str, path: str, namespaces: Collection[str])
 
 
 async def reread(api: Api, carriers: Iterable[Object]) -> list[Object]:
-    """These as they are now, without those that are gone: each by a list of one name, which takes no right to get."""
+    """Read these objects again, without those that no longer exist.
+
+    The function lists each object by its name, which needs no `get` permission.
+    """
     named = (
         pages(api, CARRIERS[item["kind"]], fields=f"metadata.name={item['metadata']['name']}") for item in carriers
     )
@@ -64,7 +76,7 @@ async def reread(api: Api, carriers: Iterable[Object]) -> list[Object]:
 
 
 async def found(api: Api, namespace: str, asking: Iterable[Object] | None) -> Found:
-    """What there is in a namespace; `asking` are the carriers of the cluster, None where nobody can tell."""
+    """Read the certificates of a namespace; `asking` are the CA injection targets of the cluster, None if unknown."""
     lists = (holders.secrets_path(namespace), holders.publications_path(namespace))
     secrets, maps = await together(*(pages(api, path, labels=LABEL) for path in lists))
     skipped = [notice for secret in secrets.items if (notice := _why_skipped(secret))]
@@ -101,7 +113,10 @@ async def _state(
 
 
 async def _gone(api: Api, namespace: str, missing: list[Held]) -> tuple[Held, ...]:
-    """Those that are not there. One that has lost its label is: nobody wants it renewed any more."""
+    """Return the entries whose Secret does not exist.
+
+    A Secret that has only lost its label still exists: a user excluded it from renewal.
+    """
     secrets = [absent_ok(api.get(holders.secrets_path(namespace, held.secret))) for held in missing]
     there = await together(*secrets)
     return tuple(held for held, secret in zip(missing, there, strict=True) if secret is None)

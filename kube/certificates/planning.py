@@ -1,13 +1,14 @@
-"""What comes next for the certificates of one component: one write, decided anew after each. Pure.
+"""Plans the next write for the certificates of one component; it plans again after each write.
 
-Every write leaves a state from which the next look goes on, whoever crashed meanwhile; docs/certificates.md draws them:
+Every write leaves a state from which the next pass can continue, even after a crash. docs/certificates.md shows the
+states:
 
-1. a new authority is kept as the next one: nobody is shown anything of it;
-2. it is published beside all that were trusted: in the servers' Secrets, in what the API server reads, then for all;
-3. a pause after that it signs, at once where no server works by another one;
-4. every server gets a certificate of it. An authority leaves the bundle when it expires, and not before.
+1. A new CA is stored as the next one, and no other object contains it.
+2. It is published in addition to all trusted CAs: in the Secrets, in the CA injection targets, then in the ConfigMap.
+3. After a waiting period it signs. It signs at once if the current CA cannot and no server relies on another CA.
+4. Every server gets a certificate from it. A CA leaves the bundle when it expires, and not before.
 
-What the API server refuses is left out, and what can be done without it goes on.
+An object that the API server refuses to write is left out, and everything that does not depend on it continues.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from kube.times import timestamp
 
 
 def next_write(state: State, now: datetime, pause: timedelta) -> Write | None:
-    """The write that brings the component forward; None when there is nothing to do, or only to wait.
+    """Return the write that advances the component, or None if there is nothing to do now.
 
-    `pause` is how long what clients trust is published before a server shows a certificate of it.
+    `pause` is how long a CA must be published before a server uses a certificate from it.
     """
     return (
         _made(state, now)
@@ -55,7 +56,7 @@ def next_write(state: State, now: datetime, pause: timedelta) -> Write | None:
 
 
 def after(state: State, write: Write, answer: Object) -> State:
-    """The state with the object that the API server has answered to a write."""
+    """Return the state with the object that the API server returned for a write."""
     kind, name = write.of
     if kind == "ConfigMap":
         return replace(state, publication=answer)
@@ -70,7 +71,7 @@ def after(state: State, write: Write, answer: Object) -> State:
 
 
 def _made(state: State, now: datetime) -> Write | None:
-    """A new authority, kept as the next one, where there is none, it is due, or somebody asks for it."""
+    """Return the write that stores a new CA as the next one, if a CA is missing, due, or requested by a user."""
     newest, authority, name = state.upcoming or state.current, state.authority, state.component.authority
     if not (state.servers or state.gone) or ("Secret", name) in state.refused:
         return None
@@ -86,8 +87,10 @@ def _made(state: State, now: datetime) -> Write | None:
 
 
 def _shared(state: State, now: datetime) -> Iterator[Write]:
-    """The bundle into what has another one: servers' Secrets, and what the API server reads. Before it is published:
-    from then on the pause counts, for all of them."""
+    """Yield the writes of the bundle into Secrets and CA injection targets that contain another one.
+
+    They precede the publication in the ConfigMap, because the waiting period of all clients starts with it.
+    """
     text = "".join(bundle(state, now))
     readable = (server for server in state.servers if holders.current(server))
     for secret in (*([state.authority] if state.authority else []), *readable):
@@ -101,7 +104,7 @@ def _shared(state: State, now: datetime) -> Iterator[Write]:
 
 
 def _moment(secret: Object, state: State, now: datetime) -> Object:
-    """Since when whoever reads a Secret knows the authority that signs, where that is since now."""
+    """Return the annotation for when the Secret's readers got the signing CA, or {} if they already had it."""
     known = issuing.certificates(holders.text(secret, TRUSTED))
     if state.current is None or issuing.certificates(state.current.certificate)[0] in known:
         return {}
@@ -109,7 +112,7 @@ def _moment(secret: Object, state: State, now: datetime) -> Object:
 
 
 def _published(state: State, now: datetime) -> Write | None:
-    """The bundle in the ConfigMap, with the moment for each that was not there before."""
+    """Return the write of the bundle into the ConfigMap, with the publication time of each new certificate."""
     if ("ConfigMap", state.component.publication) in state.refused:
         return None
     since = holders.published(state.publication, now)
@@ -119,8 +122,11 @@ def _published(state: State, now: datetime) -> Write | None:
 
 
 def _taken(state: State, now: datetime, pause: timedelta) -> Write | None:
-    """The next authority signs from now on: clients have had their time to read of it, and none is left behind; or
-    nothing works by another."""
+    """Return the write that makes the next CA the signing one.
+
+    That is due after the waiting period, unless the next CA is held back. It is due at once if the current CA cannot
+    sign and no server works with a certificate of another CA.
+    """
     upcoming, authority = state.upcoming, state.authority
     if not upcoming or not authority or kind_and_name(authority) in state.refused:
         return None
@@ -132,19 +138,22 @@ def _taken(state: State, now: datetime, pause: timedelta) -> Write | None:
 
 
 def _since(state: State, authority: Pair, now: datetime) -> datetime | None:
-    """Since when an authority counts as published; None while it does not."""
+    """Return since when a CA counts as published, or None if it does not."""
     return holders.published(state.publication, now).get(issuing.fingerprint(authority.certificate))
 
 
 def _works_by_another(state: State, authority: Pair, now: datetime) -> bool:
-    """Whether a server shows a certificate that clients of another authority take."""
+    """Return whether a server uses a valid certificate that this CA has not signed."""
     shown = (holders.current(server) for server in state.servers)
     working = (pair.certificate for pair in shown if pair and issuing.is_valid(pair.certificate, now))
     return any(not issuing.is_signed_by(certificate, authority.certificate) for certificate in working)
 
 
 def _issued(state: State, now: datetime, pause: timedelta) -> Iterator[Write]:
-    """A certificate for each server that needs one; for one that is missing whichever authority there is."""
+    """Yield the writes of a certificate for each server that needs one; missing Secrets are created again.
+
+    If the current CA cannot sign, the next one does.
+    """
     signer = state.current if state.signs(now) else state.upcoming
     if not signer or not issuing.is_valid(signer.certificate, now):
         return
@@ -168,8 +177,12 @@ def _entries(signer: Pair, names: Iterable[str], state: State, now: datetime, tr
 
 
 def _needs(server: Object, names: Iterable[str], state: State, now: datetime, pause: timedelta) -> bool:
-    """Whether a server needs another certificate now. One that works waits for an authority that is to come, unless
-    that does not, and for its clients to have read of the one that is there."""
+    """Return whether a server needs another certificate now.
+
+    A missing or expired certificate is replaced at once. A certificate from another CA is replaced once clients have
+    had the time to read the signing CA. A certificate that is due waits for the next CA, if there is one, unless that
+    is held back.
+    """
     shown = holders.current(server)
     if not shown or not issuing.is_valid(shown.certificate, now):
         return True
@@ -186,25 +199,28 @@ def _needs(server: Object, names: Iterable[str], state: State, now: datetime, pa
 
 
 def _is_stuck(state: State, upcoming: Pair, now: datetime, pause: timedelta) -> bool:
-    """Whether the next authority is held back, and no pause of it is running either."""
+    """Return whether the next CA is held back, and its waiting period is not running."""
     since = _since(state, upcoming, now)
     return is_held_back(state, now) and (since is None or now - since >= pause)
 
 
 def _is_outlived(shown: Pair, signer: Pair, state: State, now: datetime) -> bool:
-    """Whether a certificate that is issued now ends later. Of an authority that ends soon, none does: without this they
-    would be issued faster and faster."""
+    """Return whether a certificate issued now expires later than the existing one.
+
+    A CA that expires soon cannot issue such a certificate. Without this check, it would issue certificates ever more
+    often.
+    """
     return issuing.serving_ends(signer, state.component, now) > shown.parsed.not_valid_after_utc
 
 
 def _is_known(authority: Pair, server: Object, state: State, now: datetime, pause: timedelta) -> bool:
-    """Whether clients have had their time to read of an authority: in the ConfigMap, and in the server's Secret."""
+    """Return whether clients have had the time to read a CA, both in the ConfigMap and in the server's Secret."""
     published = _since(state, authority, now) or now
     return all(now - since >= pause for since in (published, holders.told(server, now)) if since)
 
 
 def _noted(state: State, now: datetime) -> Write | None:
-    """What is known of the Secrets, where the ConfigMap says something else."""
+    """Return the write of the data about the Secrets, if the ConfigMap contains other data."""
     there = (state.publication or {}).get("data") or {}
     is_refused = ("ConfigMap", state.component.publication) in state.refused
     return (
@@ -213,7 +229,7 @@ def _noted(state: State, now: datetime) -> Write | None:
 
 
 def _is_due(pair: Pair, component: Component, now: datetime) -> bool:
-    """Whether a pair is to be replaced: it is a period old, or not valid at all."""
+    """Return whether a pair must be replaced: its renewal time has passed, or it is not valid now."""
     read = pair.parsed
     due = renewal(read.not_valid_before_utc, read.not_valid_after_utc, component)
     return now >= due or not issuing.is_valid(pair.certificate, now)

@@ -1,4 +1,4 @@
-"""The names that servers are reached by, as a certificate can hold them, each in one way of writing. Pure."""
+"""DNS names and IP addresses of servers, in the normalized form that certificates use."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ _NAME = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*", re.IGNORECASE)
 
 
 def normal(name: str) -> str:
-    """The one way of writing a DNS name or an address; "" for what is neither.
+    """Return the normalized DNS name or IP address, "" for any other text.
 
-    A certificate gives addresses back as Python writes them: with another spelling the two would differ for ever.
+    Addresses in a certificate are read in Python's notation. With another notation, requested and existing names would
+    always differ.
     """
     try:
         address = ip_address(name)
     except ValueError:
         name = name.removesuffix(".")
         return name if len(name) <= LONGEST and _NAME.fullmatch(name) else ""
-    return "" if "%" in name else str(address)  # a zone is of one machine alone
+    return "" if "%" in name else str(address)  # an IPv6 zone is valid on one host only
 
 
 def usable(names: Iterable[str]) -> tuple[str, ...]:
-    """Those that a certificate can hold, each once."""
+    """Return the names that a certificate can hold, normalized and without duplicates."""
     return tuple(dict.fromkeys(found for name in names if (found := normal(name.strip()))))
 
 
 def unusable(names: Iterable[str]) -> tuple[str, ...]:
-    """The others."""
+    """Return the names that a certificate cannot hold."""
     return tuple(name.strip() for name in names if name.strip() and not normal(name.strip()))

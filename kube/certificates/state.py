@@ -1,4 +1,4 @@
-"""All that is known of a component's certificates in a namespace, and what follows from it. Pure."""
+"""The state of a component's certificates in a namespace, and the facts that follow from it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from kube.certificates.server_names import unusable
 from kube.paths import Object
 
 MOST = 10
-"""Authorities in a bundle beyond which nobody gets another one by asking: all of them are read by all clients."""
+"""Number of CAs in a bundle at which requests for a new CA must wait, because all clients read all CAs."""
 
 
 @dataclass(frozen=True)
 class State:
-    """All that is known of a component in a namespace, as it was read.
+    """The state of a component in a namespace, as it was read.
 
     Attributes:
-        authority: the Secret of its authority, None where there is none.
-        publication: the ConfigMap with what clients trust, None where there is none.
-        servers: its other Secrets.
-        gone: Secrets of servers that the ConfigMap remembers and that are not there; `is_cut` where it remembers more
-            than are made again.
-        carriers: what asks for the bundle by its annotation; `is_blind` where it cannot be told.
-        refused: kind and name of what the API server lets nobody, or not us, write.
+        authority: Secret of the CA, None if there is none.
+        publication: ConfigMap with the certificates that clients trust, None if there is none.
+        servers: The component's other Secrets.
+        gone: Server Secrets that the ConfigMap lists and that do not exist.
+        carriers: CA injection targets that request the bundle.
+        is_blind: Whether the CA injection targets are unknown.
+        is_cut: Whether the ConfigMap lists more missing Secrets than are created again.
+        refused: Kind and name of the objects that cannot be written.
+        known: Data about the Secrets in the ConfigMap, by name.
     """
 
     component: Component
     namespace: str
-    authority: Object | None = field(repr=False)  # keys are in it
+    authority: Object | None = field(repr=False)  # contains keys
     publication: Object | None
     servers: tuple[Object, ...] = field(repr=False)
     gone: tuple[Held, ...] = ()
@@ -49,35 +51,35 @@ class State:
 
     @property
     def current(self) -> Pair | None:
-        """The authority that signs; None where it is missing, corrupt, or no authority."""
+        """Return the CA that signs; None if it is missing, corrupt, or not a CA."""
         return _authority(holders.current(self.authority)) if self.authority else None
 
     @property
     def upcoming(self) -> Pair | None:
-        """The authority that will sign; None for none."""
+        """Return the CA that will sign next, or None."""
         return _authority(holders.upcoming(self.authority)) if self.authority else None
 
     def signs(self, now: datetime) -> bool:
-        """Whether there is an authority that signs what clients take."""
+        """Return whether there is a CA that signs, and its certificate is valid now."""
         return self.current is not None and issuing.is_valid(self.current.certificate, now)
 
     @property
     def secrets(self) -> tuple[Object, ...]:
-        """All that are there."""
+        """Return all existing Secrets of the component."""
         return (*([self.authority] if self.authority else []), *self.servers)
 
 
 def kind_and_name(item: Object) -> tuple[str, str]:
-    """What tells the objects of a state apart; what has no kind is a Secret."""
+    """Return what identifies an object within a state; an object without a kind is a Secret."""
     return str(item.get("kind") or "Secret"), holders.name_of(item)
 
 
 def bundle(state: State, now: datetime) -> list[str]:
-    """What clients are to trust: the next authority, the one that signs, and all that somebody may still need.
+    """Return the certificates that clients must trust: the next CA, the one that signs, and others in use.
 
-    Those are the ones before, until they expire; and where a server's certificate is of somebody else, who has signed
-    it, as far as its Secret tells. The ones before are in the authority's Secret; the ConfigMap, which more people may
-    write, is believed where that Secret is lost.
+    The others are previous CAs until they expire, and the signers of certificates from another issuer, as far as a
+    server's Secret contains them. Previous CAs are read from the CA's Secret. If that is lost, they are read from the
+    ConfigMap, which more clients may write.
     """
     ours = [cert for pair in (state.upcoming, state.current) if pair for cert in issuing.certificates(pair.certificate)]
     before = issuing.certificates(holders.text(state.authority, TRUSTED)) if state.authority else []
@@ -87,38 +89,43 @@ def bundle(state: State, now: datetime) -> list[str]:
 
 
 def counted(state: State, now: datetime) -> list[str]:
-    """Fingerprints of what counts as published once it is in the ConfigMap: all, but for the next authority where its
-    pause may not run."""
+    """Return the fingerprints of the certificates that count as published once they are in the ConfigMap.
+
+    These are all, except for the next CA while its waiting period must not run.
+    """
     waiting = state.upcoming.certificate if state.upcoming and not _may_count(state, state.upcoming, now) else ""
     return [issuing.fingerprint(each) for each in bundle(state, now) if each != waiting]
 
 
 def is_held_back(state: State, now: datetime) -> bool:
-    """Whether there is a next authority that must not sign now: somebody who works by us cannot be told of it, or
-    nobody can tell whether there is such a one."""
+    """Return whether there is a next CA that must not sign now.
+
+    That is so if a client that trusts our certificates cannot receive the next CA, or if such clients are unknown.
+    """
     return state.upcoming is not None and (state.is_blind or _is_behind(state, state.upcoming, now))
 
 
 def is_crowded(state: State, now: datetime) -> bool:
-    """Whether the bundle has enough authorities."""
+    """Return whether the bundle has the maximum number of CAs."""
     return len(bundle(state, now)) >= MOST
 
 
 def nameless(state: State) -> set[str]:
-    """Names of Secrets that no certificate can be issued for: nothing says what their servers are called."""
+    """Return the names of Secrets whose servers have no known name, so that no certificate can be issued."""
     return {holders.name_of(server) for server in state.servers if not holders.names_of(server, state.known)}
 
 
 def misnamed(state: State) -> dict[str, tuple[str, ...]]:
-    """Names of Secrets whose annotation has what no server is reached by, each with that."""
+    """Return the invalid server names in the annotations of Secrets, by the Secret's name."""
     wrong = {holders.name_of(server): unusable(holders.annotated_names(server)) for server in state.servers}
     return {name: names for name, names in wrong.items() if names}
 
 
 def _may_count(state: State, upcoming: Pair, now: datetime) -> bool:
-    """Whether the pause of the next authority may begin, or go on: nobody is left behind.
+    """Return whether the waiting period of the next CA may start or continue: every client can receive that CA.
 
-    Where that cannot be told, one that has begun goes on: else a slow list now and then would begin it anew for ever.
+    If that is unknown, a period that has started continues. Otherwise, an occasional slow list would restart it
+    forever.
     """
     if _is_behind(state, upcoming, now):
         return False
@@ -126,7 +133,7 @@ def _may_count(state: State, upcoming: Pair, now: datetime) -> bool:
 
 
 def _is_behind(state: State, upcoming: Pair, now: datetime) -> bool:
-    """Whether somebody is known who believes a server that works, and cannot be told of the next authority."""
+    """Return whether a client is known that trusts a working server and cannot receive the next CA."""
     read = [
         issuing.certificates(trusted(carrier)) for carrier in state.carriers if kind_and_name(carrier) in state.refused
     ]
@@ -146,7 +153,7 @@ def _authority(pair: Pair | None) -> Pair | None:
 
 
 def _signers(server: Object) -> Iterator[str]:
-    """Who has signed a server's certificate, of those in its Secret, itself included."""
+    """Yield the certificates in a server's Secret that signed the server's certificate, which may be itself."""
     shown = holders.current(server)
     if shown:
         for each in issuing.certificates(shown.certificate + holders.text(server, TRUSTED)):

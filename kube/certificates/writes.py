@@ -1,4 +1,4 @@
-"""The writes that bring certificates forward: what each is called, and how its body is made. Pure."""
+"""The writes that advance certificates: their reasons and their bodies."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kube.times import timestamp
 
 @dataclass(frozen=True)
 class Write:
-    """One write: of a whole object where it is created, else a merge patch that names the version it rests on.
+    """One write: a new object, or a merge patch with the resourceVersion that it is based on.
 
     Attributes:
-        reason: what is done, in a word for metrics and Events.
-        of: kind and name of the object.
+        reason: What the write does, in one word for metrics and Events.
+        of: Kind and name of the object.
     """
 
     reason: str
@@ -29,17 +29,24 @@ class Write:
     creates: bool = False
 
     def __repr__(self) -> str:
-        """Without the body: a Secret's has keys."""
+        """Return a representation without the body: a Secret's body contains keys."""
         return f"Write({self.reason} {self.of[0]} {self.of[1]})"
 
 
 MADE, SHARED, PUBLISHED, TAKEN, ISSUED, NOTED = "Made", "Shared", "Published", "Taken", "Issued", "Noted"
-"""Reasons: an authority is made; the bundle is put where servers and API server read it; it is published; the authority
-signs from now on; a server's certificate is issued; what is known of the Secrets is noted."""
+"""Reasons of writes.
+
+- `MADE`: A new CA is stored as the next one.
+- `SHARED`: The bundle is written to Secrets and CA injection targets.
+- `PUBLISHED`: The bundle is written to the ConfigMap.
+- `TAKEN`: The next CA starts to sign.
+- `ISSUED`: A server's certificate is issued.
+- `NOTED`: The data about the Secrets is updated.
+"""
 
 
 def patch(reason: str, state: State, secret: Object, change: Object) -> Write:
-    """A change of a Secret that is there."""
+    """Build the write that changes an existing Secret."""
     name = holders.name_of(secret)
     metadata = {**change.get("metadata", {}), **version(secret)}
     path = holders.secrets_path(state.namespace, name)
@@ -47,7 +54,7 @@ def patch(reason: str, state: State, secret: Object, change: Object) -> Write:
 
 
 def creation(reason: str, state: State, name: str, content: Object) -> Write:
-    """A Secret that is not there."""
+    """Build the write that creates a Secret."""
     labels = {"labels": {LABEL: state.component.name}}
     metadata = {**content.get("metadata", {}), "name": name, "namespace": state.namespace, **labels}
     path = holders.secrets_path(state.namespace)
@@ -55,7 +62,7 @@ def creation(reason: str, state: State, name: str, content: Object) -> Write:
 
 
 def publication(reason: str, state: State, now: datetime) -> Write:
-    """The ConfigMap as it is to be, each certificate with the moment since when it counts as published."""
+    """Build the write of the ConfigMap, with the time since when each certificate counts as published."""
     since = holders.published(state.publication, now)
     moments = {mark: timestamp(since.get(mark, rounded_up(now))) for mark in counted(state, now)}
     annotations = {holders.PUBLISHED: json.dumps(moments, sort_keys=True)}
@@ -69,11 +76,11 @@ def publication(reason: str, state: State, now: datetime) -> Write:
 
 
 def publication_data(state: State, now: datetime) -> dict[str, str]:
-    """`data` of the ConfigMap as it is to be."""
+    """Build the desired `data` of the ConfigMap."""
     there = [holders.held(secret, state.known, state.component) for secret in state.secrets]
     return holders.publication_data(bundle(state, now), [*there, *state.gone])
 
 
 def version(item: Object) -> Object:
-    """What a patch names so that it fails once somebody else has written the object."""
+    """Return the precondition that makes a patch fail if another client has changed the object."""
     return {"resourceVersion": item["metadata"]["resourceVersion"]}

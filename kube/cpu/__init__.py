@@ -1,1 +1,1 @@
-"""Rules of the labels that tell which CPU models and features a node offers (docs/cpu-labels.md)."""
+"""Rules for the labels with the CPU models and features that a node offers (docs/cpu-labels.md)."""

@@ -1,7 +1,7 @@
-"""What nodes offer, as ConfigMaps with the label `nodemaintenance.dev/cpu-capabilities` say it (OSV-38). Pure.
+"""CPU capabilities of nodes, from ConfigMaps labelled `nodemaintenance.dev/cpu-capabilities` (OSV-38). Pure functions.
 
 Each key is an entry, in JSON: `{"nodes": ["a", "b"], "models": ["Haswell"], "features": ["avx2"], "cpu": "Haswell"}`.
-Without `nodes` the key is the node's name. `cpu` stands for all features of that model, and `features` for more.
+Without `nodes`, the key is the node's name. `cpu` stands for all features of that model, and `features` adds more.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from kube.paths import Object
 LABEL = "nodemaintenance.dev/cpu-capabilities"
 FIELDS = ("nodes", "models", "features", "cpu")
 LEGAL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
-"""The name of a label, behind its prefix, as the API server takes it."""
+"""The part of a label key after its prefix, as the API server accepts it."""
 
 
 class Capability(NamedTuple):
-    """What one node offers."""
+    """The CPU models and features that one node offers."""
 
     models: frozenset[str]
     features: frozenset[str]
 
 
 class Input(NamedTuple):
-    """What all ConfigMaps say.
+    """The merged content of all ConfigMaps.
 
     Attributes:
-        nodes: node → what it offers; None where that cannot be told.
-        is_whole: every entry could be read, so that a node that is not in `nodes` is in no entry.
-        places: node → the ConfigMap that names it, and the field there.
-        problems: what is to be mended.
+        nodes: Node → its capability, None if it cannot be determined.
+        is_whole: Whether every entry could be read, so that a node missing from `nodes` is in no entry.
+        places: Node → the ConfigMap that names it, and the field there.
+        problems: Problems that an administrator must fix.
     """
 
     nodes: Mapping[str, Capability | None]
@@ -61,7 +61,10 @@ class _Entry(NamedTuple):
 
 
 def read(maps: Iterable[Object]) -> Input:
-    """Put all entries together. A node that two of them name has none, until one lets it go."""
+    """Merge all entries.
+
+    A node that two entries name has no capability until one of them no longer names it.
+    """
     entries, problems, is_whole = list[_Entry](), list[Problem](), True
     owners: dict[str, list[tuple[Object, _Entry]]] = {}
     for item in sorted(maps, key=lambda item: str(item["metadata"]["name"])):
@@ -86,7 +89,7 @@ def read(maps: Iterable[Object]) -> Input:
 
 
 def strangers(told: Input, known: Container[str]) -> list[Problem]:
-    """One problem for each entry that names nodes which are not there; they may come yet."""
+    """Return one problem per place that names nonexistent nodes; these nodes may join the cluster later."""
     missing: dict[str, list[str]] = {}
     for node, (_, place) in told.places.items():
         if node not in known:
@@ -95,7 +98,7 @@ def strangers(told: Input, known: Container[str]) -> list[Problem]:
 
 
 def _entry(item: Object, key: str, value: str) -> tuple[_Entry, list[Problem]]:
-    """One entry, and what of it is not used. Raises `Wrong` where it is malformed."""
+    """Parse one entry, and return it with the problems of its unused parts. Raises `Wrong` if it is malformed."""
     field = f'data["{key}"]'
     told = _decoded(value, field)
     nodes = list(dict.fromkeys(texts(told.get("nodes"), f"{field}.nodes"))) or [key]
@@ -120,7 +123,7 @@ def _decoded(value: str, field: str) -> dict[str, Any]:
     remedy = 'write {"models": [...], "features": [...]}'
     try:
         told = json.loads(value)
-        json.dumps(told, ensure_ascii=False).encode()  # half a character is none that the API server takes
+        json.dumps(told, ensure_ascii=False).encode()  # the API server rejects lone surrogates
     except (ValueError, RecursionError) as error:
         raise Wrong(field, f"is no JSON ({error})", remedy) from None
     if not isinstance(told, dict):
@@ -133,7 +136,7 @@ def _decoded(value: str, field: str) -> dict[str, Any]:
 
 
 def _doubles(owners: Mapping[str, list[tuple[Object, _Entry]]]) -> Iterator[Problem]:
-    """One problem for each pair of places that name the same nodes."""
+    """Yield one problem for each combination of entries that name the same nodes."""
     shared: dict[tuple[str, ...], list[str]] = {}
     first: dict[tuple[str, ...], Object] = {}
     for node, found in sorted(owners.items()):

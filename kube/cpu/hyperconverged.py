@@ -1,4 +1,4 @@
-"""What HyperConverged says of CPU models: which are obsolete, and the least one (OSV-30..32, C12, C18). Pure.
+"""CPU settings in HyperConverged: the obsolete models and the minimum model (OSV-30..32, C12, C18). Pure functions.
 
 spec: {obsoleteCPUs: {cpuModels: ["Opteron_G1"], minCPUModel: "Penryn"}}
 """
@@ -15,23 +15,20 @@ from kube.paths import Object
 API_VERSION, KIND = "hco.kubevirt.io/v1beta1", "HyperConverged"
 PATH = f"/apis/{API_VERSION}/hyperconvergeds"
 NAME = "kubevirt-hyperconverged"
-"""Found by it in any namespace: the documents have it in two."""
+"""Name of the object. Its namespace does not matter, because the requirement documents use two."""
 LEAST = "Penryn"
 FIELD = "spec.obsoleteCPUs"
 
 
 class Settings(NamedTuple):
-    """Which models get no label, and whose features get none.
-
-    `least` is the model of the latter.
-    """
+    """The models that get no label, and the minimum model (`least`), whose features get no label."""
 
     obsolete: frozenset[str]
     least: str
 
     @property
     def base(self) -> frozenset[str]:
-        """The features of the least model, which every node is taken to have."""
+        """Return the features of the minimum model, which every node is assumed to have."""
         return features_of(self.least) or frozenset()
 
 
@@ -39,7 +36,10 @@ DEFAULTS = Settings(ALWAYS_OBSOLETE, LEAST)
 
 
 def chosen(found: Iterable[Object]) -> tuple[Object | None, list[Problem]]:
-    """The object that counts: the oldest of that name. Of each other one it is said that nobody reads it."""
+    """Return the object that applies, which is the oldest one named `NAME`.
+
+    Each other object with that name gives a problem, which reports that it is ignored.
+    """
     named = [item for item in found if item["metadata"]["name"] == NAME]
     ordered = sorted(named, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["uid"]))
     if not ordered:
@@ -51,7 +51,10 @@ def chosen(found: Iterable[Object]) -> tuple[Object | None, list[Problem]]:
 
 
 def settings(item: Mapping[str, Any] | None) -> Settings | Problem:
-    """What the object says, with what holds without it; a problem where that cannot be read, or names no model."""
+    """Return the settings of the object, with defaults for missing fields.
+
+    Returns a problem if the settings are malformed, or if the minimum model is unknown.
+    """
     if item is None:
         return DEFAULTS
     try:
@@ -66,7 +69,7 @@ def settings(item: Mapping[str, Any] | None) -> Settings | Problem:
 
 
 def strangers(item: Mapping[str, Any] | None, found: Settings) -> list[Problem]:
-    """That it calls models obsolete which are in no table: so no node is labelled with them, and none was before."""
+    """Return a problem if the object lists obsolete models that are in no table, such as misspelled ones."""
     unknown = sorted(name for name in found.obsolete - ALWAYS_OBSOLETE if features_of(name) is None)
     if item is None or not unknown:
         return []
@@ -75,13 +78,13 @@ def strangers(item: Mapping[str, Any] | None, found: Settings) -> list[Problem]:
 
 
 def _read(told: object) -> Settings:
-    """Raises `Wrong` for what is malformed, and `LookupError` for a least model without a table."""
+    """Parse the settings. Raises `Wrong` if they are malformed, and `LookupError` for an unknown minimum model."""
     if told is None:
         return DEFAULTS
     if not isinstance(told, dict):
         raise Wrong(FIELD, "is no object", "write {cpuModels: [...], minCPUModel: ...}")
     obsolete = texts(told.get("cpuModels"), f"{FIELD}.cpuModels")
-    field = "minCPUModel" if told.get("minCPUModel") else "minCPU"  # the documents have both names
+    field = "minCPUModel" if told.get("minCPUModel") else "minCPU"  # the requirement documents use both names
     least = text(told[field], f"{FIELD}.{field}") if told.get(field) else LEAST
     if features_of(least) is None:
         raise LookupError(least)

@@ -1,4 +1,7 @@
-"""Reads what the labels of nodes stand on. A kind that is not served has no objects."""
+"""Reads the inputs of the CPU labels: ConfigMaps, HyperConverged objects and nodes.
+
+If the API server does not serve HyperConverged, the list of these objects is empty.
+"""
 
 from __future__ import annotations
 
@@ -13,36 +16,37 @@ from kube.nodes import NODES
 from kube.paths import Object, segment
 
 PAGE = 100
-"""Nodes that one event looks at: so many patches take a second at most."""
+"""Number of nodes that one event processes; patching them takes at most a second."""
 
 
 class Page(NamedTuple):
-    """Some nodes, their metadata alone, and what brings the next ones; "" after the last."""
+    """Some nodes (metadata only), and the token of the next page, "" after the last page."""
 
     nodes: list[Object]
     after: str
 
 
 async def capability_maps(api: Api, namespace: str) -> list[Object]:
-    """The ConfigMaps that say what nodes offer."""
+    """Return the ConfigMaps that describe the CPU capabilities of nodes."""
     return (await pages(api, f"/api/v1/namespaces/{segment(namespace)}/configmaps", labels=capabilities.LABEL)).items
 
 
 async def hyperconvergeds(api: Api) -> list[Object]:
-    """All HyperConverged objects."""
+    """Return all HyperConverged objects."""
     return await listed(api, hyperconverged.PATH)
 
 
 async def node_names(api: Api) -> set[str]:
-    """The names of all nodes."""
+    """Return the names of all nodes."""
     return {node["metadata"]["name"] for node in (await pages(api, NODES, accept=METADATA)).items}
 
 
 async def nodes(api: Api, after: str, *, marked: bool = False) -> Page:
-    """A page of all nodes, or of those that carry labels of ours.
+    """Return a page of all nodes, or with `marked` of the nodes that carry this project's CPU labels.
 
-    `after` is what the page before it gave. A server that has forgotten the state of that page names what goes on there
-    in the state as it is (API concepts, "retrieving large results sets in chunks"); else the first page is given.
+    `after` is the token from the previous page. If the token has expired, the API server may return one that continues
+    at the same place in the current state (API concepts, "retrieving large results sets in chunks"). If it returns
+    none, the result is the first page.
     """
     try:
         return await _page(api, after, marked=marked)

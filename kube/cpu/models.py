@@ -1,6 +1,6 @@
-"""Which features a CPU model has, by the tables in models.json, and which models are always obsolete (OSV-30, OSV-34).
+"""CPU models: their features, by the tables in models.json, and the always obsolete ones (OSV-30, OSV-34).
 
-`python -m localcluster.cpumap` makes the file, of the CPU map of libvirt, which it names with its licence.
+`python -m localcluster.cpumap` generates the file from libvirt's CPU map. The file names its source and licence.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ ALWAYS_OBSOLETE = frozenset(
         *("pentium", "pentium2", "pentium3", "pentiumpro", "phenom", "qemu32", "qemu64"),
     )
 )
-"""Models that no node is labelled with, whatever HyperConverged says."""
+"""Models for which no node gets a label, whatever HyperConverged specifies."""
 
 
 def features_of(model: str) -> frozenset[str] | None:
-    """The features of a model; None for one that is in no table. Names are case-sensitive."""
+    """Return the features of a model, None if it is in no table. Names are case-sensitive."""
     features = _tables().get(model)
     return None if features is None else frozenset(features.split())
 
 
 @cache
 def _tables() -> dict[str, str]:
-    """Model → its features in one text; read at first need, once."""
+    """Return a mapping from model to its features in one string; the file is read once, at the first call."""
     tables: dict[str, str] = json.loads(FILE.read_text())["models"]
     return tables

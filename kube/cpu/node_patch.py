@@ -1,4 +1,4 @@
-"""Labels due to a node for its CPU, and the one patch that gives it these (OSV-30, OSV-33, OSV-36, OSV-39). Pure."""
+"""Computes a node's CPU labels and the patch that sets them (OSV-30, OSV-33, OSV-36, OSV-39). Pure functions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,25 @@ Node = Mapping[str, Any]
 MODEL = "cpu-model.node.kubevirt.io/"
 FEATURE = "cpu-feature.node.kubevirt.io/"
 OLDER = ("feature.node.kubernetes.io/cpu-model-", "feature.node.kubernetes.io/cpu-feature-")
-"""Prefixes of the same labels in KubeVirt's first form. `cpu-model.` and `cpu-cpuid.` are of node-feature-discovery."""
+"""Prefixes of the same labels in KubeVirt's first format.
+
+The prefixes `cpu-model.` and `cpu-cpuid.` belong to node-feature-discovery.
+"""
 OURS = (MODEL, FEATURE, *OLDER)
 MARK = "nodemaintenance.dev/cpu-labels"
-"""Label of a node that carries labels of ours: by it they are found when nothing says any more what the node offers."""
+"""Label that marks every node with CPU labels of this project.
+
+It identifies these nodes when no ConfigMap describes their capabilities any more.
+"""
 TRUE = "true"
 SKIP = "node-labeller.kubevirt.io/skip-node"
 
 
 def due_labels(capability: Capability, settings: Settings) -> dict[str, str]:
-    """The labels of a node that offers this: models that are not obsolete, features that the least model has not."""
+    """Return the labels of a node with this capability.
+
+    These are the models that are not obsolete, and the features that the minimum model lacks.
+    """
     models = capability.models - settings.obsolete
     features = capability.features - settings.base
     named = [*(MODEL + name for name in models), *(FEATURE + name for name in features)]
@@ -31,12 +40,12 @@ def due_labels(capability: Capability, settings: Settings) -> dict[str, str]:
 
 
 def is_skipped(node: Node) -> bool:
-    """Whether somebody wants the labels as they are: the annotation is there, and true (C29)."""
+    """Return whether the skip annotation is true, so that the node's labels must not change (C29)."""
     return _annotation(node) == TRUE
 
 
 def skip_problem(node: Node) -> Problem | None:
-    """An annotation that says neither; the node is labelled."""
+    """Return a problem if the skip annotation is neither true nor false; such a node is labelled."""
     value = _annotation(node)
     if value in (None, TRUE, "false"):
         return None
@@ -46,14 +55,15 @@ def skip_problem(node: Node) -> Problem | None:
 
 
 def is_marked(node: Node) -> bool:
-    """Whether it carries labels of ours."""
+    """Return whether the node carries CPU labels of this project."""
     return MARK in _labels(node)
 
 
 def patch(node: Node, due: Mapping[str, str]) -> list[Object]:
-    """JSON patch that gives the node these labels and takes off all others of ours, [] where nothing would change.
+    """Build the JSON patch that sets these labels and removes the project's others, [] if nothing would change.
 
-    The rest of the node is not touched. Refused when anybody wrote the node since it was read: he may have skipped it.
+    The patch changes nothing else on the node. The API server rejects it if the node changed since it was read, because
+    that change may have added the skip annotation.
     """
     labels = _labels(node)
     gone = [name for name in labels if name not in due and (name.startswith(OURS) or name == MARK)]

@@ -1,4 +1,4 @@
-"""What somebody has to mend before labels are as he wants them: at which object, in which field, and how. Pure."""
+"""Configuration problems of the CPU labels: the object, the field and the remedy. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SKIP_UNREAD = "SkipNodeIgnored"
 
 
 class Problem(NamedTuple):
-    """One sentence about an object, with the reason of the Event that tells it."""
+    """A message about an object for the administrator, and the reason of the Event that reports it."""
 
     about: Object
     reason: str
@@ -25,21 +25,24 @@ class Problem(NamedTuple):
 
     @classmethod
     def at(cls, item: Mapping[str, Any], api_version: str, kind: str, reason: str, message: str) -> Problem:
-        """A problem of an object; items of a list do not say of which kind they are, and metadata alone neither."""
+        """Build a problem about `item`.
+
+        The caller passes the API version and kind, because list items and metadata-only objects lack them.
+        """
         metadata = item["metadata"]
         named = {key: metadata[key] for key in ("name", "namespace", "uid") if metadata.get(key)}
         return cls({"apiVersion": api_version, "kind": kind, **named}, reason, message)
 
 
 class Wrong(Exception):
-    """A field that cannot be used: its path, what is wrong with it, and what to write in its place."""
+    """Error for an invalid field: its path, what is wrong with it, and what to write instead."""
 
     def __init__(self, field: str, what: str, remedy: str) -> None:
         super().__init__(f"{field} {what}: {remedy}")
 
 
 def texts(value: object, field: str) -> list[str]:
-    """A list of texts, none for None. Raises `Wrong` for anything else."""
+    """Return a list of strings, empty for None. Raises `Wrong` for any other value."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -50,7 +53,7 @@ def texts(value: object, field: str) -> list[str]:
 
 
 def text(value: object, field: str) -> str:
-    """A text that is not empty. Raises `Wrong` for anything else."""
+    """Return a nonempty string. Raises `Wrong` for any other value."""
     if not isinstance(value, str):
         raise Wrong(field, f"is {_kind(value)}", f'write text, in quotes: "{value if _is_plain(value) else "Haswell"}"')
     if not value:
@@ -59,7 +62,7 @@ def text(value: object, field: str) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in one order, with commas between."""
+    """Return the sorted names, separated by commas."""
     return ", ".join(sorted(names))
 
 

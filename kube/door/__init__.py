@@ -1,1 +1,1 @@
-"""The client of the API server: requests, watches, errors, discovery, access reviews, evictions."""
+"""The API client: requests, watches, errors, discovery, access reviews and evictions."""

@@ -1,4 +1,4 @@
-"""Asks the API server who a caller is and what the caller may do, before anything is done in that name."""
+"""Asks the API server who a caller is and what the caller may do, before acting on the caller's behalf."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AUTHORIZATION, AUTHENTICATION = "authorization.k8s.io/v1", "authentication.k8s.i
 
 @dataclass(frozen=True)
 class Right:
-    """One verb on one cluster-scoped resource; `group` is "" for the core group, `name` for every object."""
+    """One verb on one cluster-scoped resource; `group` is "" for the core group, `name` is "" for every object."""
 
     verb: str
     resource: str
@@ -23,13 +23,13 @@ class Right:
     name: str = ""
 
     def attributes(self) -> Object:
-        """As `resourceAttributes` of a review."""
+        """Return the right as `resourceAttributes` of a review."""
         fields = {"verb": self.verb, "resource": self.resource, "group": self.group}
         return {**fields, "name": self.name} if self.name else fields
 
 
 async def may(api: Api, right: Right, user: str = "", groups: Sequence[str] = ()) -> bool:
-    """Whether `user` has the right; without a user, whether the owner of `api` has."""
+    """Return whether `user` has the right; without `user`, whether the owner of the credentials of `api` has it."""
     kind = "SubjectAccessReview" if user else "SelfSubjectAccessReview"
     spec: Object = {"resourceAttributes": right.attributes()}
     spec |= {"user": user, "groups": list(groups)} if user else {}
@@ -39,14 +39,14 @@ async def may(api: Api, right: Right, user: str = "", groups: Sequence[str] = ()
 
 
 async def whoami(api: Api) -> str:
-    """The user name of the owner of `api`, as the API server knows it."""
+    """Return the user name of the owner of the credentials of `api`, as the API server knows it."""
     body = {"apiVersion": AUTHENTICATION, "kind": "SelfSubjectReview"}
     answer = await api.create(f"/apis/{AUTHENTICATION}/selfsubjectreviews", body)
     return str(answer["status"]["userInfo"].get("username") or "")
 
 
 def refusal(user: str, right: Right) -> Denied:
-    """The error that the API server itself would answer with."""
+    """Build the error with which the API server itself would refuse the request."""
     group = f'API group "{right.group}"'
     return Denied(
         403,

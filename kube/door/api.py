@@ -1,6 +1,6 @@
-"""A client of the API server: HTTP verbs on paths, plain dicts in and out, five errors.
+"""Asynchronous API client: HTTP verbs on paths, plain dicts as input and output, five error classes.
 
-Used asynchronously by the sources and the CLI, and through `cluster.Cluster` by the functions.
+The event sources and the CLI use it directly; the functions use it through `sync_client.Cluster`.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
 METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""Has a list answered without spec and status of its items (API concepts, "metadata-only fetches")."""
+"""Accept header for a list without spec and status of its items (API concepts, "metadata-only fetches")."""
 APPLY_PATCH = "application/apply-patch+yaml"
 WATCH_SECONDS = 300
-"""The server ends a watch after this long; the follower resumes where it ended."""
+"""The API server ends a watch after this time; `list_watch` then starts another one where it ended."""
 SILENCE_SECONDS = 150.0
-"""A watch gets a bookmark about every minute; a connection that is silent for longer is dead."""
+"""Read timeout: a watch gets a bookmark about every minute, so a longer silence means a dead connection."""
 IMPERSONATE_USER, IMPERSONATE_GROUP = "Impersonate-User", "Impersonate-Group"
 CONNECTIONS = 100
-"""Evictions wait about 0.1 s each inside the server: many at a time hide it."""
+"""Maximum connections: each eviction waits about 0.1 s in the API server, so many must run concurrently."""
 SERVER_SETTINGS = (
     *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
     *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
 )
-"""The settings of a configuration that concern the server, and none that concern who asks."""
+"""The settings of a configuration that describe the server, without any that hold credentials."""
 
 
 class Api:
-    """Requests to one API server on one event loop. Keeps its connections warm; close it with `await api.close()`.
+    """Client of one API server on one event loop, with a connection pool; close it with `await api.close()`.
 
-    At most `connections` are open at once, 0 for no limit; a request beyond that waits, and a watch waits for ever.
+    At most `connections` are open at the same time, 0 for no limit. Above the limit, requests wait for a free
+    connection within their timeout, and watches wait without a timeout.
     """
 
     def __init__(self, configuration: Configuration, connections: int = CONNECTIONS) -> None:
@@ -78,11 +79,12 @@ class Api:
         *,
         connections: int = CONNECTIONS,
     ) -> Api:
-        """An Api for `kubeconfig` (default: `$KUBECONFIG`, then the usual file), or the pod's own account in a cluster.
+        """Return a client for a kubeconfig, or for the pod's ServiceAccount inside a cluster.
 
-        It acts as `as_user` and a member of `as_groups`, if the owner of the credentials may impersonate them.
-        As with kubectl, a pod's own account is for who names nothing: neither a file nor a context. Raises
-        `Unavailable` naming the remedy when there is neither.
+        The kubeconfig is `kubeconfig`, else `$KUBECONFIG`, else the default file. As with kubectl, the ServiceAccount
+        is used only if the caller names neither a file nor a context and the default file does not exist. With
+        `as_user`, the client impersonates that user and `as_groups`, which the credentials must permit. Raises
+        `Unavailable` with the remedy if no configuration is usable.
         """
         configuration = Configuration()
         wanted = kubeconfig or os.environ.get("KUBECONFIG")
@@ -104,9 +106,9 @@ class Api:
         return api.impersonating(as_user, as_groups) if as_user else api
 
     async def nameless(self) -> Api:
-        """The same server on connections of its own, which carry nobody's certificate, token or cookie.
+        """Return a client of the same server with separate connections and without certificate, token or cookies.
 
-        The start of `bearing`: a client certificate would speak before any token does.
+        `bearing` needs such a client: the API server would prefer a client certificate to the token.
         """
         bare = Configuration()
         for name in SERVER_SETTINGS:
@@ -116,38 +118,41 @@ class Api:
         return other
 
     def bearing(self, token: str) -> Api:
-        """The same connections with the credentials of whoever owns `token`; the original closes them."""
+        """Return a client on the same connections that authenticates with `token`; only the original closes them."""
         other = copy.copy(self)
         other._token = f"Bearer {token}"
         return other
 
     async def unverified(self) -> Api:
-        """The same credentials on connections that verify no certificate; the original closes them."""
+        """Return a client with the same credentials that does not verify the server's certificate.
+
+        Closing the original client also closes the connections of this one.
+        """
         other = copy.copy(self)
         other._rest = self._rest.unverified()
         return other
 
     def impersonating(self, user: str, groups: Sequence[str] = ()) -> Api:
-        """The same connections, whose every request is made as this user and a member of these groups.
+        """Return a client on the same connections that impersonates a user and groups in every request.
 
-        The API server refuses it unless the owner of the credentials may impersonate them.
+        The API server denies such requests unless the owner of the credentials may impersonate them.
         """
         other = copy.copy(self)
         named = ((IMPERSONATE_USER, user), *((IMPERSONATE_GROUP, group) for group in groups))
-        other._identity = CIMultiDict(named)  # a header for each group
+        other._identity = CIMultiDict(named)  # one header per group
         return other
 
     async def close(self) -> None:
-        """Close all connections, those that are just being made or closed as well."""
+        """Close all connections, including those that are currently opening or closing."""
         await self._rest.close()
 
     @property
     def is_dry_run(self) -> bool:
-        """No write of it is kept."""
+        """Return whether the API server discards all writes of this client."""
         return self._dry_run
 
     def dry_run(self) -> Api:
-        """The same door, on the same connections, whose every write the API server checks and does not keep."""
+        """Return a client on the same connections whose writes the API server only validates."""
         view = copy.copy(self)
         view._dry_run = True
         return view
@@ -163,13 +168,16 @@ class Api:
         accept: str = JSON,
         decoder: msgspec.json.Decoder[Any] = ANY,
     ) -> Object:
-        """One request. `path` starts with /api or /apis; returns the decoded answer, raises an `ApiError`."""
+        """Send one request, and return the decoded response. Raises `ApiError`.
+
+        `path` starts with /api or /apis.
+        """
         if self._dry_run and method != "GET":
             query, body = _rehearsed(method, query, body)
         return decoded(await self._read(method, path, query, body, content_type, accept), decoder)
 
     async def text(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
-        """What is at `path` as it is: logs are no JSON. Raises as `request` does."""
+        """Return the response body at `path` undecoded, for example a log. Raises the same errors as `request`."""
         return await self._read("GET", path, query, None, JSON)
 
     async def _read(
@@ -192,7 +200,7 @@ class Api:
         return raw
 
     async def get(self, path: str) -> Object:
-        """The object at `path`, read from the store itself (never stale)."""
+        """Return the object at `path` in its newest state, not from the API server's cache."""
         return await self.request("GET", path)
 
     async def list(
@@ -207,14 +215,16 @@ class Api:
         accept: str = JSON,
         decoder: msgspec.json.Decoder[Any] = ANY,
     ) -> Object:
-        """The list at `path`, narrowed by field and label selectors; with `accept=METADATA` only metadata of its items.
+        """Return the list at `path`, narrowed by field and label selectors.
 
-        With a `decoder` of a type only the fields of that.
+        `accept=METADATA` returns only the items' metadata, and a typed `decoder` only the fields of its type.
 
-        `version` None asks for the newest state, for which a quiet server waits up to 0.1 s; "0" takes what the
-        server's cache has; another version takes the cache once it is no older than that (API concepts,
-        "resourceVersion in list requests"). With `limit` it is a page of so many; the page that follows has the one's
-        `metadata.continue` for its `token`, and the version of the first (`paging` reads them all).
+        `version` None asks for the newest state, for which an idle API server waits up to 0.1 s. Version "0" accepts
+        any state of the server's cache. Another version accepts the cache if it is at least that new (API concepts,
+        "resourceVersion in list requests").
+
+        With `limit`, the result is a page of at most that many items. The `token` of the next page is the
+        `metadata.continue` of this one, and all pages show the state of the first. `paging` reads all pages.
         """
         query = {"fieldSelector": fields, "labelSelector": labels, "limit": str(limit or ""), "continue": token}
         query["resourceVersion"] = "" if token else version or ""
@@ -224,19 +234,20 @@ class Api:
         return await self.request("GET", path, query=wanted, accept=accept, decoder=decoder)
 
     async def create(self, path: str, body: Object) -> Object:
-        """POST `body` to the collection or subresource at `path`."""
+        """Send `body` as a POST to the collection or subresource at `path`."""
         return await self.request("POST", path, body=body)
 
     async def patch(self, path: str, body: Any, content_type: str = MERGE_PATCH) -> Object:
-        """PATCH by merge, or with `content_type=JSON_PATCH` by a list of operations."""
+        """Send a merge patch, or with `content_type=JSON_PATCH` a list of operations."""
         return await self.request("PATCH", path, body=body, content_type=content_type)
 
     async def delete(
         self, path: str, *, uid: str, version: str = "", options: Mapping[str, object] | None = None
     ) -> Object:
-        """DELETE the object at `path` if it is still the one with `uid`; `Conflict` when it is another.
+        """Delete the object at `path` if it has this `uid`; otherwise raise `Conflict`.
 
-        With `version` also when somebody has written it since. `options` are more fields of `DeleteOptions`.
+        With `version`, also raise `Conflict` if the object has changed since. `options` are additional fields of
+        `DeleteOptions`.
         """
         preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
         return await self.request("DELETE", path, body={"preconditions": preconditions, **(options or {})})
@@ -244,10 +255,10 @@ class Api:
     async def watch(
         self, path: str, *, version: str, fields: str = "", labels: str = ""
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Changes after `version` as (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server ends the watch.
+        """Yield changes after `version` as (ADDED | MODIFIED | DELETED | BOOKMARK, object) until the watch ends.
 
-        With version "" what is there in the newest state comes first, and a bookmark behind it that says so.
-        Raises `NotFound` (410) when `version` is too old, `Unavailable` when the connection breaks.
+        With version "", first yield the existing objects in their newest state, followed by a bookmark that marks their
+        end. Raises `NotFound` (410) if `version` is too old, and `Unavailable` if the connection breaks.
         """
         query = {
             "watch": "1",
@@ -261,7 +272,7 @@ class Api:
         wanted = {key: value for key, value in query.items() if value}
         try:
             response = await self._open("GET", path, wanted, None, JSON, None)
-            with dropped(response.response):  # whoever stops watching must not keep the connection
+            with dropped(response.response):  # free the connection when the caller stops watching
                 if response.status >= 400:
                     raise error_of(response.status, decoded(await response.read()))
                 async for line in lines(response.response):
@@ -293,13 +304,16 @@ class Api:
 
 
 def _rehearsed(method: str, query: Mapping[str, str] | None, body: Any) -> tuple[Mapping[str, str], Any]:
-    """Query and body of a write that must not be kept. A DELETE with a body takes its options from there alone."""
+    """Return the query and body of a dry-run write.
+
+    For a DELETE with a body, the API server reads its options only from the body.
+    """
     options = {**(body or {}), "dryRun": ["All"]} if method == "DELETE" else body
     return {**(query or {}), "dryRun": "All"}, options
 
 
 async def absent_ok(call: Any) -> Object | None:
-    """The result of an awaitable request, or None when it raises `NotFound`."""
+    """Return the result of an awaitable request, or None if it raises `NotFound`."""
     try:
         result: Object = await call
     except NotFound:

@@ -1,13 +1,13 @@
-"""The five errors that an answer of the API server can become. Raised by `api`.
+"""The five errors for failed requests to the API server, which `api` raises.
 
 ApiError
-├── NotFound      404, 410: the object, or its kind, is not there
-├── Conflict      409, and a JSON patch whose `test` failed: read again, then decide again
-├── Denied        401, 403: our account may not; the message names verb and resource
-├── Rejected      any other 4xx: the request itself is wrong
-└── Unavailable   429, 5xx and broken connections: the same request may pass later
+├── NotFound      404, 410: The object, or its kind, does not exist.
+├── Conflict      409, or a JSON patch whose `test` failed: Read again, then decide again.
+├── Denied        401, 403: The account lacks a permission. The message names verb and resource.
+├── Rejected      any other 4xx: The request itself is wrong.
+└── Unavailable   429, 5xx and broken connections: A retry of the same request may succeed.
 
-An admission webhook gives its refusal any status that it likes: a 404, 409 or 422 of it says nothing about the object.
+An admission webhook can deny a request with any status: its 404, 409 or 422 does not describe the object.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kube.evictions import is_by_admission
 
 
 class ApiError(Exception):
-    """An answer other than success.
+    """A response other than success, or a missing response.
 
     Attributes:
-        status: the HTTP status, 0 when no answer came.
-        message: the server's own sentence, fit for `status.lastError`.
-        body: the `Status` object the server sent, `{}` when it sent none.
+        status: The HTTP status, 0 if there was no response.
+        message: The API server's message, suitable for `status.lastError`.
+        body: The `Status` object of the response, `{}` if it had none.
     """
 
     def __init__(self, status: int, message: str, body: Mapping[str, Any] | None = None) -> None:
@@ -35,30 +35,30 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
-    """404 or 410 of the API server itself."""
+    """A 404 or 410 that the API server itself returned."""
 
 
 class Conflict(ApiError):
-    """409 of the API server itself, or a JSON patch whose `test` did not hold."""
+    """A 409 that the API server itself returned, or a JSON patch whose `test` failed."""
 
 
 class Denied(ApiError):
-    """401 or 403."""
+    """A 401 or 403 response."""
 
 
 class Rejected(ApiError):
-    """Any other 4xx, and what of 404, 409, 410 and 422 an admission webhook answers."""
+    """Any other 4xx response, or a 404, 409, 410 or 422 from an admission webhook."""
 
 
 class Unavailable(ApiError):
-    """429, 5xx, or no answer at all."""
+    """A 429 or 5xx response, or no response."""
 
 
 def error_of(status: int, body: Mapping[str, Any], *, patch: bool = False) -> ApiError:
-    """The error for an HTTP status and the decoded body, a `Status` object as a rule.
+    """Return the error for an HTTP status and the decoded body, usually a `Status` object.
 
-    A JSON patch whose `test` fails comes back as 422 without causes (a refused value has causes): that is a
-    conflict in all but number (NMO-4).
+    A JSON patch whose `test` fails returns 422 without causes, whereas an invalid value returns 422 with causes. The
+    former counts as a conflict (NMO-4).
     """
     message = str(body.get("message") or f"the API server answered {status}")
     if status in (404, 409, 410, 422) and is_by_admission(message):

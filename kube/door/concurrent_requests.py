@@ -1,4 +1,4 @@
-"""Requests side by side, none of which outlives the call that made them."""
+"""Concurrent requests, none of which outlives the call that started them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 
 async def together(*calls: Awaitable[Any]) -> list[Any]:
-    """The results of several calls made at once, in order; the first error is raised after all have ended.
+    """Await several calls concurrently, and return their results in order.
 
-    `asyncio.gather` would raise it at once and leave the others at work for nobody, a write among them as likely as
-    a read; a loop that ends meanwhile leaks their connections.
+    The function raises the first error only after all calls have ended. `asyncio.gather` would raise it at once and let
+    the other calls, possibly writes, run without an awaiting caller. If the event loop then ended, their connections
+    would leak.
     """
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:

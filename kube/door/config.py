@@ -1,9 +1,9 @@
-"""How to reach an API server, and as whom: by a kubeconfig or as the pod's own account. Alone imports `kubernetes`.
+"""Configuration and connections of the API client; the only module that imports `kubernetes`.
 
-And the connections to it, none of which outlives the event loop that it is on.
+The configuration comes from a kubeconfig or the pod's ServiceAccount. No connection outlives its event loop.
 
-Of that package it imports what is used here. The rest (the synchronous client, typed models, and five libraries for
-them) would be two thirds of the time in which a function starts.
+The module imports only the parts of that package that it uses. The rest (the synchronous client, typed models and the
+five libraries that they need) would take two thirds of a function's startup time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
 
 from kube.door.lazy_imports import postpone
-from kube.door.lean_aiohttp import aiohttp  # before the library imports it
+from kube.door.lean_aiohttp import aiohttp  # must precede the library's own import
 from kube.loopback import is_loopback
 
 for package in ("kubernetes", "kubernetes.aio", "kubernetes.aio.config", "kubernetes.aio.utils"):
@@ -44,41 +44,47 @@ __all__ = [
 ]
 
 FAREWELL_SECONDS = 1.0
-"""A TLS farewell takes a round trip; a server that does not answer one is not waited for longer."""
+"""Maximum wait for the close of TLS connections, which takes a round trip if the server responds."""
 LOOK_SECONDS = 0.001
 IDLE_SECONDS = 60.0
-"""For so long an idle connection is kept: less than the API server keeps it (90 s), or a request would meet its end. A
-handshake costs both sides more than a request (15, if not said)."""
+"""Time that an idle connection is kept; aiohttp's default is 15.
+
+It must be shorter than the API server's 90 s, so that no request meets a connection that the server is closing. A TLS
+handshake costs both sides more than a request.
+"""
 sslproto.SSLProtocol.max_size = 32 * 1024
-"""Bytes that each TLS connection has for what it reads; a record has 16 KiB at most. By default they are eight times as
-many, 25 MiB for a hundred connections."""
+"""Read buffer per TLS connection in bytes; a TLS record has at most 16 KiB.
+
+The default is eight times as large, which is 25 MiB for a hundred connections.
+"""
 
 
 class NoContext(ConfigException):
-    """The kubeconfig has no context of the name that was asked for; the text has the remedy."""
+    """The kubeconfig has no context with the requested name; the message contains the remedy."""
 
 
 class Configuration(LibraryConfiguration):
-    """How to reach an API server, and as whom.
+    """How to reach an API server, and with which credentials.
 
     Attributes:
-        client_pem: the client's certificate and its key, b"" for none; that of a plugin (`cert_file`) comes before it.
+        client_pem: The client certificate and its key, b"" for none. A credential plugin's `cert_file` takes
+            precedence.
     """
 
     client_pem = b""
 
 
 class Connections(RESTClientObject):
-    """The library's HTTP client, which knows each of its sockets until it is closed.
+    """The library's HTTP client, extended to track each of its sockets until it is closed.
 
-    A request that is cancelled between its handshake and its first byte leaves a connection that no pool knows of and
-    that is just saying farewell. A command's loop would be gone by the answer.
+    A request that is cancelled between its TLS handshake and its first byte leaves a connection that no pool tracks and
+    that is still closing. A command's event loop could end before that connection is closed.
     """
 
     def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
         if configuration.client_pem and not configuration.cert_file:
-            with NamedTemporaryFile() as file:  # OpenSSL takes no other
+            with NamedTemporaryFile() as file:  # OpenSSL loads a certificate chain only from a file
                 file.write(configuration.client_pem)
                 file.flush()
                 self.ssl_context.load_cert_chain(file.name)
@@ -86,7 +92,7 @@ class Connections(RESTClientObject):
         self._unverified: Connections | None = None
 
     def unverified(self) -> Connections:
-        """Connections to the same server that do not verify its certificate; closed with these."""
+        """Return connections to the same server that do not verify its certificate; `close` closes both."""
         if self._unverified is None:
             settings = copy.copy(self.configuration)
             settings.verify_ssl = False
@@ -116,20 +122,20 @@ class Connections(RESTClientObject):
 
     @property
     def is_open(self) -> bool:
-        """Whether any of them is."""
+        """Return whether any socket is open."""
         return any(made.fileno() >= 0 for made in self._sockets)
 
 
 async def load_kube_config(configuration: Configuration, file: str, context: str | None) -> None:
-    """Fill in what `file` says of `context` (None: the current one).
+    """Fill `configuration` with the settings of `context` in `file` (None: the current context).
 
-    Certificates and keys that it holds stay in memory; the library would leave each in a file of its own where the
-    process is ended by a signal. Raises `NoContext`, and `ConfigException` when that is no kubeconfig, or names what is
-    not there.
+    This function keeps the file's certificates and keys in memory. The library would write each to a temporary file,
+    which remains if a signal ends the process. Raises `NoContext`, or `ConfigException` if the file is not a kubeconfig
+    or refers to missing files.
     """
     from yaml import YAMLError
 
-    # What the library raises of a file that is something else: it looks inside before it looks.
+    # The library raises these for other files, because it does not validate the content first.
     no_kubeconfig = (YAMLError, ValueError, TypeError, AttributeError, KeyError, OSError)
     try:
         merger, loader = _library()
@@ -151,10 +157,10 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
 
 
 def _taken(node: Any, name: str) -> bytes:
-    """Take a certificate or key out of a cluster or user of a kubeconfig, also one in a file; gives b"" for none.
+    """Remove a certificate or key from a kubeconfig's cluster or user, and return it; b"" if there is none.
 
-    Raises `ValueError` for data that is not in base64, and for what is named and holds no PEM (without an authority
-    those of the system would be trusted), `OSError` for a file that is not to be read.
+    Raises `ValueError` if the data is not base64 or contains no PEM: without a CA, the system's CAs would be trusted.
+    Raises `OSError` if a file cannot be read.
     """
     data, file = node.value.pop(f"{name}-data", None), node.value.pop(name, None)
     if not (data or file):
@@ -170,27 +176,28 @@ def _beside(kubeconfig: str, file: str) -> Path:
 
 
 def _library() -> tuple[Any, Any]:
-    """The library's own readers of kubeconfigs, without the typed client, which it imports and we never ask it for."""
+    """Return the library's kubeconfig classes without importing its typed client, which they reference."""
     vars(library)["ApiClient"] = _typed_client
     try:
         from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
     finally:
-        vars(library).pop("ApiClient", None)  # the library imports it anew for whoever asks
+        vars(library).pop("ApiClient", None)  # the library imports it again when needed
     return KubeConfigMerger, KubeConfigLoader
 
 
 def _typed_client(**settings: Any) -> Any:
-    """The typed client, imported when one is made."""
+    """Create a typed client, and import its module only then."""
     from kubernetes.aio.client.api_client import ApiClient
 
     return ApiClient(**settings)
 
 
 def proxy_of(host: str) -> str | None:
-    """The proxy that the environment names for this URL (`HTTPS_PROXY`, `NO_PROXY`), None for none.
+    """Return the proxy for this URL from the environment (`HTTPS_PROXY`, `NO_PROXY`), None for no proxy.
 
-    None for this machine, too, whatever `NO_PROXY` says: so does Go, and with it kubectl.
-    Asked for once. The HTTP client would ask at every request, in another thread: a tenth of what a request costs.
+    Loopback URLs never use a proxy, whatever `NO_PROXY` contains, as in Go and thus kubectl. The lookup happens once
+    per client. The HTTP client would repeat it for every request, in another thread, which takes a tenth of the
+    request's cost.
     """
     parts = urlsplit(host)
     if is_loopback(host) or proxy_bypass(parts.netloc.rpartition("@")[2]):

@@ -1,4 +1,4 @@
-"""Time limits for requests to the API server: of each one, and of all that one caller makes together."""
+"""Time limits for requests to the API server: per request, and for all requests of one caller."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from math import inf
 from kube.door.api_errors import Unavailable
 
 REQUEST_SECONDS = 10.0
-"""No single request may take longer: functions answer in about a second, and a hung server is an error to retry."""
+"""Timeout of a single request: a function responds in about a second, and a hung server is a retryable error."""
 _deadline: ContextVar[float] = ContextVar("deadline", default=inf)
-"""When, by `time.monotonic()`, the caller has to have its answers."""
+"""The `time.monotonic()` value at which all of the caller's requests must have completed."""
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Give the requests of this block, also those of threads and tasks it hands them to, so much time altogether.
+    """Limit the total time of the requests in this block, including its threads and tasks.
 
-    What has no answer by then is `Unavailable`, as if the server were away; a write may have been done.
+    A request without a response at that time raises `Unavailable`, although the API server may have executed a write.
     """
     token = _deadline.set(time.monotonic() + seconds)
     try:
@@ -30,7 +30,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def seconds_left() -> float:
-    """How long the next request may take. Raises `Unavailable` when there is no time for one."""
+    """Return the seconds that the next request may take. Raises `Unavailable` if no time is left."""
     left = _deadline.get() - time.monotonic()
     if left <= 0:
         raise Unavailable(0, "no answer from the API server in time")
@@ -38,5 +38,5 @@ def seconds_left() -> float:
 
 
 def has_time(seconds: float) -> bool:
-    """Whether so much of it is left."""
+    """Return whether at least `seconds` remain."""
     return _deadline.get() - time.monotonic() >= seconds

@@ -1,6 +1,6 @@
-"""Decodes answers of the API server: whole ones, watches line by line, and the warnings that come with them.
+"""Decodes responses of the API server: whole bodies, watch streams line by line, and warning headers.
 
-By msgspec: with Python's own decoder, lists of pods took half of the processor time of the functions in a large drain.
+It uses msgspec: Python's own decoder took half of the functions' CPU time for pod lists in a large drain.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import msgspec
 from kube.door.lean_aiohttp import aiohttp
 
 WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
-"""One warning in a header `Warning` (RFC 7234, 5.5): code, agent, quoted text."""
+"""One warning in a `Warning` header (RFC 7234, 5.5): code, agent, quoted text."""
 ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _heard: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
 
 
 @contextmanager
 def hearing() -> Iterator[list[str]]:
-    """The warnings that the API server gives with its answers to the requests of this block, each once."""
+    """Collect the API server's distinct warnings about the requests of this block."""
     heard: list[str] = []
     token = _heard.set(heard)
     try:
@@ -33,7 +33,7 @@ def hearing() -> Iterator[list[str]]:
 
 
 def hear(headers: Iterable[str]) -> None:
-    """Hand on what these headers warn of, to whoever listens."""
+    """Add the warnings in these headers to the list of the enclosing `hearing` block, if there is one."""
     heard = _heard.get()
     if heard is None:
         return
@@ -44,7 +44,10 @@ def hear(headers: Iterable[str]) -> None:
 
 @contextmanager
 def dropped(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """Drop the connection at the end if it is not done with: a TLS farewell would outlive a short command."""
+    """Close the response at the end of the block, and abort its connection if it is still in use.
+
+    A TLS shutdown could outlive a short command.
+    """
     try:
         yield
     finally:
@@ -54,7 +57,10 @@ def dropped(response: aiohttp.ClientResponse) -> Iterator[None]:
 
 
 async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Lines of any length (aiohttp's own reader refuses those over its buffer; a Node object can be larger)."""
+    """Yield lines of any length.
+
+    The line reader of aiohttp rejects lines longer than its buffer, and a Node object can be longer.
+    """
     rest = b""
     async for chunk in response.content.iter_any():
         *whole, rest = (rest + chunk).split(b"\n")
@@ -63,9 +69,10 @@ async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def decoded(raw: bytes, decoder: msgspec.json.Decoder[Any] = ANY) -> dict[str, Any]:
-    """An answer as an object; what is none becomes its `message`, as in a `Status`.
+    """Decode a response to a dict; the text of any other response becomes its `message`, as in a `Status`.
 
-    A decoder of a type leaves out the fields that this does not have; what is not of the type is decoded as a whole.
+    A typed decoder omits the fields that its type does not have. If the response does not match the type, all of its
+    fields are decoded.
     """
     try:
         answer = decoder.decode(raw or b"{}")

@@ -1,4 +1,4 @@
-"""Finds out which kinds the API server serves, and under which paths, for sources; and whether KubeVirt is there."""
+"""Discovers which kinds the API server serves, under which paths, and whether KubeVirt is installed."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from kube.door.paging import listed
 from kube.paths import Object
 
 KUBEVIRTS = "/apis/kubevirt.io/v1/kubevirts"
-"""An object there says that KubeVirt itself is installed."""
+"""Path of the KubeVirt objects; one exists if KubeVirt itself is installed."""
 
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind as the server serves it."""
+    """A kind as the API server serves it."""
 
     api_version: str
     plural: str
     namespaced: bool
 
     def path(self, namespace: str = "") -> str:
-        """The path of the collection, of one namespace where there are namespaces."""
+        """Return the path of the collection, limited to `namespace` if the kind is namespaced."""
         inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{root(self.api_version)}{inside}/{self.plural}"
 
 
 def root(api_version: str) -> str:
-    """The path under which a group and version is found; the core group has its own."""
+    """Return the path of a group and version; the core group has a different prefix."""
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
 async def resource(api: Api, api_version: str, kind: str) -> Resource:
-    """How `kind` is served. Raises `NotFound` when it is not."""
+    """Return how the API server serves `kind`. Raises `NotFound` if it does not."""
     answer = await api.get(root(api_version))
     for served in answer.get("resources") or []:
         if served["kind"] == kind and "/" not in served["name"]:
@@ -42,16 +42,18 @@ async def resource(api: Api, api_version: str, kind: str) -> Resource:
 
 
 async def kubevirts(api: Api) -> list[Object]:
-    """The objects that say that KubeVirt is installed, whose own controllers migrate, protect and label then (DRN-10):
-    none, or one."""
+    """Return the KubeVirt objects, of which there is at most one.
+
+    If there is one, KubeVirt's own controllers migrate, protect and label (DRN-10).
+    """
     return await listed(api, KUBEVIRTS)
 
 
 async def has_kubevirt(api: Api) -> bool:
-    """Whether there is one."""
+    """Return whether KubeVirt is installed."""
     return bool(await kubevirts(api))
 
 
 def server(api: Api) -> str:
-    """The URL of the API server."""
+    """Return the URL of the API server."""
     return str(api._configuration.host)

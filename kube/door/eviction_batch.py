@@ -1,11 +1,15 @@
-"""Sends evictions: a batch, free pods and budgets side by side, never waiting for pods to go (NMO-6).
+"""Sends evictions in batches without waiting for pods to terminate (NMO-6).
 
-Others follow within its time as long as the budgets that held pods back open: ten evictions under one budget take as
-long as the pods of the first ones need to be ready elsewhere. A look that ended with them would leave the next ones to
-a hint: another reading of maintenance, node and pods, and another status.
+A batch evicts pods without a budget concurrently, and works through several budgets concurrently.
 
-An eviction that was sent is not given up when the batch ends: the server may have counted it against its budget
-already, and a pod that then stays keeps its slot for two minutes. It goes on, and the next batch takes its outcome.
+Further batches follow within the time of one batch as long as the budgets that held pods back admit more. Ten evictions
+under one budget then take as long as their replacement pods need to become ready. If the pass ended after the first
+batch, the others would wait for the next event. Its pass would read the maintenance, node and pods again and write
+another status.
+
+The end of a batch does not cancel the evictions that it sent. The API server may already have counted such a pod
+against its budget, and a pod that then stayed would use up one allowed disruption for two minutes. The eviction
+continues, and the next batch takes its outcome.
 """
 
 from __future__ import annotations
@@ -28,33 +32,48 @@ from kube.pods import Pod, controller, is_daemon, uid
 from kube.resource_versions import oldest
 
 BATCH_SECONDS = 1.0
-"""A batch starts no eviction later than this; what is left goes with the next batch."""
+"""A batch starts no eviction after this time; the next batch takes the remaining pods."""
 MARGIN_SECONDS = 0.1
-"""For the rest of the look, behind its evictions."""
+"""Time reserved for the rest of the pass after its evictions."""
 OVERSLEPT_SECONDS = 0.6
-"""A batch awaits its last answers for one sleep of the server, not for two: they are not lost."""
+"""Time that a batch waits for its last responses.
+
+It covers one sleep of the API server after a conflict (0.5 s), not two. A later response is not lost.
+"""
 SLOW_SECONDS = 5.0
-"""An eviction that has no answer for so long is said to be blocked; until then it is on its way."""
+"""An eviction without a response for this long is reported as blocked; before that, as in flight."""
 ENDING_SECONDS = 2.0
-"""For so long a process that ends awaits what it has sent, which takes milliseconds where no webhook is slow."""
+"""Maximum time that an exiting process waits for the responses to its evictions.
+
+They take milliseconds unless an admission webhook is slow.
+"""
 NO_ANSWER = "no answer to its eviction yet: an admission webhook may be slow"
 BUDGET_REFUSES = "DisruptionBudget"
-"""It will refuse those behind it, too."""
+"""Refusal reason of a budget, which would refuse the remaining pods of its queue too."""
 OPENED_SECONDS = 0.25
-"""A batch that took less is the last one: of a budget of one, a pod has no time to be ready elsewhere, and the budgets
-would be read once more for each pod. PodSource tells of an opening no earlier either."""
+"""Minimum duration of a batch after which the budgets are read again; a shorter batch is the last one.
+
+In less time no replacement pod can become ready, so a budget that allows one disruption would be read again for each
+pod. PodSource does not report any earlier that a budget admits pods again.
+"""
 
 
 async def evict_batch(
     api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, node: str = "", host: str = "", own_only: bool = False
 ) -> Batch:
-    """Evict what the plan lets go: free pods and budgets side by side, one after another within a budget.
+    """Evict the pods of the plan: concurrently without a budget, one after another within each budget.
 
-    In: the node, of which outcomes that came behind their batches are taken, too; the name of the pod that this process
-    runs in. That one goes alone, when what was sent before it, from whatever node, is answered and told: who ends tells
-    nobody what came of the others. With `own_only` it leaves what others sent alone, as a replay has to.
+    Args:
+        api: The API client.
+        plan: The evictions to send.
+        seconds: Time after which no eviction is sent.
+        node: The result includes this node's evictions that were granted after their batches ended.
+        host: Name of the pod that this process runs in. It is evicted alone, after all earlier evictions from any node
+            are answered and reported, because an exiting process cannot report their outcomes.
+        own_only: Ignore the evictions that other batches sent, as a replay must.
 
-    Raises `Unavailable` when the look has no time for that any more: the API server is slow.
+    Raises:
+        Unavailable: The pass has no time left for evictions, because the API server is slow.
     """
     left, started = seconds_left() - MARGIN_SECONDS, time.monotonic()
     if left <= 0:
@@ -75,7 +94,7 @@ async def evict_batch(
 
 
 def _unsent(plan: Plan, sending: Sending, batch: Batch) -> Plan:
-    """The plan without the pods that another batch has sent, and takes the outcome of: they are under way."""
+    """Return the plan without the pods in flight whose outcome another batch takes; record these as in flight."""
     planned = [*plan.free, *itertools.chain(*plan.queues.values())]
     batch.under_way.extend(identity(pod) for pod in planned if sending.has_sent(pod))
     return only(plan, lambda pod: not sending.has_sent(pod))
@@ -84,11 +103,11 @@ def _unsent(plan: Plan, sending: Sending, batch: Batch) -> Plan:
 async def evict_batches(
     api: Api, first: Plan, pods: Sequence[Pod], *, node: str = "", host: str = "", own_only: bool = False
 ) -> Batch:
-    """Evict what the plan lets go; then, within the time of one batch, what budgets let go that open meanwhile.
+    """Evict the pods of the plan, and then those whose budgets admit them within the time of one batch.
 
-    In: the pods that the plan is for; the others as in `evict_batch`. The pod that this process runs in goes with
-    the first batch or with none. Raises `Unavailable` as `evict_batch` does for the first one; what the others are
-    refused is left to the next hint.
+    `pods` are the pods for which the plan was made; the other arguments are those of `evict_batch`. The pod that this
+    process runs in is evicted with the first batch or not at all. Raises `Unavailable` as `evict_batch` does, but only
+    for the first batch. If a later batch fails, its pods are left to the next event.
     """
     read, until = time.monotonic(), time.monotonic() + BATCH_SECONDS
     done = last = await evict_batch(api, first, node=node, host=host, own_only=own_only)
@@ -111,22 +130,28 @@ async def evict_batches(
 
 
 async def granted_late(api: Api, node: str) -> list[dict[str, str]]:
-    """The pods `{namespace, name, uid}` whose eviction was granted behind its batch, which no batch follows."""
+    """Take the pods of the node whose eviction was granted after its batch ended, when no further batch follows."""
     return Sending.of(api).take_granted(node)
 
 
 def on_granted_late(api: Api, late: Callable[[str, list[dict[str, str]]], None]) -> None:
-    """Call this with node and pods, as `granted_late` gives them, where no batch has asked for them in a minute."""
+    """Register a callback for evictions that were granted after their batch ended and that no batch takes.
+
+    It gets a node and its pods when the record of such an eviction expires.
+    """
     Sending.of(api).late = late
 
 
 async def nodes_of_late(api: Api) -> set[str]:
-    """The nodes of which such a call may still come."""
+    """Return the nodes for which the `on_granted_late` callback may still be called."""
     return Sending.of(api).nodes()
 
 
 async def granted_late_of_all(api: Api) -> dict[str, list[dict[str, str]]]:
-    """The same of all nodes, by node, when nobody will ask any more; what is under way is awaited for a moment."""
+    """Take, by node, the pods of all nodes whose eviction was granted after its batch ended.
+
+    For a process that exits: the function first waits up to `ENDING_SECONDS` for the evictions in flight.
+    """
     sending = Sending.of(api)
     await sending.answered(ENDING_SECONDS)
     return {node: pods for node in sending.nodes() if (pods := sending.take_granted(node))}
@@ -141,12 +166,14 @@ async def _evict_all(sending: Sending, plan: Plan, batch: Batch, times: tuple[fl
 async def _evict_queue(
     sending: Sending, queue: list[Pod], plan: Plan, batch: Batch, times: tuple[float, float], budget: str = ""
 ) -> None:
-    """Send one eviction after another, until time is up or the budget refuses one; then await what was overtaken.
+    """Send one eviction after another until time is up or the budget refuses one, then await the responses.
 
-    Those sent before come first, the others in any order: two processes that begin at the same pod would be at the same
-    one again and again. Where none is sent since those before have no answer, the rest is left to the next hint.
+    Pods whose eviction is already in flight come first, the others in random order. Two processes that both started
+    with the first pod would otherwise conflict at every pod. If earlier evictions without a response prevent any new
+    one, the remaining pods are left to the next event.
 
-    `times`: when no eviction is sent any more, and when no answer is awaited any more, by `time.monotonic()`.
+    `times` contains the time after which no eviction is sent, and the time after which no response is awaited, both by
+    `time.monotonic()`.
     """
     until, last = times
     began = time.monotonic()
@@ -172,7 +199,7 @@ async def _evict_queue(
 
 
 def _booked(pod: Pod, sent: Sent, sending: Sending, batch: Batch) -> Blocked | None:
-    """Book an eviction that worked; the reason of one that did not, or has no answer yet."""
+    """Add a successful or pending eviction to `batch`; return the reason if it failed or has no response for long."""
     if not sent.task.done():
         if time.monotonic() - sent.at >= SLOW_SECONDS:
             return Blocked(identity(pod), "NoAnswer", NO_ANSWER)
@@ -187,21 +214,24 @@ def _booked(pod: Pod, sent: Sent, sending: Sending, batch: Batch) -> Blocked | N
 
 
 def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Blocked]:
-    """Who waits behind a refused pod waits for the same budget."""
+    """Yield the reason for each pod queued after a refused one: it waits for the same budget."""
     budget = plan.budgets.get(f"{refusal.pod['namespace']}/{refusal.budget}")
     for pod in rest:
         yield refused_by(budget, pod) if budget else Blocked(identity(pod), refusal.reason, refusal.message)
 
 
 async def budgets_over(api: Api, pods: Iterable[Pod], version: str = "0") -> Listed:
-    """The budgets of the namespaces that these pods are in, no older than `version`; and how old at most."""
+    """Return the budgets in the namespaces of these pods, in a state at least as new as `version`.
+
+    The result's version is that of the oldest list.
+    """
     lists = await together(*(api.list(path, version=version) for path in budget_paths(pods)))
     items = [budget for listed in lists for budget in listed["items"]]
     return Listed(items, oldest(str(listed["metadata"]["resourceVersion"]) for listed in lists))
 
 
 async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
-    """Uids of DaemonSet pods whose DaemonSet is gone: nobody looks after them any more (NMO-7)."""
+    """Return the uids of the DaemonSet pods whose DaemonSet does not exist, so that nothing manages them (NMO-7)."""
     daemons = [pod for pod in pods if is_daemon(pod)]
     owners = {(pod["metadata"]["namespace"], (controller(pod) or {})["name"]) for pod in daemons}
     missing = set()
@@ -217,9 +247,10 @@ async def _exists(api: Api, namespace: str, name: str) -> bool:
 
 
 def _held(going: Plan, last: Batch, host: str) -> set[str]:
-    """Uids of the pods held back by a budget that let others go; none where anything is left to the next look.
+    """Return the uids of pods held back by a budget that admitted others; empty if the last batch left pods unsent.
 
-    Not those of a budget of which the server thinks otherwise than the plan does (rule 9).
+    It is also empty if that batch evicted no pod. Pods of a budget that refused an eviction of the plan are excluded
+    (rule 9), and so is the pod that this process runs in.
     """
     if last.unsent or not last.evicted:
         return set()
@@ -232,12 +263,12 @@ def _held(going: Plan, last: Batch, host: str) -> set[str]:
 
 
 def _budget(item: Blocked) -> str:
-    """`namespace/name` of the budget that holds a pod back, "" where it is something else."""
+    """Return `namespace/name` of the budget that holds a pod back, "" if the reason is not a budget."""
     return f"{item.pod['namespace']}/{item.budget}" if item.reason == BUDGET_REFUSES else ""
 
 
 def _joined(done: Batch, held: set[str], last: Batch) -> Batch:
-    """All batches as one: of the pods that were held back the last one says what became of them."""
+    """Merge the last batch into the earlier ones; its outcomes replace those of the pods that were held back."""
     return Batch(
         done.evicted + last.evicted,
         done.gone + last.gone,

@@ -1,15 +1,17 @@
-"""How fast one process sends evictions: so many a second in all, in turn between nodes.
+"""Limits how fast one process sends evictions: a total per second, shared fairly between nodes.
 
-The server has a limit of its own and says so (429 with `Retry-After`); all wait for it then, as the limit is theirs.
+The API server may have its own rate limit (429 with `Retry-After`). All evictions then pause, because that limit
+applies to all of them.
 
-How many may be under way at once (`Window`) is learned from what the answers take: a server that is short of processor
-time answers all the slower the more it is asked, and everybody else with it, our own other steps first.
+`Window` limits the evictions in flight outside of budgets, and adapts to the response times. An API server without
+spare CPU responds more slowly the more requests it gets. That delays every client, first of all the other steps of this
+project.
 
-Under one budget evictions start one after another, whichever node or look they are for (`Lane`). Side by side they
-collide: the server reads the budget, writes its count, and sleeps for half a second where another one, or the
-disruption controller, wrote in between. Who sleeps is overtaken. But who sleeps wakes and writes, too; so behind many
-without an answer the next one waits (design rule 9). Without that, two processes on a busy server had each other's
-evictions collide twenty times, at which the server gives them up.
+Under one budget, evictions start one after another, whichever node or pass they are for (`Lane`). Concurrent ones would
+conflict: the API server reads the budget, writes its count, and sleeps half a second if another eviction or the
+disruption controller wrote in between. The next eviction may start while an earlier one sleeps. However, a sleeping
+eviction wakes up and writes too, so the next one waits if many have no response (design rule 9). Without that wait, the
+evictions of two processes on a busy server conflicted twenty times, after which the API server gives up.
 """
 
 from __future__ import annotations
@@ -26,44 +28,64 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 VARIABLE, PER_SECOND = "EVICTIONS_PER_SECOND", 100.0
-"""Of the environment, and what it is without: more than an API server of a few cores gets done."""
+"""Environment variable with the maximum evictions per second, and its default.
+
+The default exceeds what an API server with a few cores can do.
+"""
 OVERTAKEN = (0.1, 0.15)
-"""Seconds that an eviction without an answer holds up the next one at least, at random, so that two processes do not
-keep step."""
+"""Bounds in seconds of the minimum delay that an unanswered eviction imposes on the next one.
+
+The delay is random, so that two processes do not stay synchronized.
+"""
 USUAL_TIMES = 1.5
-"""As often what an answer usually takes: where all are slow, one that is not answered yet does not sleep."""
+"""Multiple of the usual response time for which an unanswered eviction delays the next one.
+
+If all responses are slow, an eviction without a response is probably not sleeping.
+"""
 CROWD, CROWD_SECONDS = 5, 1.0
-"""So many without an answer hold up the next one so long, each further one twice as long. Evictions that collided have
-slept by then; what takes longer is an admission webhook, for which the others need not wait for ever. Measured with one
-process and two, on a busy machine: with two or three too few get a chance at a time, without end too many sleep."""
+"""Number of unanswered evictions that delay the next one by `CROWD_SECONDS`; each further one doubles the delay.
+
+After that time, conflicting evictions have finished their sleep. An eviction that takes longer waits for an admission
+webhook, and should not delay the others indefinitely. Measured with one and two processes on a busy machine: two or
+three allow too few evictions at a time; without a limit, too many sleep.
+"""
 SLEPT_SECONDS = 0.45
-"""An answer that took longer slept: for half a second, less a tenth at most."""
+"""A response that took longer includes the API server's sleep of half a second, minus up to a tenth."""
 REMEMBERED = 16
-"""Answers of which the usual is known."""
+"""Number of recent responses from which the usual response time is computed."""
 MOST, LEAST = 60, 8
-"""Evictions under way at once: connections, of those that all requests share; and what keeps a small server busy."""
+"""Upper and lower bound of the limit on evictions in flight.
+
+The upper bound leaves connections for all other requests, and the lower one keeps a small API server busy.
+"""
 SLOW = (0.4, 2.0)
-"""Seconds. A quiet server answers in a tenth of one; what takes longer than this waits for an admission webhook."""
+"""Bounds in seconds of a slow response; an idle API server takes a tenth of a second.
+
+A response above the upper bound waited for an admission webhook and is ignored.
+"""
 NARROWED, WIDENED = 0.95, 0.25
-"""What a slow answer leaves of the window, and what another one adds: a fifth of them may be slow."""
+"""Factor on the limit of `Window` after a slow response, and increment after a fast one.
+
+With a fifth of the responses slow, a limit of about 20 stays constant.
+"""
 
 
 class Turns:
-    """Who waits for a turn, by node: the nodes take turns. For one event loop."""
+    """Queue of tasks that wait for a turn, with the nodes served in rotation. For one event loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anybody waits."""
+        """Return whether any task waits."""
         return bool(self._waiting)
 
     async def turn(self, node: str, seconds: float, give: Callable[[], None]) -> bool:
-        """Wait for a turn, which `give` may give at once; whether it came within `seconds`."""
+        """Wait for a turn, which `give` may grant at once, and return whether it came within `seconds`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(node, deque()).append(future)
         give()
-        # Not `wait_for`: since Python 3.12 it gives up also what comes as time runs out, and a place would be lost.
+        # Not `wait_for`: since Python 3.12 it drops a result that arrives at the timeout, which would lose a slot.
         await asyncio.wait({future}, timeout=max(0.0, seconds))
         if future.done():
             return True
@@ -72,12 +94,12 @@ class Turns:
         return False
 
     def give_one(self) -> bool:
-        """Give a turn to the node that has waited for longest since its last one; whether somebody still wanted it."""
+        """Grant a turn to the node at the head of the rotation; return whether its task was still waiting."""
         node = next(iter(self._waiting))
         queue = self._waiting.pop(node)
         future = queue.popleft()
         if queue:
-            self._waiting[node] = queue  # behind all others
+            self._waiting[node] = queue  # to the end of the rotation
         if future.done():
             return False
         future.set_result(None)
@@ -92,7 +114,7 @@ class Turns:
 
 
 class Pace:
-    """Gives turns, at most `per_second` of them in any second. For one event loop."""
+    """Rate limiter that grants at most `per_second` turns in any second. For one event loop."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = self._tokens = per_second
@@ -101,22 +123,22 @@ class Pace:
         self._timer: asyncio.TimerHandle | None = None
 
     async def turn(self, node: str, seconds: float) -> bool:
-        """Wait for a turn, the nodes that wait taking turns; whether it came within `seconds`."""
+        """Wait for a turn, with the nodes served in rotation; return whether it came within `seconds`."""
         return await self._turns.turn(node, seconds, self._give)
 
     def rest(self, seconds: float) -> None:
-        """Give no turn for so long: the server has said that it is busy."""
+        """Grant no turns for `seconds`, because the API server reported that it is busy."""
         self._count()
         self._tokens = min(self._tokens, 1 - seconds * self._per_second)
 
     def _count(self) -> None:
-        """A second's turns at most are left of the time in which nobody wanted one."""
+        """Add the tokens for the elapsed time, up to those of one second."""
         now = asyncio.get_running_loop().time()
         earned = (now - self._counted) * self._per_second
         self._tokens, self._counted = min(self._per_second, self._tokens + earned), now
 
     def _give(self) -> None:
-        """Give the turns that there are; come again when there is another one."""
+        """Grant the available turns, and schedule the next call if tasks still wait."""
         self._count()
         while self._turns and self._tokens >= 1:
             if self._turns.give_one():
@@ -134,7 +156,7 @@ _paces: WeakKeyDictionary[asyncio.AbstractEventLoop, Pace] = WeakKeyDictionary()
 
 
 def pace() -> Pace:
-    """The one of the running loop: a process of functions has one loop."""
+    """Return the rate limiter of the running loop; a process that serves functions has one loop."""
     loop = asyncio.get_running_loop()
     if loop not in _paces:
         _paces[loop] = Pace(per_second(os.environ))
@@ -142,7 +164,7 @@ def pace() -> Pace:
 
 
 def per_second(environment: Mapping[str, str]) -> float:
-    """`$EVICTIONS_PER_SECOND`. Raises `ValueError` for what is no number of 1 or more."""
+    """Return `$EVICTIONS_PER_SECOND`. Raises `ValueError` if it is not a number of at least 1."""
     words = environment.get(VARIABLE) or str(PER_SECOND)
     try:
         wanted = float(words)
@@ -154,17 +176,21 @@ def per_second(environment: Mapping[str, str]) -> float:
 
 
 def pause(shortest: float, usual: float, unanswered: int) -> float:
-    """Seconds between the start of the last one and of the next, behind so many without an answer."""
+    """Return the seconds between the start of the last eviction and that of the next one.
+
+    `shortest` is the minimum, `usual` the usual response time, and `unanswered` the number of evictions without a
+    response.
+    """
     if unanswered >= CROWD:
         return math.ldexp(CROWD_SECONDS, unanswered - CROWD)
     return max(shortest, USUAL_TIMES * usual)
 
 
 class Window:
-    """How many evictions outside of budgets are under way at once, the nodes taking turns. For one event loop.
+    """Limit on the evictions in flight that no budget covers, with the nodes served in rotation. For one event loop.
 
-    A place comes before a turn of the `Pace`: who got a turn and no place would waste it, and the node whose look began
-    first would stand in the way of all others until its look ends.
+    A task gets a slot here before its turn from `Pace`. In the opposite order, a task with a turn but no slot would
+    waste the turn. The node whose pass started first would then block all others until its pass ends.
     """
 
     def __init__(self) -> None:
@@ -173,20 +199,23 @@ class Window:
         self._turns = Turns()
 
     async def turn(self, node: str, until: float) -> bool:
-        """Wait for a place, to be put in or left; whether that came before `until` (monotonic)."""
+        """Wait for a slot, and return whether it came before `until` (monotonic).
+
+        The caller must then call `put` or `leave`.
+        """
         return await self._turns.turn(node, until - time.monotonic(), self._admit)
 
     def put(self, task: asyncio.Task[Any]) -> None:
-        """It has started; the task ends with its answer."""
+        """Use the slot for an eviction that has started; `task` ends with the response."""
         task.add_done_callback(partial(self._answered, time.monotonic()))
 
     def leave(self) -> None:
-        """Nothing was started in the place."""
+        """Free a slot, after a response or without having started an eviction."""
         self._inside -= 1
         self._admit()
 
     def learn(self, seconds: float) -> None:
-        """An answer took so long."""
+        """Adapt the limit to the duration of a response."""
         if seconds < SLOW[0]:
             self.size = min(MOST, self.size + WIDENED)
         elif seconds < SLOW[1]:
@@ -203,18 +232,18 @@ class Window:
 
 
 class Usual:
-    """What an answer takes where the server does not sleep: the median of the last ones."""
+    """The usual response time without the API server's sleep: the median of recent responses."""
 
     def __init__(self) -> None:
         self._took: deque[float] = deque(maxlen=REMEMBERED)
 
     def add(self, seconds: float) -> None:
-        """An answer took so long."""
+        """Record the duration of a response."""
         if seconds < SLEPT_SECONDS:
             self._took.append(seconds)
 
     def seconds(self) -> float:
-        """The usual time; 0 as long as there is none."""
+        """Return the usual response time, 0 if none is known yet."""
         return sorted(self._took)[len(self._took) // 2] if self._took else 0.0
 
 
@@ -230,17 +259,20 @@ class Lane:
 
     @property
     def is_held(self) -> bool:
-        """Some have no answer yet."""
+        """Return whether any eviction has no response yet."""
         return bool(self._unanswered)
 
     async def turn(self, until: float) -> bool:
-        """Wait until the next one may start, and is put at once; whether that came before `until` (monotonic)."""
+        """Wait until the next eviction may start, and return whether that came before `until` (monotonic).
+
+        The caller must then start the eviction and call `put` at once.
+        """
         while (rest := min(self._due(), until) - time.monotonic()) > 0:
             await asyncio.wait(set(self._unanswered), timeout=rest, return_when=asyncio.FIRST_COMPLETED)
         return self._due() <= time.monotonic()
 
     def put(self, task: asyncio.Task[Any]) -> None:
-        """It has started; the task ends with its answer."""
+        """Register an eviction that has started; `task` ends with the response."""
         self._newest, self._started = task, time.monotonic()
         self._shortest = random.uniform(*OVERTAKEN)  # noqa: S311 - a jitter, no secret
         self._unanswered.add(task)

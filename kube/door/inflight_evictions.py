@@ -1,4 +1,4 @@
-"""The evictions of this process that are under way: each goes on until it is answered, whoever waits for it."""
+"""Tracks this process's evictions in flight; each continues until its response, even if no task waits for it."""
 
 from __future__ import annotations
 
@@ -25,26 +25,43 @@ from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, is_terminating, node_
 
 Outcome = Blocked | Literal["evicted", "gone"]
 ANSWERED_SECONDS = 30.0
-"""An admission webhook may take this long (ten seconds, unless it says otherwise), three attempts included."""
+"""Time limit of an eviction: an admission webhook takes 10 s by default, and there are up to three attempts."""
 KEPT_SECONDS = 60.0
-"""A refusal that no batch has asked for in this time is forgotten: the next look sees the pod as it is."""
+"""Time that an outcome is kept for a batch to take it, after the time limit of the eviction.
+
+When it is dropped, the next pass sees the pod's current state.
+"""
 GRANTED_SECONDS = 2.0
-"""A list from the API server's cache may be so old that it shows a pod as it was before its eviction was granted."""
+"""Time that a granted eviction is remembered: a cached list can be that old and still show the pod as before."""
 LATELY_SECONDS = 5.0
-"""For so long the pod that this process runs in waits for what becomes of evictions from other nodes."""
+"""Time that the pod of this process waits for the outcomes of evictions from other nodes."""
 ATTEMPTS = 3
-"""How often a pod that keeps changing is tried before it is left to the next batch."""
+"""Number of attempts to evict a pod that keeps changing, before it is left to the next batch."""
 STALE_SECONDS = 1.0
-"""An answer that took longer may find the maintenance over: the next look, which reads it, sends the eviction anew."""
+"""Time after which a conflict causes no further attempt, because the maintenance may have ended.
+
+The next pass reads the maintenance and evicts the pod again.
+"""
 OUTDATED = ("DisruptionBudget", "MultipleBudgets", "Busy", "Changing")
-"""Refusals that say nothing of another attempt: the budget may have opened, the server come to rest. What a webhook or
-a policy refused stands, and is told; asked anew at each look, a slow one would never be heard."""
+"""Refusals after which another attempt may succeed, for example because the budget admits the pod again.
+
+Refusals by a webhook or a policy are kept until they are reported. If every pass sent these evictions again, a slow
+webhook's refusal would never be reported.
+"""
 LONGEST_REST = 10.0
-"""Seconds that a busy server may ask for; the next batch asks it again."""
+"""Maximum pause in seconds that a busy API server can request; after it, the next batch tries again."""
 
 
 class Sent(NamedTuple):
-    """An eviction that was sent: `at` by `time.monotonic()`, of a `pod` as in `pods.evicted`; known until `expiry`."""
+    """An eviction that was sent.
+
+    Attributes:
+        task: The request, whose result is the outcome.
+        at: Time of sending by `time.monotonic()`.
+        expiry: Timer that drops this record.
+        pod: The pod in the form of `pods.evicted`.
+        node: Name of the pod's node.
+    """
 
     task: asyncio.Task[Outcome]
     at: float
@@ -54,20 +71,20 @@ class Sent(NamedTuple):
 
     @property
     def is_granted(self) -> bool:
-        """Whether it was answered, and the pod let go."""
+        """Return whether the eviction was answered and granted."""
         return self.task.done() and self.task.result() == "evicted"
 
     def is_refused(self, *reasons: str) -> bool:
-        """Whether it was answered, and refused for one of these reasons."""
+        """Return whether the eviction was answered and refused for one of these reasons."""
         outcome = self.task.result() if self.task.done() else None
         return isinstance(outcome, Blocked) and outcome.reason in reasons
 
 
 class Sending:
-    """Evictions through one client. `Sending.of` gives the one of the client and the running loop.
+    """Tracker of the evictions sent through one API client; `Sending.of` returns the client's tracker.
 
     Attributes:
-        late: called with node and pods that were granted, and that nobody has taken for `KEPT_SECONDS`.
+        late: Callback for a node and its granted evictions that no batch took before their records expired.
     """
 
     def __init__(self, api: Api) -> None:
@@ -81,7 +98,7 @@ class Sending:
 
     @classmethod
     def of(cls, api: Api) -> Sending:
-        """The one that this client has; a client for dry runs has one of its own, for one batch."""
+        """Return the client's tracker; a dry-run client gets a separate one for each batch."""
         if api.is_dry_run:
             return cls(api)
         if api not in _sendings:
@@ -91,10 +108,10 @@ class Sending:
     async def send(
         self, pod: Pod, until: float, budget: str = "", options: DrainOptions = NODE_MAINTENANCE
     ) -> Sent | None:
-        """The pod's eviction: one that is under way, or one sent now; None when its turn did not come in time.
+        """Return the pod's eviction: the one in flight, or one sent now; None if its turn did not come in time.
 
-        Behind a `budget` (namespace/name) it has a turn there, else among those that no budget holds. The options may
-        make a deletion of it (DRN-1a).
+        With a `budget` (namespace/name), the eviction waits for its turn under that budget, otherwise for a slot among
+        the pods without a budget. The options may turn the eviction into a deletion (DRN-1a).
         """
         if self.has_sent(pod):
             return self._sent[uid(pod)]
@@ -110,7 +127,7 @@ class Sending:
         return sent
 
     async def _may_start(self, pod: Pod, until: float, budget: str) -> bool:
-        """Whether its turn came in time, behind its budget or in the window of the others."""
+        """Wait for the eviction's turn under its budget, or for a slot without one; return whether it came in time."""
         node = node_of(pod)
         if budget:
             return await self._paced(node, until) and await self.lane(budget).turn(until)
@@ -129,42 +146,46 @@ class Sending:
         return left >= 0 and (self._api.is_dry_run or await pace().turn(node, left))
 
     def has_sent(self, pod: Pod) -> bool:
-        """Whether its eviction is under way, or was answered in a way that stands."""
+        """Return whether the pod's eviction is in flight, or has an outcome that is still valid."""
         known = self._sent.get(uid(pod))
         return known is not None and not known.is_refused(*OUTDATED)
 
     def is_held(self, budget: str) -> bool:
-        """Whether evictions under this budget have no answer yet."""
+        """Return whether evictions under this budget have no response yet."""
         lane = self._lanes.get(budget)
         return lane is not None and lane.is_held
 
     def lane(self, budget: str) -> Lane:
-        """The budget's; it lasts as long as somebody waits in it, or for an answer."""
+        """Return the queue of the budget's evictions, which exists as long as a task uses it."""
         lane = self._lanes.get(budget)
         if lane is None:
             lane = self._lanes[budget] = Lane(self._usual)
         return lane
 
     def was_granted(self, pod: Pod) -> bool:
-        """Whether its eviction was granted a moment ago, whatever an older list shows."""
+        """Return whether the pod's eviction was granted a moment ago, although an older list may still show the pod."""
         return uid(pod) in self._granted
 
     def forget(self, of: str) -> None:
-        """The outcome of the pod with this uid was taken."""
+        """Drop the eviction of the pod with this uid, whose outcome was taken; remember a granted one briefly."""
         sent = self._drop(of)
         if sent and sent.is_granted:
             self._granted.add(of)
             asyncio.get_running_loop().call_later(GRANTED_SECONDS, self._granted.discard, of)
 
     def take_granted(self, node: str) -> list[dict[str, str]]:
-        """Take the outcomes of evictions from a node that were granted behind their batches: no plan has those pods."""
+        """Take the node's evictions that were granted after their batches ended, so that no plan has their pods."""
         granted = [sent.pod for sent in self._sent.values() if sent.node == node and sent.is_granted]
         for pod in granted:
             self.forget(pod["uid"])
         return granted
 
     def awaits(self, node: str = "") -> bool:
-        """Whether evictions from a node, or lately from any, have no answer yet, or one that nobody has taken."""
+        """Return whether evictions from `node` have no response yet.
+
+        Without a node, consider all nodes, only the last `LATELY_SECONDS`, and also granted evictions that no batch
+        took.
+        """
         if node:
             return any(sent.node == node and not sent.task.done() for sent in self._sent.values())
         now = time.monotonic()
@@ -172,23 +193,26 @@ class Sending:
         return any(now - sent.at < LATELY_SECONDS for sent in untold)
 
     def nodes(self) -> set[str]:
-        """Those from which pods were sent whose outcome nobody has taken."""
+        """Return the nodes whose evictions are in flight or have an outcome that no batch took."""
         return {sent.node for sent in self._sent.values()}
 
     async def answered(self, seconds: float) -> None:
-        """Wait until all that was sent is answered, for so long at most."""
+        """Wait until all evictions are answered, for at most `seconds`."""
         if tasks := [sent.task for sent in self._sent.values()]:
             await asyncio.wait(tasks, timeout=seconds)
 
     def _expired(self, of: str) -> None:
-        """Nobody has asked for its outcome: those of its node that were granted are told together."""
+        """Drop an eviction whose outcome no batch took; if granted, pass the node's granted ones to `late`."""
         sent = self._sent[of]
         if sent.is_granted and self.late:
             self.late(sent.node, self.take_granted(sent.node))
         self._drop(of)
 
     def _drop(self, of: str) -> Sent | None:
-        """Its timer knows the uid alone and goes with it: thousands would keep their outcomes in memory."""
+        """Remove the record of the pod with this uid, and cancel its timer.
+
+        The timer refers to the pod by uid only, so that thousands of timers keep no outcomes in memory.
+        """
         sent = self._sent.pop(of, None)
         if sent:
             sent.expiry.cancel()
@@ -212,7 +236,7 @@ class Sending:
                 fresh = await absent_ok(self._api.get(pod_path(pod)))
                 if fresh is None or uid(fresh) != uid(pod) or is_terminating(fresh):
                     return "gone"
-                pod = fresh  # something else about it changed: it is still to go
+                pod = fresh  # another field changed, so the pod must still be evicted
                 if time.monotonic() - began > STALE_SECONDS:
                     break
             else:
@@ -231,7 +255,7 @@ _sendings: WeakKeyDictionary[Api, Sending] = WeakKeyDictionary()
 
 
 def _refusal(pod: Pod, error: ApiError, options: DrainOptions) -> Blocked:
-    """Why it was not done. A server that is busy by its own account is left in peace by all."""
+    """Convert an error to the reason why the pod is blocked; a busy API server pauses all evictions."""
     if not error.status:
         return Blocked(identity(pod), "NoAnswer", "no answer to its eviction: the API server or a webhook is away")
     reading = refusal_of_deletion if options.disable_eviction else refusal_of

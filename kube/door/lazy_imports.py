@@ -1,4 +1,4 @@
-"""Puts off what importing a package costs: its `__init__` runs when somebody first asks it for a name."""
+"""Defers the cost of importing a package: its `__init__` runs at the first access to one of its names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import ModuleType
 from typing import Any
 
 FILLING = threading.RLock()
-"""One package is filled at a time; what asks for a name meanwhile waits, and finds it."""
+"""Only one package loads at a time; concurrent accesses wait and then find their name."""
 
 
 def postpone(package: str) -> None:
-    """Have `package` imported, but for its own code: modules below it can be imported, and nothing else is.
+    """Register `package` as imported without running its code, so that its submodules can be imported alone.
 
-    Its code runs at the first name that is asked of it and is not there (PEP 562), so that it lacks nothing. A package
-    that is imported already stays as it is. Raises `ModuleNotFoundError` when it is not installed.
+    The code runs at the first access to a missing attribute (PEP 562), so that every name is available. A package that
+    is already imported is left unchanged. Raises `ModuleNotFoundError` if the package is not installed.
     """
     if package in sys.modules:
         return
@@ -38,11 +38,11 @@ class _Filling:
         self._module, self._begun = module, False
 
     def __call__(self, name: str) -> Any:
-        """Run the code, once, and give what the name then stands for; `AttributeError` where it is nothing."""
+        """Run the module's code once, and return its attribute `name`. Raises `AttributeError` if it has none."""
         module, spec = self._module, self._module.__spec__
         with FILLING:
             if not self._begun and spec and spec.loader:
-                self._begun = True  # before it runs, since it may look at itself
+                self._begun = True  # set first, because the code may access its own module
                 try:
                     spec.loader.exec_module(module)
                 except BaseException:

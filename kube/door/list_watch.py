@@ -1,4 +1,4 @@
-"""Follows a collection: lists it, then watches it for ever, reconnecting by itself. Used by the sources and the CLI."""
+"""Follows a collection: lists it, then watches it and reconnects as needed. The sources and the CLI use it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from kube.paths import Object
 from kube.trimming import whole
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between attempts to connect, doubling."""
+"""First and longest backoff in seconds between attempts to connect; it doubles each time."""
 LONGEST_REFUSED = 30.0
-"""The same where a server that answers and refuses is borne with: asking more often helps neither side."""
+"""Longest backoff in seconds with a witness, if the API server answers with an error.
+
+More frequent attempts would help neither side.
+"""
 MESSAGES = 8
-"""So many different failures in a row are each said once."""
+"""Number of recent distinct error messages that are remembered, so that each is logged once."""
 INITIAL_END = "k8s.io/initial-events-end"
-"""Annotation of the bookmark behind what was there when a watch began (API concepts, "streaming lists")."""
+"""Annotation of the bookmark after the initial objects of a watch (API concepts, "streaming lists")."""
 log = logging.getLogger(__name__)
 
 Kind = Literal["ADDED", "MODIFIED", "DELETED", "SYNCED"]
@@ -36,10 +39,10 @@ Watch = AsyncGenerator[tuple[str, Object], None]
 
 @dataclass(frozen=True)
 class Change:
-    """What happened to an object.
+    """A change of one object, or SYNCED.
 
-    A DELETED object is as it was last, with the version of its deletion. SYNCED comes once, after the objects that
-    were there already; its object has only `metadata.resourceVersion`, the version of the list.
+    A DELETED object has its last state, with the resourceVersion of its deletion. SYNCED comes once, after the initial
+    objects; its object contains only `metadata.resourceVersion`, the version of the list.
     """
 
     kind: Kind
@@ -47,19 +50,19 @@ class Change:
 
 
 class Witness:
-    """Is told how a stream fares. Whoever wants to know overrides what it wants to know."""
+    """Receives notifications about the state of a stream. Subclasses override the methods that they need."""
 
     def listed(self) -> None:
-        """A list was answered, and all its changes were taken: the first one, or one read anew."""
+        """Handle the end of a list, the first or a later one, after the consumer took all its changes."""
 
     def opened(self) -> None:
-        """A watch was asked for."""
+        """Handle the start of a watch."""
 
     def closed(self) -> None:
-        """It ended."""
+        """Handle the end of a watch."""
 
     def failed(self, error: ApiError) -> None:
-        """A list or a watch was refused, or got no answer; it is tried again."""
+        """Handle a failed list or watch, which will be retried."""
 
 
 async def follow(
@@ -73,15 +76,20 @@ async def follow(
     keep: Callable[[Object], Object] = whole,
     witness: Witness | None = None,
 ) -> AsyncGenerator[Change, None]:
-    """Changes of the collection at `path`, narrowed by field and label selectors.
+    """Yield the changes of the collection at `path`, narrowed by field and label selectors.
 
-    First what is there, as ADDED (not with `initial=False`), then SYNCED, then changes without end: a broken watch is
-    resumed where it broke; where the server has forgotten that version (410), the list is read anew and compared.
-    With `streamed` the watch itself brings what is there, where the server knows how to (KEP-3157): one request less.
-    Of each object only what `keep` returns is stored and given: at least uid and version.
-    Raises `NotFound` when the collection is not, or no longer, there, and what a list raises but `Unavailable`; with a
-    `witness` `NotFound` alone: it is told of every other refusal, which is tried again.
-    Close it (`contextlib.aclosing`), else its watch stays open.
+    First come the existing objects as ADDED (unless `initial=False`), then SYNCED, then changes without end. A broken
+    watch resumes where it broke. If the API server no longer has that version (410), the collection is listed again and
+    compared.
+
+    With `streamed`, the watch also delivers the existing objects if the API server supports that (KEP-3157), which
+    saves a request. Only what `keep` returns of each object is stored and yielded; it must contain at least uid and
+    resourceVersion.
+
+    Raises `NotFound` if the collection does not exist, or no longer exists. Without a `witness`, also raises the other
+    errors of a list except `Unavailable`. With a `witness`, reports these to it and retries.
+
+    The caller must close the generator (`contextlib.aclosing`), otherwise its watch stays open.
     """
     following = _Following(api, path, {"fields": fields, "labels": labels}, keep, witness)
     if not streamed:
@@ -101,7 +109,10 @@ async def follow(
 
 
 class _Following:
-    """One stream: what it has yielded, the version of that, "" before SYNCED, and whether a list has to tell more."""
+    """State of one stream: what it has yielded, and the resourceVersion of that ("" before SYNCED).
+
+    `is_lost` means that only a list can provide the missing changes.
+    """
 
     def __init__(
         self,
@@ -116,9 +127,10 @@ class _Following:
         self._known, self._version = _Known(keep), ""
 
     async def listed(self) -> AsyncGenerator[Change, None]:
-        """What a fresh list has that was not yielded, or in another state; behind the first one SYNCED.
+        """Yield what a new list changes compared with the objects yielded so far; SYNCED after the first list.
 
-        However long the server is away; with a witness, however long it refuses.
+        The list is retried for as long as the API server is unavailable, and with a witness also while it refuses the
+        list.
         """
         listed = await self._list()
         for change in self._known.compare(listed):
@@ -129,7 +141,7 @@ class _Following:
             yield _synced(self._version)
 
     async def watched(self) -> AsyncGenerator[Change, None]:
-        """The changes of one watch, until it ends; of a stream that has not yielded anything also what is there."""
+        """Yield the changes of one watch until it ends, in a new stream also the existing objects."""
         self.is_lost = False
         try:
             watch = self._api.watch(self._path, version=self._version, **self._selectors)
@@ -144,7 +156,7 @@ class _Following:
                     if first:
                         self.attempts.witness.listed()
                         yield _synced(self._version)
-        except (NotFound, Rejected) as error:  # no such version, or none that the server understands
+        except (NotFound, Rejected) as error:  # the version is too old, or the server rejects the query
             if self._version and not isinstance(error, NotFound):
                 self.attempts.fail(error)
             self.is_lost = True
@@ -174,9 +186,9 @@ def _ends_initial(kind: str, changed: Object) -> bool:
 
 
 async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
-    """The changes of all streams as they come, each with the number of its stream; raises what a stream raises.
+    """Yield the changes of all streams as they arrive, each with its stream's number; raise what a stream raises.
 
-    The streams end with it.
+    When this generator ends, it closes the streams.
     """
     coming = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
     try:
@@ -192,11 +204,11 @@ async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple
             task.cancel()
         await asyncio.gather(*coming, return_exceptions=True)
         for stream in streams:
-            await stream.aclose()  # one that has a change at hand was not reached by any cancelling
+            await stream.aclose()  # cancelling does not reach a stream whose next change is ready
 
 
 class _Attempts:
-    """The pauses of one stream, and what is said of its failures: each once, until something comes."""
+    """Backoff and logging of one stream's failures; each message is logged once until the next success."""
 
     def __init__(self, path: str, witness: Witness | None) -> None:
         self.is_witnessed, self.witness = witness is not None, witness or Witness()
@@ -205,12 +217,15 @@ class _Attempts:
         self.succeed()
 
     def succeed(self) -> None:
-        """Something came: the next pause is a short one."""
+        """Reset the backoff and the logged messages after a success."""
         self._pauses, self._longest = GrowingPauses(FIRST_PAUSE), LONGEST_PAUSE
         self._said.clear()
 
     def fail(self, error: ApiError) -> None:
-        """Count it and say it. How long the pauses may become is up to its kind; they grow on whatever it is."""
+        """Report a failure to the witness and log it.
+
+        The kind of the failure sets the longest backoff; the delays keep growing across kinds.
+        """
         self.witness.failed(error)
         self._longest = LONGEST_REFUSED if self.is_witnessed and error.status else LONGEST_PAUSE
         if error.message not in self._said:
@@ -223,7 +238,7 @@ class _Attempts:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Tell the witness of a watch from its beginning to its end."""
+        """Notify the witness of the start and end of a watch."""
         self.witness.opened()
         try:
             yield
@@ -232,14 +247,17 @@ class _Attempts:
 
 
 class _Known:
-    """What the follower has yielded: uid → version and the packed object, which a deletion that went unseen needs."""
+    """The objects that the follower has yielded: uid → resourceVersion and compressed object.
+
+    The object is needed to yield a deletion that no watch reported.
+    """
 
     def __init__(self, keep: Callable[[Object], Object]) -> None:
         self._keep = keep
         self._objects: dict[str, tuple[str, bytes]] = {}
 
     def take(self, kind: str, changed: Object) -> Iterator[Change]:
-        """The change that a watch event stands for; none for a bookmark."""
+        """Yield the change for a watch event; nothing for a bookmark."""
         if kind == "DELETED":
             self._objects.pop(_uid(changed), None)
             yield Change("DELETED", self._keep(changed))
@@ -247,7 +265,10 @@ class _Known:
             yield self._put(self._keep(changed))
 
     def compare(self, listed: Listed) -> Iterator[Change]:
-        """The changes from what was yielded to a fresh list; deletions first: a name is free before it comes again."""
+        """Yield the changes from the objects yielded so far to a new list.
+
+        Deletions come first, so that a name is free before it is added again.
+        """
         there = {_uid(item) for item in listed.items}
         for uid in [uid for uid in self._objects if uid not in there]:
             gone = _unpacked(self._objects.pop(uid)[1])
@@ -273,7 +294,7 @@ def _version(item: Object) -> str:
 
 
 def _packed(item: Object) -> bytes:
-    """A tenth of what the dict takes: thousands of pods may be followed."""
+    """Compress an object to a tenth of the dict's size, because thousands of pods may be followed."""
     return zlib.compress(msgspec.json.encode(item), level=1)
 
 

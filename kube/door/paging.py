@@ -1,4 +1,4 @@
-"""Reads a list page by page, so that no answer is large, whatever the size of the cluster."""
+"""Reads a list page by page, so that every response is small, whatever the size of the cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kube.paths import Object
 from kube.trimming import whole
 
 PAGE = 500
-"""As kubectl and the sources of Kubernetes page."""
+"""Page size; kubectl and client-go use the same."""
 EXPIRED = 410
-"""The server keeps the state that the pages show for some minutes only."""
+"""HTTP status of an expired page token: the API server keeps the state that the pages show for some minutes."""
 
 
 class Listed(NamedTuple):
-    """What `keep` kept of all items of a list, as in one state, and the version of that state."""
+    """All items of a list in one state, reduced by `keep`, and the resourceVersion of that state."""
 
     items: list[Object]
     version: str
@@ -33,9 +33,10 @@ async def pages(
     keep: Callable[[Object], Object] = whole,
     accept: str = JSON,
 ) -> Listed:
-    """The list at `path`; of its items, with their kind, only what `keep` keeps. The rest as in `Api.list`.
+    """Return all items of the list at `path`, each with its kind and reduced by `keep`.
 
-    Raises as `Api.list` does. Where the state is forgotten between two pages, the list is read anew and whole.
+    The other arguments and the errors are those of `Api.list`. If the state expires between two pages, the function
+    reads the whole list again in one request.
     """
     items: list[Object] = []
     token = ""
@@ -58,7 +59,7 @@ async def pages(
 async def listed(
     api: Api, path: str, *, labels: str = "", version: str | None = None, accept: str = JSON
 ) -> list[Object]:
-    """All items of the list at `path`, as `pages` reads it; none where the kind is not served."""
+    """Return all items of the list at `path` as `pages` does; empty if the kind is not served."""
     try:
         return (await pages(api, path, labels=labels, version=version, accept=accept)).items
     except NotFound:
@@ -66,6 +67,6 @@ async def listed(
 
 
 def _of_a_kind(answer: Object) -> Iterator[Object]:
-    """The items with the kind that the items of a built-in list do not carry."""
+    """Yield the items with their kind, which the items of built-in lists lack."""
     kind = {"apiVersion": answer["apiVersion"], "kind": str(answer["kind"]).removesuffix("List")}
     return ({**kind, **item} for item in answer.get("items") or [])

@@ -1,4 +1,4 @@
-"""The same client for code that does not await, such as the functions: one loop thread, one warm connection pool."""
+"""Blocking API client for code that does not await, such as the functions: one loop thread, one connection pool."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ T = TypeVar("T")
 class Cluster:
     """Blocking requests to one API server; safe to share between threads.
 
-    `api` is the asynchronous door behind it: hand several of its calls to `concurrent_requests` and they run
-    side by side.
+    `api` is the underlying asynchronous client. Pass several of its calls to `together` to run them concurrently.
     """
 
     def __init__(
@@ -39,21 +38,24 @@ class Cluster:
             raise
 
     def dry_run(self) -> Cluster:
-        """See `Api.dry_run`; closing is up to the door that this one was made of."""
+        """Return a client whose writes are dry runs (see `Api.dry_run`); only the original client closes."""
         view = copy.copy(self)
         view.api = self.api.dry_run()
         return view
 
     def view(self) -> Cluster:
-        """The same door for one caller, whom alone `stop_verifying` concerns."""
+        """Return a client on the same connections for one caller, the only one that `stop_verifying` affects."""
         return copy.copy(self)
 
     def stop_verifying(self) -> None:
-        """Verify the server's certificate in no request from now on: of a `view`, at its owner's wish."""
+        """Stop verifying the server's certificate in all later requests.
+
+        Call this only on a `view`, and only if the user requested it.
+        """
         self.api = self.run(self.api.unverified())
 
     def close(self) -> None:
-        """Cancel what is still at work, close the connections and end the thread."""
+        """Cancel all running requests, close the connections and stop the thread."""
         self.run(_cancelled_others())
         self.run(self.api.close())
         self._stop()
@@ -64,36 +66,39 @@ class Cluster:
         self._loop.close()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """The result of one coroutine, run on the loop thread; raises what it raises."""
+        """Run one coroutine on the loop thread, and return its result or raise its error."""
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     def together(self, *calls: Awaitable[Any]) -> list[Any]:
-        """See `concurrent_requests.together`."""
+        """Run `concurrent_requests.together`, and return its result."""
         return self.run(together(*calls))
 
     def get(self, path: str) -> Object:
-        """See `Api.get`."""
+        """Run `Api.get`, and return its result."""
         return self.run(self.api.get(path))
 
     def list(self, path: str, *, fields: str = "", labels: str = "", version: str | None = None) -> Object:
-        """See `Api.list`."""
+        """Run `Api.list`, and return its result."""
         return self.run(self.api.list(path, fields=fields, labels=labels, version=version))
 
     def create(self, path: str, body: Object) -> Object:
-        """See `Api.create`."""
+        """Run `Api.create`, and return its result."""
         return self.run(self.api.create(path, body))
 
     def patch(self, path: str, body: Any, content_type: str = MERGE_PATCH) -> Object:
-        """See `Api.patch`."""
+        """Run `Api.patch`, and return its result."""
         return self.run(self.api.patch(path, body, content_type))
 
     def delete(self, path: str, *, uid: str, version: str = "") -> Object:
-        """See `Api.delete`."""
+        """Run `Api.delete`, and return its result."""
         return self.run(self.api.delete(path, uid=uid, version=version))
 
 
 async def _cancelled_others() -> None:
-    """End the other tasks of the loop: an eviction that a slow webhook still looks at, whose look has ended."""
+    """Cancel the other tasks of the loop and wait for them.
+
+    They can include evictions that wait for a slow webhook after their pass has ended.
+    """
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,1 +1,1 @@
-"""Rules of NodeMaintenance objects, pure; `lookup` alone uses the door."""
+"""Rules for NodeMaintenance objects, as pure functions; only `lookup` calls the API server."""

@@ -1,4 +1,4 @@
-"""Kubernetes Events about nodes and maintenances, as `kubectl describe` finds them (OSV-12, NMO-27). Pure."""
+"""Builds the Kubernetes Events about nodes and maintenances that `kubectl describe` shows (OSV-12, NMO-27)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kube.maintenance.objects import Maintenance, node_name
 from kube.paths import Object, events_path
 
 NAMESPACE = "default"
-"""Events of cluster-scoped objects live here."""
+"""Namespace that holds the Events of cluster-scoped objects."""
 EVENTS = events_path(NAMESPACE)
 BEGIN, SUCCEED, FAIL, REMOVE = "BeginMaintenance", "SucceedMaintenance", "FailedMaintenance", "RemovedMaintenance"
 CORDON, UNCORDON = "CordonNode", "UncordonNode"
-"""Words of our own: the kubelet's NodeNotSchedulable and NodeSchedulable may come ten seconds later (OSV-12a)."""
+"""Distinct from the kubelet's NodeNotSchedulable and NodeSchedulable, which may follow ten seconds later (OSV-12a)."""
 TEXTS = {
     BEGIN: "Begin a node maintenance",
     SUCCEED: "Node maintenance was succeeded",
@@ -24,22 +24,22 @@ TEXTS = {
     CORDON: "Cordon a node",
     UNCORDON: "Uncordon a node",
 }
-"""Reason → message, as the medik8s operator words them; what else is known follows a colon."""
+"""Reason → message, in the medik8s operator's wording; a detail follows after a colon."""
 
 
 def node_event(
     node: str, reason: str, message: str, maintenance: Maintenance, now: datetime, *, kind: str = NORMAL
 ) -> Object:
-    """An Event about a node."""
-    # kubectl describe looks Events of nodes up by name in place of the uid, as kubelets write them
+    """Build an Event about a node."""
+    # `kubectl describe node` finds Events by the node's name in place of its uid, as kubelets write them
     about_it = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
     return _event(about_it, reason, message, maintenance, now, kind)
 
 
 def maintenance_events(reason: str, detail: str, maintenance: Maintenance, now: datetime) -> list[Object]:
-    """The Events about a maintenance and about its node that say what became of the maintenance (NMO-27).
+    """Build the Events about a maintenance and its node that report how the maintenance proceeds (NMO-27).
 
-    `detail` follows the reason's own text; a failure is a Warning.
+    `detail` follows the reason's message. The Events are Warnings if the maintenance failed.
     """
     metadata = maintenance["metadata"]
     message = f"{TEXTS[reason]}: {detail}" if detail else TEXTS[reason]
@@ -53,7 +53,10 @@ def maintenance_events(reason: str, detail: str, maintenance: Maintenance, now: 
 def _event(
     involved: Mapping[str, str], reason: str, message: str, maintenance: Maintenance, now: datetime, kind: str
 ) -> Object:
-    """An Event named by maintenance, object and reason: announced again, it is counted, and there is one."""
+    """Build an Event whose name is derived from the maintenance, the object and the reason.
+
+    A repeated Event thus has the same name, so the caller can increase the count of the existing one.
+    """
     return event(_name(involved, reason, maintenance), NAMESPACE, involved, kind, reason, message, now)
 
 
@@ -62,11 +65,11 @@ def _name(involved: Mapping[str, str], reason: str, maintenance: Maintenance) ->
 
 
 def this_one(node: str, reason: str, maintenance: Maintenance) -> str:
-    """Field selector for the Event about a node that this maintenance announced with this reason."""
+    """Return the field selector for the Event that this maintenance recorded on the node with this reason."""
     return f"metadata.name={_name({'kind': 'Node', 'name': node}, reason, maintenance)}"
 
 
 def counted_again(known: Mapping[str, Any], event: Mapping[str, Any]) -> Object:
-    """Merge patch that counts an Event that is there already once more."""
+    """Build the merge patch that increases the count of an existing Event and updates its message and timestamp."""
     newest = {key: event[key] for key in ("message", "lastTimestamp")}
     return {**newest, "count": (known.get("count") or 1) + 1}

@@ -1,4 +1,4 @@
-"""The blocked pods of a status: who is still so, since when, and who is stuck. Pure."""
+"""Computes `status.blockedPods`: which pods are blocked, since when, and which pods are stuck while terminating."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from kube.times import moment_or_none, timestamp
 from kube.words import shortened
 
 NAMED = 5
-"""Blocked pods that a line names."""
+"""Maximum number of blocked pods that `summary` names."""
 LONGEST_MESSAGE = 1024
-"""Characters of what is said about one pod."""
+"""Maximum length of one pod's message, in characters."""
 
 
 def still_blocked(
     known: Iterable[Mapping[str, Any]], before: Iterable[Mapping[str, Any]], pending: Collection[Pod], now: datetime
 ) -> list[Object]:
-    """Those `known` to be blocked that are still there, and those that are stuck, as the status lists them.
+    """Return the entries of `status.blockedPods`, sorted by namespace and name.
 
-    Each with the time since when it is blocked for this reason, which is that of `before` where it was so then.
+    These are the `known` blocked pods that are still pending and not terminating, and the pods that are stuck while
+    terminating. `since` is kept from `before` if the pod was already blocked for the same reason; otherwise it is
+    `now`.
     """
     waiting = {key(pod) for pod in pending if not is_terminating(pod)}
     items = [{k: v for k, v in item.items() if k != "uid"} for item in known]
@@ -36,12 +38,12 @@ def still_blocked(
 
 
 def why_blocked(item: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes a blocked pod the same as before: it, and the reason for which it waits."""
+    """Return the key that identifies a blocked entry over time: the pod, the reason and the budget."""
     return tuple(item.get(field) for field in ("namespace", "name", "reason", "budget"))
 
 
 def summary(blocked: Iterable[Blocked]) -> str:
-    """One line for `status.lastError`: why pods are blocked, those of one reason together, the first five by name."""
+    """Summarize blocked pods in one line for `status.lastError`: the first five by name, grouped by message."""
     named = sorted((item.key, item.message) for item in blocked)
     together: dict[str, list[str]] = {}
     for name, message in named[:NAMED]:
@@ -51,7 +53,10 @@ def summary(blocked: Iterable[Blocked]) -> str:
 
 
 def _stuck(pod: Pod, now: datetime) -> Object | None:
-    """A pod whose grace period is over and that is still there (the API server puts the end into deletionTimestamp)."""
+    """Return the status entry of a pod that outlived its grace period, or None if the pod is not stuck.
+
+    The API server sets deletionTimestamp to the end of the grace period.
+    """
     metadata = pod["metadata"]
     if not metadata.get("deletionTimestamp") or timestamp(now) <= metadata["deletionTimestamp"]:
         return None

@@ -1,7 +1,8 @@
-"""How a NodeMaintenance drains by `spec.drain`: which pods it is about, and which its flags refuse (DRN-1a). Pure.
+"""Drain options of a NodeMaintenance: which pods `spec.drain` covers, and which pods its flags block (DRN-1a).
 
-Unset it is the drain of the documents: `kubectl drain --force --delete-emptydir-data --ignore-daemonsets`. kubectl
-refuses a whole drain for one pod; here that pod is blocked, and the others go.
+Without `spec.drain`, a maintenance drains like `kubectl drain --force --delete-emptydir-data --ignore-daemonsets`. If a
+flag forbids the removal of one pod, kubectl aborts the whole drain. Here only that pod is blocked, and the others are
+evicted.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from kube.times import moment
 
 FORCE, DELETE_EMPTYDIR_DATA, IGNORE_DAEMONSETS = "Force", "DeleteEmptyDirData", "IgnoreDaemonSets"
 POD_SELECTOR = "PodSelector"
-"""Reasons of blocked pods: the flag that refuses them."""
+"""Reasons of blocked pods: the flag that blocks them, or the invalid selector."""
 UNSELECTED, SKIPPED = "not selected", "ending for longer than is waited for"
-"""Why a drain is not about a pod."""
+"""Reasons why a drain does not cover a pod."""
 REMEDIES = {
     IGNORE_DAEMONSETS: "its DaemonSet makes it again here at once: set spec.drain.ignoreDaemonSets, "
     "or keep the DaemonSet off the node",
@@ -32,7 +33,10 @@ REMEDIES = {
 
 
 def options_of(maintenance: Maintenance) -> DrainOptions:
-    """`spec.drain`; what is not set, or not of its type where no schema held it, is as in the documents' drain."""
+    """Return the drain options from `spec.drain`; a field that is unset or of the wrong type keeps its default.
+
+    Wrong types are possible only if the CRD's schema did not validate the object.
+    """
     drain = spec_of(maintenance).get("drain")
     if not isinstance(drain, dict):
         return NODE_MAINTENANCE
@@ -59,15 +63,15 @@ def _seconds(drain: Mapping[str, Any], name: str) -> int:
 
 
 def sorted_for(pods: Iterable[Pod], options: DrainOptions, now: datetime, orphans: Collection[str] = ()) -> Sorted:
-    """The pods of the node told apart, those that the drain is not about left out: not selected, or not waited for.
+    """Classify the node's pods by what the drain does with them, without the pods that `left_out` excludes.
 
-    A selector that cannot be read selects all pods, which are refused then.
+    An invalid selector selects all pods; `refused` then blocks them.
     """
     return sort([pod for pod in pods if not left_out(pod, options, now)], options, orphans)
 
 
 def left_out(pod: Pod, options: DrainOptions, now: datetime) -> str:
-    """Why the drain is not about a pod, "" where it is."""
+    """Return the reason why the drain does not cover the pod, "" if it does."""
     if not _selects(options, pod):
         return UNSELECTED
     return SKIPPED if _is_skipped(pod, options, now) else ""
@@ -80,9 +84,10 @@ def _selects(options: DrainOptions, pod: Pod) -> bool:
 
 @lru_cache(maxsize=256)
 def _read(query: str) -> tuple[Mapping[str, Any], str]:
-    """The selector, that of all pods where it cannot be read, and what is wrong with it, "" for nothing.
+    """Parse a pod selector; return the selector and an error message, which is "" if the selector is valid.
 
-    Once, and not for each pod: anybody's selector may be long.
+    For an invalid query, the selector matches all pods. The result is cached, because a user's selector may be long and
+    is needed for each pod.
     """
     try:
         return parsed(query), ""
@@ -91,7 +96,10 @@ def _read(query: str) -> tuple[Mapping[str, Any], str]:
 
 
 def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
-    """Whether it was to be gone longer ago than the drain waits, by kubectl's reckoning in whole seconds."""
+    """Return whether the pod's deletion is overdue by more than `skip_wait_seconds`.
+
+    As in kubectl, the overdue time is rounded down to whole seconds.
+    """
     if not options.skip_wait_seconds or not is_terminating(pod):
         return False
     late = now - moment(pod["metadata"]["deletionTimestamp"])
@@ -99,7 +107,10 @@ def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
 
 
 def refused(found: Sorted, options: DrainOptions) -> list[Blocked]:
-    """Those among `leaving` that a flag refuses, the first in kubectl's order; one that is on its way none refuses."""
+    """Return the `leaving` pods that a flag blocks, each with the first such flag in kubectl's order.
+
+    A terminating pod is never blocked. An invalid selector blocks all other pods.
+    """
     _, broken = _read(options.pod_selector)
     flags = {
         IGNORE_DAEMONSETS: () if options.ignore_daemonsets else found.daemons,
@@ -115,31 +126,37 @@ def refused(found: Sorted, options: DrainOptions) -> list[Blocked]:
 
 
 def going(found: Sorted, options: DrainOptions) -> list[Pod]:
-    """Those among `leaving` that no flag refuses."""
+    """Return the `leaving` pods that no flag blocks."""
     out = {item.pod["uid"] for item in refused(found, options)}
     return [pod for pod in found.leaving if uid(pod) not in out]
 
 
 def known_orphans(pods: Iterable[Pod], blocked: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Uids of the DaemonSet pods without a DaemonSet, as far as blocked pods tell: these alone `Force` can refuse."""
+    """Return the uids of the DaemonSet pods that `blocked` lists with the reason `Force`.
+
+    `Force` can block a DaemonSet pod only if its DaemonSet no longer exists.
+    """
     named = {f"{item['namespace']}/{item['name']}" for item in blocked if item["reason"] == FORCE}
     return {uid(pod) for pod in pods if is_daemon(pod) and key(pod) in named}
 
 
 def are_told(refusals: Iterable[Blocked], maintenance: Maintenance) -> bool:
-    """Whether the status names all of them with their reasons: then nobody need look at them again."""
+    """Return whether the status already lists all `refusals` with their reasons, so that no pass has to check them."""
     told = {(item["namespace"], item["name"], item["reason"]) for item in blocked_pods(maintenance)}
     return all((item.pod["namespace"], item.pod["name"], item.reason) in told for item in refusals)
 
 
 def warned(found: Sorted, options: DrainOptions) -> str:
-    """What is said before the first eviction (NMO-8a): of the pods that stay in peace, and those that go for good."""
+    """Return the warning to log before the first eviction (NMO-8a), "" for none.
+
+    It names the DaemonSet pods that stay on the node, and the evicted pods that no controller recreates.
+    """
     leaving = {uid(pod) for pod in going(found, options)}
     daemons = found.daemons if options.ignore_daemonsets else []
     return warning(Sorted(daemons=daemons, bare=[pod for pod in found.bare if uid(pod) in leaving]))
 
 
 def drain_of(options: Mapping[str, object]) -> Object:
-    """`spec.drain` of the flags that are given, {} for none: what is None is not set."""
+    """Build the spec field `drain` from the given flags, or {} if no flag is given; None marks an unset flag."""
     given = {name: value for name, value in options.items() if value is not None}
     return {"drain": given} if given else {}

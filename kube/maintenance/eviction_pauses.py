@@ -1,7 +1,7 @@
-"""Which pods are left alone for a while, since evicting them changed nothing: they come back, or are refused (rule 9).
+"""Backoff for pods whose eviction achieves nothing: a controller recreates them here, or it is refused (rule 9).
 
-The pause grows with the time that it has been so, up to a minute. It is reckoned from what the objects show, so that
-every hint, every process and the tick obey it. Pure.
+The backoff grows with the time that this has lasted, up to one minute. It is computed from timestamps in the objects,
+so that every event handler, every process and the tick apply the same backoff.
 """
 
 from __future__ import annotations
@@ -25,32 +25,38 @@ from kube.pods import Pod, controller, is_terminating, tolerates, tolerates_ever
 from kube.times import moment, moment_or_none, timestamp
 
 SHORTEST, LONGEST = timedelta(seconds=10), timedelta(seconds=60)
-"""Five pods that return at once are evicted at most four times in the first minute, and once in each later one."""
+"""Bounds of the backoff.
+
+A pod that a controller recreates at once is evicted at most four times in the first minute, then once a minute.
+"""
 LANDING = timedelta(seconds=2)
-"""Behind the cordon the scheduler may still place what it took up before."""
+"""Time after the cordon during which the scheduler may still bind pods that it was already scheduling."""
 BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *LAUNCHER_REASONS)
-"""Whoever waits for a budget is told when it opens; its pods are not sent before, and need no pause."""
+"""Reasons without a backoff: an event reports when the budget allows evictions; none is sent before."""
 UNDECIDED = ("NoAnswer", "Changing", "Busy", "NoTime")
-"""Nobody refused the eviction, and it was not done: with progress elsewhere it is tried again at once."""
+"""Reasons of evictions that failed without a refusal; they are retried at once if the pass made progress elsewhere."""
 
 
 def pause(elapsed: timedelta) -> timedelta:
-    """As long as it has been so already, within bounds: each is about twice the one before."""
+    """Return a backoff as long as the elapsed time, within bounds, so that each one is about twice the previous one."""
     return min(max(elapsed, SHORTEST), LONGEST)
 
 
 def is_resting(announced: Mapping[str, Any] | None, now: datetime) -> bool:
-    """Whether what was undone, and done again, so often as this Event has counted, is left to the next tick for now."""
+    """Return whether a repeated correction is in backoff, so that it is left to the next tick.
+
+    `announced` is the Event that counts the repetitions, None if there is none.
+    """
     if announced is None:
         return False
     first, last = (moment_or_none(announced.get(name)) for name in ("firstTimestamp", "lastTimestamp"))
-    return bool(first and last and abs(now - last) < pause(last - first))  # else a clock that was set back rests it
+    return bool(first and last and abs(now - last) < pause(last - first))  # abs(): a clock may be set back
 
 
 def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[Blocked]]:
-    """The pods to evict, and those that are left alone for now, with the reason.
+    """Split the pods into those to evict now and those in backoff; the latter come with their reason.
 
-    What was refused under another spec is tried under this one at once (DRN-1a).
+    A refusal that was recorded for an older spec causes no backoff (DRN-1a).
     """
     due: list[Pod] = []
     resting: list[Blocked] = []
@@ -69,13 +75,13 @@ def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tupl
 
 
 def dated(blocked: Iterable[Blocked], maintenance: Maintenance, now: datetime) -> list[Blocked]:
-    """The same, those that are refused for another reason than a budget with the time of the next attempt."""
+    """Return the blocked pods, with a `retry_after` time unless they wait for a budget or already have one."""
     known = _since(maintenance)
     return [_dated(item, known.get(_key(item)), now) for item in blocked]
 
 
 def was_blocked(item: Blocked, maintenance: Maintenance) -> bool:
-    """Whether the status has it for the same reason already."""
+    """Return whether the status already lists the pod as blocked for the same reason."""
     return _key(item) in _since(maintenance)
 
 
@@ -84,7 +90,7 @@ def _key(item: Blocked) -> tuple[str, str, str]:
 
 
 def _since(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
-    """Since when the status has which pod blocked, and why."""
+    """Return since when each pod is blocked, by namespace, name and reason, according to the status."""
     return {(item["namespace"], item["name"], item["reason"]): item.get("since") for item in blocked_pods(maintenance)}
 
 
@@ -97,7 +103,10 @@ def _dated(item: Blocked, since: object, now: datetime) -> Blocked:
 
 
 def _refused(pod: Pod, known: Mapping[str, Any] | None, now: datetime) -> Blocked | None:
-    """As the status has it, where that names a time. One that is far ahead is of a clock that was wrong."""
+    """Return the pod's refusal from the status if it has a plausible retry time, else None.
+
+    A retry time more than twice `LONGEST` ahead comes from a wrong clock and is ignored.
+    """
     after = moment_or_none(known.get("retryAfter")) if known else None
     if known is None or after is None or after > now + 2 * LONGEST:
         return None
@@ -106,9 +115,10 @@ def _refused(pod: Pod, known: Mapping[str, Any] | None, now: datetime) -> Blocke
 
 
 def _closed_since(maintenance: Maintenance, now: datetime) -> datetime | None:
-    """Since when the node takes only pods that tolerate it; before the status says so, since that was asked for.
+    """Return since when the node accepts only pods that tolerate its taints, or None if this is unknown.
 
-    A time that is still to come is of a clock that was wrong.
+    If the status does not report the cordon yet, the function returns the maintenance's creation time. It also does so
+    if the reported time lies in the future, because a wrong clock wrote it.
     """
     told = condition(maintenance, "Cordoned").get("lastTransitionTime") if is_cordoned(maintenance) else None
     cordoned = moment_or_none(told)
@@ -118,10 +128,12 @@ def _closed_since(maintenance: Maintenance, now: datetime) -> datetime | None:
 
 
 def _returned(pod: Pod, maintenance: Maintenance, now: datetime) -> Blocked | None:
-    """A pod that a controller made here after the taints: evicted, it would be back at once.
+    """Return a blocked entry if a controller created the pod on this node after the taints, else None.
 
-    It tolerates them, or passed the scheduler by. One that came while somebody had opened the node is taken for such.
-    Kubernetes writes seconds: one of the very second of the cordon counts, since many rounds fit into a second.
+    Such a pod tolerates the taints or bypassed the scheduler, so an eviction would only recreate it here. A pod that
+    was scheduled while another client had uncordoned the node is treated the same way. Kubernetes timestamps have whole
+    seconds. A pod from the same second as the cordon counts as created after it, because many evictions fit into one
+    second.
     """
     owner, began = controller(pod), _closed_since(maintenance, now)
     if owner is None or began is None:

@@ -1,4 +1,4 @@
-"""The three API groups that serve NodeMaintenance; the group selects the drain taint and nothing else (X-7, C2, C3)."""
+"""The three API groups that serve NodeMaintenance; the group determines only the drain taint (X-7, C2, C3)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Group:
-    """One served NodeMaintenance API.
+    """A served API version of NodeMaintenance.
 
     Attributes:
         api_version: group and version as in `apiVersion`.
-        drain_taint: key of the NoSchedule taint that this group's documents name (NMO-4, KNM-4, DRN-13).
+        drain_taint: key of the NoSchedule taint that this group's documentation names (NMO-4, KNM-4, DRN-13).
     """
 
     api_version: str
@@ -19,15 +19,15 @@ class Group:
 
     @property
     def path(self) -> str:
-        """Path of the cluster-scoped collection on the API server."""
+        """Return the API path of the cluster-scoped collection."""
         return f"/apis/{self.api_version}/nodemaintenances"
 
 
 MEDIK8S = Group("nodemaintenance.medik8s.io/v1beta1", "medik8s.io/drain")
 KUBEVIRT = Group("nodemaintenance.kubevirt.io/v1beta1", "kubevirt.io/drain")
 KUBEVIRT_ALPHA = Group("kubevirt.io/v1alpha1", "kubevirt.io/drain")
-"""Opt-in: with its CRD installed, the bare name `nodemaintenance` resolves to this group (C7)."""
+"""Opt-in: once its CRD is installed, the bare resource name `nodemaintenance` resolves to this group (C7)."""
 
 GROUPS = {group.api_version: group for group in (MEDIK8S, KUBEVIRT, KUBEVIRT_ALPHA)}
 DRAIN_TAINTS = frozenset(group.drain_taint for group in GROUPS.values())
-"""The keys of all of them."""
+"""Drain taint keys of all groups."""

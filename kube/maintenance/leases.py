@@ -1,6 +1,6 @@
-"""The Lease of a node: the one NodeMaintenance that may change the node is its holder (NMO-22, NMO-27, NMO-27a).
+"""The Lease of a node: only the NodeMaintenance that holds it may change the node (NMO-22, NMO-27, NMO-27a).
 
-It is the lease that all remediators of medik8s look at, by its namespace and its name: who holds it has the node.
+All medik8s remediators use the same Lease, identified by namespace and name. Its holder owns the node.
 """
 
 from __future__ import annotations
@@ -19,34 +19,41 @@ from kube.times import MICROSECONDS, microtime
 Lease = Mapping[str, Any]
 HOLDER_IDENTITY = "node-maintenance"
 HOLDER_ANNOTATION = "nodemaintenance.dev/held-for"
-"""Annotation: `apiVersion name uid` of the NodeMaintenance that is the holder."""
+"""Annotation: `apiVersion name uid` of the NodeMaintenance that holds the lease."""
 HELD_FOR = re.compile(" ".join(3 * ["([!-~]{1,253})"]))
-"""Whoever may write leases may write anything there; of it events are made, whose attributes are not anything."""
+"""Format of `HOLDER_ANNOTATION`.
+
+Any client that may write leases can set the annotation, and its parts become CloudEvent attributes, which allow only
+some characters.
+"""
 DURATION = timedelta(seconds=3600)
 RENEW_AFTER, SPREAD = DURATION / 2, DURATION / 4
-"""A lease is renewed at a moment of its own within `SPREAD` after `RENEW_AFTER`: those of many nodes that were acquired
-together are renewed one by one, and none is near its end."""
+"""A lease is renewed between `RENEW_AFTER` and `RENEW_AFTER + SPREAD` after the last renewal.
+
+The holder's uid determines the time, so that leases acquired together are not renewed together. No lease comes near its
+expiry.
+"""
 NAMESPACE, LEASES = LEASE_NAMESPACE, paths.LEASES
 
 
 def lease_path(node: str) -> str:
-    """Path of the node's lease."""
+    """Return the API path of the node's lease."""
     return f"{LEASES}/{segment(lease_name(node))}"
 
 
 def lease_name(node: str) -> str:
-    """Name of the node's lease."""
+    """Return the name of the node's lease."""
     return f"node-{node}"
 
 
 def node_of(lease: Lease) -> str:
-    """The node that a lease is of, "" for another kind of lease: the namespace is shared."""
+    """Return the name of the node that the lease belongs to, "" for other leases in the shared namespace."""
     kind, _, name = str(lease["metadata"]["name"]).partition("-")
     return name if kind == "node" else ""
 
 
 class Holder(NamedTuple):
-    """Names the NodeMaintenance that a lease is held for."""
+    """Identity of the NodeMaintenance that holds a lease."""
 
     api_version: str
     name: str
@@ -54,22 +61,26 @@ class Holder(NamedTuple):
 
 
 def holder_of(lease: Lease) -> Holder | None:
-    """The NodeMaintenance that is the holder; None when another tool is, or the operator that came before us."""
+    """Return the NodeMaintenance that holds the lease.
+
+    Returns None if another tool holds it, or the node-maintenance-operator that this product replaces.
+    """
     named = HELD_FOR.fullmatch((lease["metadata"].get("annotations") or {}).get(HOLDER_ANNOTATION, ""))
     is_ours = lease["spec"].get("holderIdentity") == HOLDER_IDENTITY
     return Holder(*named.groups()) if named and is_ours else None
 
 
 def is_holder(lease: Lease, maintenance: Maintenance) -> bool:
-    """Whether this very object is the holder."""
+    """Return whether this maintenance, identified by its uid, holds the lease."""
     holder = holder_of(lease)
     return holder is not None and holder.uid == maintenance["metadata"]["uid"]
 
 
 def is_free(lease: Lease, now: datetime) -> bool:
-    """Whether one that no NodeMaintenance holds may be acquired: it was released, or nobody renewed it in time.
+    """Return whether a lease that no NodeMaintenance holds may be acquired, because it was released or has expired.
 
-    So may one of the operator that came before us: the holder's name is ours, and what it maintained is ours now.
+    A lease of the replaced node-maintenance-operator may also be acquired. It has the same holder identity as ours, and
+    this product takes over the operator's maintenances.
     """
     identity = lease["spec"].get("holderIdentity")
     left_by_the_operator = identity == HOLDER_IDENTITY and holder_of(lease) is None
@@ -77,12 +88,15 @@ def is_free(lease: Lease, now: datetime) -> bool:
 
 
 def is_expired(lease: Lease, now: datetime) -> bool:
-    """Nobody renewed it in time."""
+    """Return whether the lease was not renewed in time."""
     return now - _renewed(lease) > timedelta(seconds=lease["spec"].get("leaseDurationSeconds") or 0)
 
 
 def is_due(lease: Lease, now: datetime) -> bool:
-    """Half of its time is over, and the part of `SPREAD` that its holder's uid gives: time to renew."""
+    """Return whether the lease must be renewed now.
+
+    This is the case after `RENEW_AFTER` plus the part of `SPREAD` that follows from the holder's uid.
+    """
     holder = holder_of(lease)
     part = zlib.crc32(holder.uid.encode()) / 2**32 if holder else 0.0
     return now - _renewed(lease) > RENEW_AFTER + part * SPREAD
@@ -96,7 +110,7 @@ def _renewed(lease: Lease) -> datetime:
 
 
 def lease_of(node: str, maintenance: Maintenance, now: datetime) -> Object:
-    """The lease of `node` with `maintenance` as its holder from `now`."""
+    """Build the lease of `node`, held by `maintenance` from `now` on."""
     metadata = maintenance["metadata"]
     return {
         "apiVersion": "coordination.k8s.io/v1",
@@ -111,7 +125,7 @@ def lease_of(node: str, maintenance: Maintenance, now: datetime) -> Object:
 
 
 def acquired(identity: str, duration: timedelta, now: datetime) -> Object:
-    """The part of a lease's spec that says who holds it, for how long, from `now`."""
+    """Build the spec fields that name the holder and the lease duration, acquired at `now`."""
     moment = microtime(now)
     return {
         "holderIdentity": identity,
@@ -122,7 +136,7 @@ def acquired(identity: str, duration: timedelta, now: datetime) -> Object:
 
 
 def takeover_patch(lease: Lease, wanted: Object) -> Object:
-    """Merge patch that turns `lease` into `wanted`, if nobody wrote it meanwhile."""
+    """Build the merge patch that turns `lease` into `wanted`; it fails if another client has changed the lease."""
     version = lease["metadata"]["resourceVersion"]
     annotations, before = wanted["metadata"]["annotations"], lease["spec"]
     transitions = before.get("leaseTransitions") or 0

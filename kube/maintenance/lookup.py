@@ -1,4 +1,4 @@
-"""Lists NodeMaintenance objects of all served groups; a group whose CRD is not installed has none (C7)."""
+"""Lists NodeMaintenance objects of all API groups and related objects; a missing CRD means an empty list (C7)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ log = logging.getLogger("functions")
 
 
 async def maintenances(api: Api, node: str | None = None, version: str | None = None) -> list[Object]:
-    """All NodeMaintenance objects, or those that name `node`, which is none for "", oldest first.
+    """Return the NodeMaintenance objects of all API groups, oldest first.
 
-    `version` as in `Api.list`: None for the newest state, "0" for what the server has at hand.
+    `node` selects the objects that name this node; None selects all. `version` as in `Api.list`: None for the newest
+    state, "0" for the server's cache.
     """
     found = await together(*(of_group(api, group, node, version) for group in GROUPS.values()))
     return by_age(item for items in found for item in items)
 
 
 async def undeleted(api: Api, node: str, version: str | None = None) -> list[Object]:
-    """Those that name `node` and are not being deleted, oldest first. A group that is refused stops no other.
+    """Return the objects that name `node` and are not being deleted, oldest first.
 
-    Raises as `answered` does.
+    An API group that refuses the request is skipped. Raises as `answered` does.
     """
     asked = (of_group(api, group, node, version) for group in GROUPS.values())
     lists = answered(await asyncio.gather(*asked, return_exceptions=True))
@@ -41,10 +42,10 @@ async def undeleted(api: Api, node: str, version: str | None = None) -> list[Obj
 
 
 def answered(answers: Iterable[list[Object] | BaseException]) -> list[list[Object] | None]:
-    """The lists of the groups, None and a line in the log for one that was refused.
+    """Return the list of each API group, with None for a group that refused the request; refusals are logged.
 
-    Raises `Unavailable` when one did not answer: nobody may take a part for all. Raises what the first one raised when
-    all were refused.
+    Raises `Unavailable` if a group did not answer, because a partial result must not pass for a complete one. Raises
+    the first error if all groups refused.
     """
     answers = list(answers)
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -58,10 +59,11 @@ def answered(answers: Iterable[list[Object] | BaseException]) -> list[list[Objec
 
 
 async def of_holder(api: Api, node: str, holder: str, version: str | None = None) -> list[Object]:
-    """Those that name `node`, of the group of its holder, which has that uid; of all groups where none has it.
+    """Return the objects that name `node`, from the API group that contains the node's holder, oldest first.
 
-    Asked one group after another: a node has one holder, and mostly in the first group. Oldest first. A group that is
-    refused stops no other. Raises as `answered` does.
+    `holder` is the holder's uid. The function queries one group after another, because a node has one holder, which is
+    mostly in the first group. If no group contains the holder, it returns the objects of all groups. A group that
+    refuses the request is skipped. Raises as `answered` does.
     """
     answers: list[list[Object] | BaseException] = []
     for group in GROUPS.values():
@@ -77,9 +79,9 @@ async def of_holder(api: Api, node: str, holder: str, version: str | None = None
 
 
 async def of_group(api: Api, group: Group, node: str | None = None, version: str | None = None) -> list[Object]:
-    """Those of one group, or of these those that name `node`, in no order; none where its CRD is not installed.
+    """Return one API group's objects, unsorted and filtered by `node` if given; empty if its CRD is not installed.
 
-    A CRD that somebody else left there may not know our field selector: then the whole list tells.
+    A CRD installed by another product may not support our field selector. The function then filters the complete list.
     """
     try:
         items = (await pages(api, group.path, fields="" if node is None else on_node(node), version=version)).items
@@ -94,14 +96,15 @@ async def of_group(api: Api, group: Group, node: str | None = None, version: str
 
 
 def knows_no_selector(error: Rejected) -> bool:
-    """Whether a list or a watch was refused for its field selector."""
+    """Return whether the API server rejected a list or watch request because of its field selector."""
     return error.status == HTTPStatus.BAD_REQUEST
 
 
 async def pods_on_node(api: Api, node: str, version: str | None = None) -> Listed:
-    """The pods of a node, each cut down to what the rules of a drain read: many looks keep such a list at a time.
+    """Return the pods of a node, each reduced to the fields that the drain rules read.
 
-    `version` as in `Api.list`. Not read by pages: they would come from etcd, which reads the pods of all nodes for it.
+    The reduction saves memory, because many concurrent passes hold such a list. `version` as in `Api.list`. The request
+    is not paged: etcd would serve the pages, and would read the pods of all nodes for each.
     """
     path, fields = pods_on(node)
     answer = await api.list(path, fields=fields, version=version, decoder=PODS)
@@ -109,15 +112,16 @@ async def pods_on_node(api: Api, node: str, version: str | None = None) -> Liste
 
 
 def by_age(items: Iterable[Object]) -> list[Object]:
-    """Oldest first."""
+    """Return the objects sorted by age, oldest first."""
     return sorted(items, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["uid"]))
 
 
 async def control_plane(api: Api, uid: str, counts: Callable[[Maintenance], bool]) -> ControlPlane:
-    """The control plane as it is now, with the maintenances other than `uid` that `counts` takes for disruptions.
+    """Return the current control plane, with the nodes that maintenances other than `uid` disrupt.
 
-    So is each one that its node is still labelled for, since that is closed until it is given back. The maintenances
-    are asked for node by node: there are few such nodes, whatever else is on the cluster.
+    `counts` decides whether a maintenance is a disruption. A maintenance whose node still carries its label always
+    counts, since that node stays cordoned until it is restored. The function lists maintenances per node, because there
+    are few control-plane nodes, whatever the size of the cluster.
     """
     budgets = f"/apis/policy/v1/namespaces/{ETCD}/poddisruptionbudgets"
     lists = (api.list(NODES, labels=label) for label in CONTROL_PLANE)

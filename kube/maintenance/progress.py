@@ -1,4 +1,4 @@
-"""The status of a NodeMaintenance: phase, progress, pending and blocked pods, conditions. Pure."""
+"""Computes the status of a NodeMaintenance: phase, progress, pending and blocked pods, conditions."""
 
 from __future__ import annotations
 
@@ -32,28 +32,31 @@ from kube.times import timestamp
 from kube.words import counted, fitting, shortened
 
 PENDING_BYTES, BLOCKED_BYTES = 400_000, 600_000
-"""Of the lists of a status; etcd stores no object over 1.5 MiB. Of 600 pods with the longest of names each list is
-whole; what is left out of a longer one is counted."""
+"""Size limits of the lists in a status; etcd stores no object over 1.5 MiB.
+
+The lists are complete for 600 pods with the longest possible names. The status reports how many entries a longer list
+omits.
+"""
 LONGEST_ERROR = 8192
-"""Characters of `lastError`."""
+"""Maximum length of `lastError`, in characters."""
 KEPT = "the node is not given back: "
-"""How `lastError` begins of one that is deleted."""
+"""Prefix of `lastError` when a deleted maintenance could not restore its node."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What an event tells the status beside what can be read from the cluster.
+    """Input for the status that comes from an event and cannot be read from the cluster.
 
     Attributes:
-        error: latest error; "" after a clean step, which clears `lastError` (NMO-13).
-        blocked: pods that may not go now, as in `pods.evicted`; None when the event does not name any.
-        drained: a fresh list showed nothing left to evict.
-        restoring: the error is of giving the node back, and so the one that matters while the object is deleted.
-        renewing: the error is of renewing the node's lease: it concerns a drained node, too, which others may take once
-            the lease is over.
-        beginning: the error is of one that had not begun; once it has, that is old news.
-        waits: the error is no failure: another tool has the node's lease, and the maintenance begins after it.
-        lease_errors: failed renewals of the lease in a row; None when the event does not tell.
+        error: Latest error; "" after a step without errors, which clears `lastError` (NMO-13).
+        blocked: Pods that may not be evicted now, as in `pods.evicted`; None if the event does not list them.
+        drained: A fresh list showed no pods left to evict.
+        restoring: The error occurred while restoring the node; only such errors matter while the object is deleted.
+        renewing: The error occurred while renewing the node's lease. It also matters on a drained node, because others
+            may take the node once the lease expires.
+        beginning: The error occurred before the maintenance began; it is outdated once the maintenance has begun.
+        waits: The error is not a failure: the maintenance begins once another tool releases the node's lease.
+        lease_errors: Consecutive failed lease renewals; None if the event does not contain the number.
     """
 
     error: str = ""
@@ -67,17 +70,20 @@ class Findings:
 
 
 def progress(eviction_pods: int, pending: int, before: int = 0) -> int:
-    """Percent done, 0 to 100: `(evictionPods - pending) * 100 // evictionPods`; never less than `before` (NMO-10)."""
+    """Return the progress in percent, 0 to 100, never less than `before` (NMO-10).
+
+    The formula is `(evictionPods - pending) * 100 // evictionPods`.
+    """
     if eviction_pods <= 0:
         return 100
     return max(before, min(100, max(0, (eviction_pods - pending) * 100 // eviction_pods)))
 
 
 def status_patch(maintenance: Maintenance, shown: Shown, findings: Iterable[Findings], now: datetime) -> Object | None:
-    """Merge patch for the status subresource; None when nothing but the time would change (NMO-12).
+    """Build the merge patch for the status subresource, or None if only the time would change (NMO-12).
 
-    `shown` was read after `maintenance` was, or by a step that read the same `maintenance`; `findings` are those of one
-    event, or of several in their order. The patch is refused if somebody wrote since.
+    `shown` was read after `maintenance`, or by a step that read the same version of it. `findings` are those of one
+    event, or of several in their order. The patch fails if another client changed the object meanwhile.
     """
     before = dict(status_of(maintenance))
     after = before
@@ -91,7 +97,7 @@ def status_patch(maintenance: Maintenance, shown: Shown, findings: Iterable[Find
 
 
 def _status(maintenance: Maintenance, shown: Shown, findings: Findings, now: datetime) -> Object:
-    """What the status has after one event; what is not there stays as it is."""
+    """Return the status fields that one event sets; the others stay unchanged."""
     if is_deleting(maintenance):
         return {"lastError": f"{KEPT}{_error(findings)}"} if findings.restoring else {}
     if has_given_up(maintenance) or _is_old(maintenance, findings):
@@ -107,13 +113,16 @@ def _status(maintenance: Maintenance, shown: Shown, findings: Findings, now: dat
 
 
 def is_told_kept(maintenance: Maintenance) -> bool:
-    """Whether the status tells that its node is not given back; the error of a drain says nothing of that."""
+    """Return whether the status reports that the node could not be restored; an error from the drain does not count."""
     return last_error(maintenance).startswith(KEPT)
 
 
 def _is_old(maintenance: Maintenance, findings: Findings) -> bool:
-    """Whether what it tells of came before what is known: it could not begin, and has, or a renewal of the lease failed
-    that is not the next one to count."""
+    """Return whether the event is older than the known state.
+
+    That is so if it reports that the maintenance could not begin, but the maintenance has begun. It is also so if the
+    event's number of failed lease renewals is neither the known number nor the next one.
+    """
     if findings.beginning:
         return has_begun(maintenance)
     known = lease_errors(maintenance)
@@ -121,7 +130,10 @@ def _is_old(maintenance: Maintenance, findings: Findings) -> bool:
 
 
 def _status_given_up(maintenance: Maintenance, count: int, now: datetime) -> Object:
-    """The lease is another tool's, whose node it is now: ours is given back, and no pod is waited for (NMO-27a)."""
+    """Return the status of a maintenance whose lease, and thus node, another tool took over (NMO-27a).
+
+    The maintenance undoes its changes to the node and waits for no pods.
+    """
     error = f"maintenance failed: lease could not be extended after {count} attempts"
     remedy = "to go on, delete this object and create it anew once the lease is released"
     conditions = [
@@ -133,7 +145,7 @@ def _status_given_up(maintenance: Maintenance, count: int, now: datetime) -> Obj
 
 
 def _status_failed(maintenance: Maintenance, findings: Findings, now: datetime) -> Object:
-    """Never begun: unknown node, or another maintenance is on it (NMO-19, NMO-22)."""
+    """Return the status of a maintenance that never began: node unknown, or in another maintenance (NMO-19, NMO-22)."""
     error = _error(findings)
     conditions = [_condition(maintenance, "Drained", False, FAILED, error, now)]
     return {"phase": FAILED, "lastError": error, "conditions": conditions}
@@ -169,7 +181,7 @@ def _status_begun(maintenance: Maintenance, shown: Shown, findings: Findings, no
 
 
 def _reached(before: Mapping[str, Any]) -> int:
-    """The progress that the status has: from 0 to 100, whoever wrote it."""
+    """Return the progress in the status, limited to 0 to 100, since any client may have written it."""
     percent = before.get("drainProgress")
     return min(100, max(0, percent)) if isinstance(percent, int) else 0
 
@@ -179,7 +191,7 @@ def _error(findings: Findings) -> str:
 
 
 def _left(pending: list[Pod], blocked: list[Object], named: list[Object], listed: list[Object]) -> str:
-    """How many pods are left, and how many of them the lists do not have."""
+    """Summarize how many pods remain, how many of them are blocked, and how many the lists omit."""
     words = [f"{counted(len(pending), 'pod')} left", *([f"{len(blocked)} of them blocked"] if blocked else [])]
     lists = ((pending, named, "pendingPods"), (blocked, listed, "blockedPods"))
     words += [f"{len(whole) - len(part)} more than {name} has" for whole, part, name in lists if len(part) < len(whole)]
@@ -187,7 +199,7 @@ def _left(pending: list[Pod], blocked: list[Object], named: list[Object], listed
 
 
 def _lasting_error(before: Mapping[str, Any], findings: Findings, blocked: list[Object], refused: int) -> str | None:
-    """The error of before, where a clean step did not look at the pods that are blocked, or at the lease."""
+    """Return the previous error if this event did not check its cause, the blocked pods or the lease; else None."""
     lasts = refused or (findings.blocked is None and blocked)
     return before.get("lastError") if lasts else None
 
@@ -210,7 +222,7 @@ def _conditions(
 
 
 def _condition(maintenance: Maintenance, kind: str, true: bool, reason: str, message: str, now: datetime) -> Object:
-    """A condition of the Kubernetes kind; its transition time moves with its status only."""
+    """Build a Kubernetes condition; its transition time changes only with its status."""
     status = "True" if true else "False"
     before = condition(maintenance, kind)
     moved = before.get("lastTransitionTime") if before.get("status") == status else None

@@ -1,7 +1,7 @@
-"""Whether a control-plane node may be disrupted: etcd needs more than half of its members (NMO-23). Pure.
+"""Decides whether a control-plane node may be disrupted: etcd needs more than half of its members (NMO-23).
 
-OpenShift keeps a budget over etcd's guard pods, one on each control-plane node, and that budget decides. Where there is
-none, or it selects no pod, control-plane nodes are counted. A node that is down already may always be maintained.
+OpenShift has a budget for etcd's guard pods, one on each control-plane node, and that budget decides. If it is missing
+or selects no pods, the control-plane nodes are counted. A node that is already down may always be maintained.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from kube.pods import Pod
 from kube.selectors import matches
 
 CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-"""Labels of control-plane nodes, of today and of before."""
+"""Labels of control-plane nodes: the current and the former one."""
 ETCD = "openshift-etcd"
 GUARDS = ("etcd-guard-pdb", "etcd-quorum-guard")
-"""Names of OpenShift's budget over etcd, since 4.11 and before."""
+"""Names of OpenShift's budget for etcd: since 4.11, and before."""
 LEASE = "nodemaintenance-control-plane"
-"""Who holds it begins on a control-plane node; all others wait."""
+"""Lease whose holder may begin a maintenance on a control-plane node; all others wait."""
 LEASE_PATH = f"{LEASES}/{LEASE}"
 LEASE_DURATION = timedelta(seconds=15)
-"""Many times as long as a function has for its answer, so that nobody holds it any more who still writes."""
+"""Many times a function's response deadline, so that a holder never writes after its lease has expired."""
 
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """The control plane as it was read.
+    """Snapshot of the control plane.
 
     Attributes:
         nodes: all control-plane nodes, with their conditions.
-        maintained: names of those among them that another maintenance has, or is about to have.
-        guards: OpenShift's budgets over etcd.
-        pods: the pods beside these budgets.
+        maintained: names of the nodes that another maintenance owns or is about to own.
+        guards: OpenShift's budgets for etcd.
+        pods: the pods in the namespace of these budgets.
     """
 
     nodes: Sequence[Node]
@@ -48,22 +48,25 @@ class ControlPlane:
 
 
 def is_control_plane(node: Node) -> bool:
-    """It carries one of the labels of a control-plane node."""
+    """Return whether the node carries a label of a control-plane node."""
     return any(label in (node["metadata"].get("labels") or {}) for label in CONTROL_PLANE)
 
 
 def is_up(node: Node) -> bool:
-    """Condition Ready is True."""
+    """Return whether the node's condition Ready is True."""
     return _condition(node) == "True"
 
 
 def is_sole(plane: ControlPlane) -> bool:
-    """There is no other control-plane node."""
+    """Return whether there is only one control-plane node."""
     return len(plane.nodes) == 1
 
 
 def refusal(node: Node, plane: ControlPlane) -> str:
-    """Why the node must not be disrupted now, in the operator's words and with the remedy; "" when it may."""
+    """Return why the node must not be disrupted now, with the remedy; "" if it may be.
+
+    The message starts with the wording of the replaced operator.
+    """
     if not is_control_plane(node):
         return ""
     name = node["metadata"]["name"]
@@ -81,7 +84,10 @@ def refusal(node: Node, plane: ControlPlane) -> str:
 
 
 def _guard_refuses(name: str, guard: Budget, pods: list[Pod], plane: ControlPlane) -> str:
-    """A guard pod that is not ready, or missing, says that its node is down already."""
+    """Return why the budget does not allow disrupting the node, "" if it does.
+
+    If the node's guard pod is missing or not ready, the node is already down and may be disrupted.
+    """
     if not any(_is_at_work(pod) for pod in pods if pod["spec"].get("nodeName") == name):
         return ""
     promised = sum(_is_at_work(pod) for pod in pods if pod["spec"].get("nodeName") in plane.maintained)
@@ -92,7 +98,10 @@ def _guard_refuses(name: str, guard: Budget, pods: list[Pod], plane: ControlPlan
 
 
 def _count_refuses(node: Node, plane: ControlPlane) -> str:
-    """Whether the others would be fewer than etcd needs; a sole node has no quorum to break."""
+    """Return why etcd would have too few members without this node, "" if it would not.
+
+    A node that is down, or the only control-plane node, may be disrupted.
+    """
     name, total = node["metadata"]["name"], len(plane.nodes)
     if not is_up(node) or total <= 1:
         return ""
@@ -117,7 +126,7 @@ def _guarded(guard: Budget, pods: Iterable[Pod]) -> list[Pod]:
 
 
 def _is_at_work(pod: Pod) -> bool:
-    """Ready, or nobody knows: a pod that may be about to be ready again is not given up."""
+    """Return whether the pod is Ready, or its readiness is Unknown and it may become Ready again."""
     return _condition(pod) in ("True", "Unknown")
 
 
@@ -128,18 +137,18 @@ def _condition(item: Mapping[str, object]) -> str:
 
 
 def counts(item: m.Maintenance) -> bool:
-    """Whether the node of a maintenance is as good as disrupted: it has the node, or is about to have it."""
+    """Return whether the maintenance disrupts its node or is about to do so."""
     return m.claims_node(item) and (m.has_begun(item) or m.phase(item) != m.FAILED)
 
 
 def lease_for(maintenance: m.Maintenance, now: datetime) -> Object:
-    """The lease of the control plane with `maintenance` as its holder from `now`."""
+    """Build the control-plane lease, held by `maintenance` from `now` on."""
     spec = acquired(maintenance["metadata"]["uid"], LEASE_DURATION, now)
     metadata = {"name": LEASE, "namespace": NAMESPACE}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
 def may_take(lease: Lease, maintenance: m.Maintenance, now: datetime) -> bool:
-    """Whether nobody else holds it now."""
+    """Return whether the maintenance may take the lease: it is free, expired, or already its own."""
     holder = lease["spec"].get("holderIdentity")
     return not holder or holder == maintenance["metadata"]["uid"] or is_expired(lease, now)

@@ -1,7 +1,7 @@
-"""What a status is made of beside its own object: whether the node is closed, and which of its pods are left. Pure.
+"""Node state and remaining pods, the cluster state that a NodeMaintenance's status is computed from.
 
-It is read from the cluster, or was seen by the step that speaks of it. A step's look stands for another one as long as
-the maintenance is as that step read it: whoever writes a status of a newer state makes the older look worthless.
+The state is read from the cluster, or it was read by the step that emitted the event. A step's snapshot can replace a
+new read as long as the maintenance has the version that the step read. Any later status write invalidates the snapshot.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from kube.pods import Pod
 from kube.words import fitting
 
 LEFT = ("namespace", "name", "deletionTimestamp", "finalizers")
-"""Of a pod's metadata, what a status says of it."""
+"""Pod metadata fields that the status needs."""
 LEFT_BYTES = 400_000
-"""Of all these in an event: 600 pods with the longest of names. Finalizers have no bound."""
+"""Size limit of these fields in one event: enough for 600 pods with the longest possible names.
+
+The size of finalizers is unbounded.
+"""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """The node and its pods.
+    """Snapshot of the node and its pods.
 
     Attributes:
-        is_closed: the node is cordoned and tainted.
-        pods: all pods of the node; not looked at where it is known who is `left`.
-        left: those that are still to leave; None where the status tells them apart.
+        is_closed: whether the node is cordoned and tainted.
+        pods: all pods of the node; unused if `left` is set.
+        left: the pods that still have to leave; None if they must be computed from `pods`.
     """
 
     is_closed: bool
@@ -40,11 +43,11 @@ class Shown:
 
     @classmethod
     def of(cls, maintenance: Maintenance, node: Node | None, pods: Sequence[Pod]) -> Shown:
-        """What was read."""
+        """Build the snapshot from objects that were read from the cluster."""
         return cls(node is not None and is_closed(node, group(maintenance).drain_taint), pods)
 
     def pending(self, maintenance: Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> list[Pod]:
-        """The pods that are still to leave, `blocked` among them."""
+        """Return the pods that still have to leave, including the `blocked` ones."""
         if self.left is not None:
             return list(self.left)
         orphans = drain_flags.known_orphans(self.pods, blocked)
@@ -53,13 +56,13 @@ class Shown:
 
 @dataclass(frozen=True)
 class Looked:
-    """What a step has seen, as it travels in event data.
+    """Snapshot that a step read, as transferred in event data.
 
     Attributes:
-        version: the state of the NodeMaintenance that it read.
-        is_closed: the node was cordoned and tainted then.
-        left: the pods that were still to leave; none where whoever hears of it is to look again, as where they are too
-            much for an event.
+        version: resourceVersion of the NodeMaintenance that the step read.
+        is_closed: whether the node was cordoned and tainted.
+        left: the pods that still had to leave. It is empty if the receiver must read them itself, for example because
+            there are too many for one event.
     """
 
     version: str
@@ -68,11 +71,11 @@ class Looked:
 
     @classmethod
     def at(cls, maintenance: Maintenance, *, is_closed: bool, left: Sequence[Pod] = ()) -> Looked:
-        """What was seen with a NodeMaintenance as this one."""
+        """Build the snapshot of a step that read this version of the NodeMaintenance."""
         return cls(str(maintenance["metadata"]["resourceVersion"]), is_closed, left)
 
     def as_data(self) -> Object:
-        """The form that travels."""
+        """Return the snapshot as event data."""
         left = [{name: pod["metadata"][name] for name in LEFT if pod["metadata"].get(name)} for pod in self.left]
         told = {"left": left} if left and fitting(left, LEFT_BYTES, escaped=True) == left else {}
         return {"maintenanceVersion": self.version, "closed": self.is_closed, **told}

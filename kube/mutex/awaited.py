@@ -1,4 +1,4 @@
-"""Whether what a run under way waits for is on its way, so that nobody has to say it: a Job, an upgrade. Pure."""
+"""Checks whether what an active run waits for is already in progress, so that no event has to be emitted again."""
 
 from __future__ import annotations
 
@@ -12,23 +12,32 @@ from kube.mutex.world import World
 
 
 def cleanups(world: World) -> run_record.HasCleanup:
-    """Whether a rule has a Job behind the upgrade; one that is gone may."""
+    """Return a predicate for whether a rule has a cleanup Job; it is True for a rule that no longer exists."""
     return lambda rule: rule not in world.rules or jobs.has_cleanup(world.rules[rule])
 
 
 def is_early(run: Item, _world: World, _now: datetime, _patience: float) -> bool:
-    """Whether it waits for the control plane; that its condition says so was looked at before."""
+    """Return whether the run waits for the control plane.
+
+    The caller has already checked that the run's condition shows the current state of the control plane.
+    """
     return validation.is_early(run)
 
 
 def job_runs(run: Item, world: World, _now: datetime, _patience: float) -> bool:
-    """Whether the Job of the node, which may be gone, is there and under way: then its end is told by its source."""
+    """Return whether the Job of the run's current node is running, so that its end arrives as an event.
+
+    The node itself may no longer exist.
+    """
     job = _recorded_job(run, world)
     return job is not None and _outcome(job, world) is Outcome.RUNNING
 
 
 def has_result(run: Item, world: World) -> bool:
-    """Whether the Job of a node that is there has ended: its result is lost when the Job goes by its TTL."""
+    """Return whether the Job of the run's current node has ended or vanished, and the node still exists.
+
+    The result must be recorded before the Job's TTL removes it.
+    """
     record = record_of(run)
     name, job = current(record), _recorded_job(run, world)
     has_ended = job is not None and _outcome(job, world) is not Outcome.RUNNING
@@ -36,7 +45,7 @@ def has_result(run: Item, world: World) -> bool:
 
 
 def _recorded_job(run: Item, world: World) -> Reference | None:
-    """The Job that the node waits for; None where none is recorded."""
+    """Return the Job that the current node waits for, or None if none is recorded."""
     record = record_of(run)
     name = current(record)
     due = next_job(record, name, cleanups(world))
@@ -49,7 +58,7 @@ def _outcome(job: Reference, world: World) -> Outcome:
 
 
 def is_maintained(run: Item, world: World, _now: datetime, _patience: float) -> bool:
-    """Whether somebody else maintains the node that is to be released."""
+    """Return whether a maintenance that this run did not request delays the release of the current node."""
     record = record_of(run)
     name = current(record)
     node = world.nodes.get(name)
@@ -57,10 +66,11 @@ def is_maintained(run: Item, world: World, _now: datetime, _patience: float) -> 
 
 
 def upgrades(run: Item, world: World, now: datetime, patience: float) -> bool:
-    """Whether the released node is on its way: there, and no other of its name; released, older than what is wanted,
-    and in time.
+    """Return whether the released node is upgrading, so that its next change arrives as an event.
 
-    While nothing is wanted, or the control plane is on its way, it is held, once record and condition say so.
+    The node must still exist, carry no rule labels, have an older version than the desired one, and be within its time
+    limit. While no version is desired, or the control plane is still upgrading, the node is held. Then both the record
+    and the condition must already report that.
     """
     record = record_of(run)
     name = current(record)

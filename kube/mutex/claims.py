@@ -1,4 +1,4 @@
-"""Whether pools are as a run wants them: claimed, paused, with its selectors; and who else claims them. Pure."""
+"""Checks whether pools are claimed, paused and edited as a run needs them, and which other runs claim them."""
 
 from __future__ import annotations
 
@@ -12,32 +12,36 @@ from kube.paths import Object
 
 
 def wanted_names(run: Item, targets: Iterable[str]) -> list[str]:
-    """The pools that a run claims, sorted: two runs that want the same ones never wait for each other."""
+    """Return the names of the pools that a run claims, sorted so that two runs with the same pools cannot deadlock."""
     return sorted({*targets, canary_name(run)})
 
 
 def rivals(run: Item, names: Iterable[str], known: Mapping[str, Object], runs: Iterable[Item]) -> dict[str, str]:
-    """Pool → who claims it, of those that another run config has; one that is gone claims nothing (MUT-44)."""
+    """Return the pools that another run config claims, each with the name of that run config (MUT-44).
+
+    A claim of a deleted run config does not count.
+    """
     own, there = run["metadata"]["uid"], {each["metadata"]["uid"]: each for each in runs}
     found = {name: pools.claimed_by(known[name]) for name in names if name in known}
     return {name: full_name(there[uid]) for name, uid in found.items() if uid and uid != own and uid in there}
 
 
 def under_way(run: Item, runs: Iterable[Item]) -> list[str]:
-    """The other runs under way: until they end one that has not begun claims and records nothing (MUT-44, MUT-49)."""
+    """Return the other active runs; until they end, a new run claims and records nothing (MUT-44, MUT-49)."""
     return [full_name(each) for each in _others(run, runs)]
 
 
 def ahead(run: Item, runs: Iterable[Item]) -> list[str]:
-    """The runs under way that come before this one: those that have the turn, and those that began earlier (MUT-44).
+    """Return the active runs that precede this one: those that have the turn, and those that began earlier (MUT-44).
 
-    A canary takes whoever carries none of its run's labels, so runs over other pools open each other's gates, too.
+    Runs with different pools also exclude each other, because a canary pool selects every node without its run's
+    labels.
     """
     return [full_name(each) for each in _others(run, runs) if _has_turn(each) or _began(each) < _began(run)]
 
 
 def at_turn(run: Item, runs: Iterable[Item]) -> list[str]:
-    """The other runs under way that have the turn."""
+    """Return the other active runs that have taken the turn to upgrade nodes (`turnAt` in their record)."""
     return [full_name(each) for each in _others(run, runs) if _has_turn(each)]
 
 
@@ -54,15 +58,15 @@ def _began(run: Item) -> tuple[str, str]:
 
 
 def claimed(uid: str, known: Iterable[Object]) -> list[Object]:
-    """The pools that a run config claims."""
+    """Return the pools that a run config claims."""
     return [pool for pool in known if pools.claimed_by(pool) == uid]
 
 
 def leftovers(run: Item, names: Iterable[str], known: Iterable[Object]) -> list[Object]:
-    """The pools that a run config without a run is to give back before it begins one over these.
+    """Return the claimed pools that an inactive run config must release before it begins a run over `names`.
 
-    Those that it claimed and does not want any more, for which others wait; and those that are as a run has edited them
-    whose record was lost: what comes next shall not take that for its own selector.
+    These are the pools that it no longer needs, for which other runs may wait. They also include pools that were edited
+    for a run whose record is lost. Otherwise the next run would record the edited selector as the original one.
     """
     wanted = set(names)
     own = claimed(run["metadata"]["uid"], known)
@@ -70,17 +74,18 @@ def leftovers(run: Item, names: Iterable[str], known: Iterable[Object]) -> list[
 
 
 def holders(runs: Iterable[Item]) -> set[str]:
-    """The uids of the run configs whose claim counts against a run that has the pool in its record (MUT-44).
+    """Return the uids of the run configs whose claim on a recorded pool is valid (MUT-44).
 
-    One that is gone, or has no run under way, has not claimed it since: somebody applied a file that had its claim.
+    These are the active ones. A claim of a deleted or inactive run config was restored by a user who applied an old
+    manifest.
     """
     return {str(run["metadata"]["uid"]) for run in runs if is_active(run)}
 
 
 def to_restore(run: Item, known: Collection[Object], runs: Iterable[Item]) -> list[Object]:
-    """The pools that a run has changed: those that it claims, and those of its record that no other run has.
+    """Return the pools that a run must restore: those that it claims, and those in its record that no other run holds.
 
-    Of those that it gave back while others were refused only what somebody has claimed or edited for it again.
+    A pool that was already restored is included only if it was claimed or edited for this run again.
     """
     others = holders(runs)
     uid, record = run["metadata"]["uid"], record_of(run)
@@ -94,9 +99,10 @@ def to_restore(run: Item, known: Collection[Object], runs: Iterable[Item]) -> li
 
 
 def left_behind(known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
-    """The pools that nobody would give back any more, since their run is gone or has lost its record.
+    """Return the pools that no run would restore, because their run config is gone or has lost its record.
 
-    Those that a run config claims which is gone, and those that have a selector of a run and are in no record.
+    These are pools claimed by a run config that no longer exists, and pools with the selector of a run that are in no
+    record.
     """
     runs = list(runs)
     there = {"", *(run["metadata"]["uid"] for run in runs)}
@@ -107,13 +113,16 @@ def left_behind(known: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
 
 
 def takes_strays(known: Iterable[Object], left: Iterable[Object]) -> bool:
-    """Whether a canary, beside the pools that were left behind, would have a node at once that loses its labels."""
+    """Return whether a canary pool that is not in `left` would select a node as soon as the node loses its labels."""
     names = {pools.name_of(pool) for pool in left}
     return any(pools.takes_released(pool) for pool in known if pools.name_of(pool) not in names)
 
 
 def selectors(record: Record) -> dict[str, Object]:
-    """Pool → its selector during the run. The canary comes last: until then nobody may be released (MUT-36, 37)."""
+    """Return the selector of each pool during the run.
+
+    The canary comes last: no node may be released before the canary has its selector (MUT-36, MUT-37).
+    """
     labels = [rule_label(rule) for rule in rules_of(record)]
     gated = {
         name: pools.gated_selector(before["selector"], labels)
@@ -124,23 +133,26 @@ def selectors(record: Record) -> dict[str, Object]:
 
 
 def are_paused(record: Record, known: Mapping[str, Object]) -> bool:
-    """Whether each pool of the targets is paused; one that was deleted is no pool any more."""
+    """Return whether all existing pools of the targets are paused."""
     return all(pools.is_paused(known[name]) for name in record["pools"] if name in known)
 
 
 def are_edited(record: Record, known: Mapping[str, Object]) -> bool:
-    """Whether each pool has the selector of the run."""
+    """Return whether all existing pools have the run's selectors."""
     return all(pools.selector(known[name]) == wanted for name, wanted in selectors(record).items() if name in known)
 
 
 def at_rest(record: Record, word: str, known: Mapping[str, Object], now: datetime) -> dict[str, Object]:
-    """The pools without those that were `paused`, `edited` or `claimed` again seconds ago, which wait for the tick."""
+    """Return the pools without those that are in cooldown after a repeated correction and wait for the tick.
+
+    `word` names the correction: `paused`, `edited` or `claimed`.
+    """
     again = record.get(f"{word}Again") or {}
     busy = {name for name, moment in again.items() if is_fresh(moment, now)}
     return {name: pool for name, pool in known.items() if name not in busy}
 
 
 def are_claimed(record: Record, known: Mapping[str, Object]) -> bool:
-    """Whether the pools of the record are still the run's own, the canary too."""
+    """Return whether the run still claims all existing pools in its record, including the canary."""
     names = [*record["pools"], record["canary"]["name"]]
     return all(pools.claimed_by(known[name]) == uid_of(record) for name in names if name in known)

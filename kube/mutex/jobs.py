@@ -1,4 +1,4 @@
-"""Jobs before and behind a node's upgrade: their names, what is added to a rule's template, how they end. Pure."""
+"""Jobs before and after a node's upgrade: their names, the additions to a rule's template, and their outcomes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from kube.paths import Object, segment
 
 MAIN, CLEANUP = "main", "cleanup"
 SPECS = {MAIN: "jobSpec", CLEANUP: "cleanUpJobSpec"}
-"""Kind of a Job → the field of the rule with its template."""
+"""Kind of Job → the rule's field with the Job template."""
 HOSTNAME = "kubernetes.io/hostname"
 REQUIRED_TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-"""Where in an affinity is told which nodes a pod may run on."""
+"""Path within an affinity to the terms that select the nodes for a pod."""
 NODE_ANNOTATION, RULE_ANNOTATION = "nodemaintenance.dev/mutex-node", "nodemaintenance.dev/mutex-rule"
 NODE_VARIABLE, RULE_VARIABLE, RUN_VARIABLE = "NODE_NAME", "MUTEX_RULE", "MUTEX_RUN"
-"""What each container is told: the node, the name of the rule, the id of the run."""
+"""Environment variables in each container: the node, the name of the rule, the id of the run."""
 LONGEST_NAME = 63
-"""Characters: the name becomes a label of the Job's pods."""
+"""Maximum length in characters; the name becomes a label of the Job's pods."""
 SHORTEST_TTL = 60
-"""Seconds that a Job which has ended stays at least: a function that was killed behind its creation has to find it, or
-would create it once more."""
+"""Minimum TTL of a finished Job, in seconds.
+
+A function that is killed right after creating a Job must find it at the next attempt, or it would create a second one.
+"""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
-"""What a Job's name may begin with."""
+"""Valid prefix for a Job's name."""
 
 
 class Outcome(Enum):
-    """How it stands with a Job."""
+    """State of a Job."""
 
     RUNNING = "Running"
     COMPLETE = "Complete"
@@ -40,32 +42,32 @@ class Outcome(Enum):
 
 
 def jobs_path(namespace: str) -> str:
-    """Path of the Jobs of a namespace."""
+    """Return the API path of the Jobs in a namespace."""
     return f"/apis/batch/v1/namespaces/{segment(namespace)}/jobs"
 
 
 def job_path(namespace: str, name: str) -> str:
-    """Path of a Job."""
+    """Return the API path of a Job."""
     return f"{jobs_path(namespace)}/{segment(name)}"
 
 
 def job_key(kind: str, rule: Reference) -> str:
-    """Under what a run's record has the Job of a rule."""
+    """Return the key under which a run's record stores the Job of a rule."""
     return f"{kind}:{rule}"
 
 
 def namespace_of(rule: Item) -> str:
-    """Where the rule's Jobs run."""
+    """Return the namespace in which the rule's Jobs run."""
     return str(rule["spec"]["jobNamespace"])
 
 
 def has_cleanup(rule: Item) -> bool:
-    """Whether a Job follows the upgrade."""
+    """Return whether the rule has a cleanup Job, which runs after the upgrade."""
     return rule["spec"].get("cleanUpJobSpec") is not None
 
 
 def job_name(rule: Item, kind: str, run_id: str, node_uid: str, attempt: int) -> str:
-    """The name of one attempt: the same each time, and nobody else's. It begins as the rule says (MUT-41, MUT-42)."""
+    """Return the reproducible and unique name of one attempt; it begins with the rule's prefix (MUT-41, MUT-42)."""
     identity = "|".join((run_id, node_uid, kind, *reference(rule)))
     end = f"-{hashlib.sha256(identity.encode()).hexdigest()[:10]}-{attempt}"
     prefix = f"{'cleanup-' if kind == CLEANUP else ''}{rule['spec']['jobName']}"
@@ -73,7 +75,10 @@ def job_name(rule: Item, kind: str, run_id: str, node_uid: str, attempt: int) ->
 
 
 def job_of(rule: Item, kind: str, run_id: str, node: Mapping[str, Any], attempt: int) -> Object:
-    """The Job of a rule for a node: the rule's template, told of node, rule and run, kept off that node (MUT-41)."""
+    """Build the Job of a rule for a node from the rule's template (MUT-41).
+
+    Each container gets the node, the rule and the run as environment variables. The pod's affinity excludes the node.
+    """
     metadata, spec = node["metadata"], copy.deepcopy(rule["spec"][SPECS[kind]])
     if type(ttl := spec.get("ttlSecondsAfterFinished")) is int:
         spec["ttlSecondsAfterFinished"] = max(ttl, SHORTEST_TTL) if ttl >= 0 else ttl
@@ -100,7 +105,7 @@ def job_of(rule: Item, kind: str, run_id: str, node: Mapping[str, Any], attempt:
 
 
 def is_of(job: Item, body: Item) -> bool:
-    """Whether a Job that is there already is the one that was to be created: of the same run, rule and node."""
+    """Return whether an existing Job belongs to the same run, rule and node as the Job to create."""
     told, ours = job["metadata"], body["metadata"]
     notes = told.get("annotations") or {}
     same = all(notes.get(name) == value for name, value in ours["annotations"].items())
@@ -108,7 +113,7 @@ def is_of(job: Item, body: Item) -> bool:
 
 
 def _pod(spec: Item) -> Object | None:
-    """The pod of a Job's spec; None for what is none, which the API server shall refuse."""
+    """Return the pod spec of a Job's spec, or None if it is malformed; the API server rejects such a Job."""
     template = spec.get("template")
     pod = template.get("spec") if isinstance(template, dict) else None
     return pod if isinstance(pod, dict) else None
@@ -121,7 +126,10 @@ def _containers(pod: Object) -> Iterator[Object]:
 
 
 def _env(known: Any, ours: Mapping[str, str]) -> Any:
-    """The container's own variables and ours, which win. What is no list the API server shall refuse."""
+    """Return the container's own variables and ours, which take precedence.
+
+    A malformed value is returned unchanged, so that the API server rejects it.
+    """
     if known is not None and not isinstance(known, list):
         return known
     kept = [each for each in known or [] if not (isinstance(each, dict) and str(each.get("name")) in ours)]
@@ -129,7 +137,10 @@ def _env(known: Any, ours: Mapping[str, str]) -> Any:
 
 
 def _elsewhere(affinity: Any, host: str) -> Any:
-    """The affinity, and not on that host: each of its terms is enough for the scheduler, so it goes into all."""
+    """Return the affinity, extended so that it excludes the host.
+
+    The exclusion is added to every term, because the scheduler needs only one term to match.
+    """
     away = {"key": HOSTNAME, "operator": "NotIn", "values": [host]}
 
     def kept_off(term: Any) -> Any:
@@ -142,7 +153,10 @@ def _elsewhere(affinity: Any, host: str) -> Any:
 
 
 def _with(known: Any, path: tuple[str, ...], change: Callable[[Any], Any]) -> Any:
-    """A mapping with the value at this path changed. What is no mapping the API server shall refuse."""
+    """Return a mapping with the value at `path` changed.
+
+    A malformed value is returned unchanged, so that the API server rejects it.
+    """
     if not path:
         return change(known)
     if known is not None and not isinstance(known, dict):
@@ -152,12 +166,12 @@ def _with(known: Any, path: tuple[str, ...], change: Callable[[Any], Any]) -> An
 
 
 def _is_list(known: Any) -> bool:
-    """Whether it is a list, or absent."""
+    """Return whether the value is a list or None."""
     return known is None or isinstance(known, list)
 
 
 def overridden(rule: Item) -> list[str]:
-    """The variables that the rule's containers set themselves, and ours replace."""
+    """Return the variables that the rule's containers set themselves and that ours replace."""
     found: set[str] = set()
     for field in SPECS.values():
         for container in _containers(_pod(rule["spec"].get(field) or {}) or {}):
@@ -169,7 +183,7 @@ def overridden(rule: Item) -> list[str]:
 
 
 def outcome(job: Mapping[str, Any] | None) -> Outcome:
-    """How it stands with a Job; None for one that is gone, whose result nobody knows any more."""
+    """Return the state of a Job; None stands for a Job that no longer exists, so that its result is unknown."""
     if job is None:
         return Outcome.VANISHED
     conditions = (job.get("status") or {}).get("conditions") or []
@@ -178,7 +192,7 @@ def outcome(job: Mapping[str, Any] | None) -> Outcome:
 
 
 def failure_of(job: Mapping[str, Any] | None) -> str:
-    """Why it failed, in the words of the Job controller."""
+    """Return why the Job failed, in the Job controller's words."""
     if job is None:
         return "it was deleted before its result was known"
     conditions = (job.get("status") or {}).get("conditions") or []

@@ -1,4 +1,4 @@
-"""Reads what a run stands on, side by side. A kind that is not served has no objects."""
+"""Reads the objects that a run depends on, concurrently; a kind that the cluster does not serve has no objects."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from kube.paths import Object
 from kube.trimming import trimmed_node
 
 CACHED = "0"
-"""Version of a list that may be as old as the server's cache: what it misses comes as an event, or with the tick."""
+"""List version that accepts the API server's cache; changes that it misses arrive as events or with the tick."""
 
 
 async def rules(api: Api, version: str | None = CACHED) -> list[Object]:
-    """All rules."""
+    """List all rules."""
     return await listed(api, collection(RULE), version=version)
 
 
 async def targets(api: Api, version: str | None = CACHED) -> list[Object]:
-    """All targets."""
+    """List all targets."""
     return await listed(api, collection(TARGET), version=version)
 
 
 async def runs(api: Api, version: str | None = CACHED) -> list[Object]:
-    """All run configs."""
+    """List all run configs."""
     return await listed(api, collection(RUN), version=version)
 
 
 async def nodes(api: Api, version: str | None = CACHED) -> dict[str, Object]:
-    """All nodes by name, without their status."""
+    """Return all nodes by name, without their status."""
     found = (await pages(api, NODES, version=version, keep=trimmed_node)).items
     return {name_of(node): node for node in found}
 
 
 async def labelled_nodes(api: Api, run_id: str = "", version: str | None = CACHED) -> list[Object]:
-    """The nodes that carry the label of this run, or of any."""
+    """List the nodes that carry the label of this run, or of any run if `run_id` is empty."""
     label = f"{RUN_LABEL}={run_id}" if run_id else RUN_LABEL
     return (await pages(api, NODES, labels=label, version=version, keep=trimmed_node)).items
 
 
 async def pools(api: Api, version: str | None = CACHED) -> dict[str, Object]:
-    """All pools by name."""
+    """Return all pools by name."""
     return {name_of(pool): pool for pool in await listed(api, POOLS, version=version)}
 
 
 async def cluster_version(api: Api) -> Object | None:
-    """The one ClusterVersion, whichever name it has; None where there is none (C23)."""
+    """Return the only ClusterVersion, under either of its possible names, or None if there is none (C23)."""
     for name in VERSION_NAMES:
         found = await absent_ok(api.get(f"{CLUSTER_VERSIONS}/{name}"))
         if found is not None:
@@ -65,9 +65,9 @@ async def cluster_version(api: Api) -> Object | None:
 
 
 async def world(api: Api, under_way: Sequence[Object] = ()) -> World:
-    """All that any run could stand on, as the server's cache has it.
+    """Read all objects that runs may depend on, from the API server's cache.
 
-    With runs that are under way also the Jobs, and who maintains the nodes whose turn it is.
+    If runs are active (`under_way`), this includes the Jobs and the maintainers of the runs' current nodes.
     """
     judged, aimed, found, known, version, running = await together(
         rules(api),
@@ -97,7 +97,7 @@ async def _maintainers(api: Api, names: Iterable[str], nodes: Mapping[str, Objec
 
 
 async def maintainer(api: Api, node: Object, version: str | None = None) -> Maintainer | None:
-    """Who maintains a node, as its label says; None when nobody does, or when that one is gone."""
+    """Return the maintainer of a node according to its label; None without a label, or if the object is gone."""
     uid = labelled_for(node)
     if not uid:
         return None
@@ -108,12 +108,12 @@ async def maintainer(api: Api, node: Object, version: str | None = None) -> Main
 
 
 async def named_rules(api: Api, wanted: Iterable[Reference]) -> dict[Reference, Object]:
-    """These rules as they are now, those that are there."""
+    """Return the current state of these rules, without those that do not exist."""
     return await _named(api, RULE, wanted)
 
 
 async def named_targets(api: Api, wanted: Iterable[Reference]) -> dict[Reference, Object]:
-    """These targets as they are now, those that are there."""
+    """Return the current state of these targets, without those that do not exist."""
     return await _named(api, TARGET, wanted)
 
 
@@ -124,5 +124,5 @@ async def _named(api: Api, kind: str, wanted: Iterable[Reference]) -> dict[Refer
 
 
 async def job(api: Api, namespace: str, name: str) -> Object | None:
-    """A Job as it is now."""
+    """Return the current state of a Job, or None if it does not exist."""
     return await absent_ok(api.get(jobs.job_path(namespace, name)))

@@ -1,4 +1,4 @@
-"""Who maintains a node of a run: a Job of the run itself, or somebody else, whom the node's release waits for. Pure."""
+"""Maintenance of a run's node: a release waits for it, unless a Job of the same run requested it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from kube.nodes import Node, is_labelled
 
 
 class Maintainer(NamedTuple):
-    """The NodeMaintenance that has a node.
+    """The NodeMaintenance that owns a node.
 
     Attributes:
-        name: its name.
-        by: who asked for it, "" where that is not known.
-        run: id of the run whose Job made it, as its label says, "" for none.
+        name: name of the NodeMaintenance.
+        by: who requested it, "" if unknown.
+        run: id of the run whose Job created it, according to its label; "" for none.
     """
 
     name: str
@@ -22,9 +22,9 @@ class Maintainer(NamedTuple):
 
 
 def hindrance(node: Node, maintainer: Maintainer | None, run_id: str) -> str:
-    """Why a node is not released by this run now, "" when nobody else maintains it.
+    """Return why this run must not release the node now, "" if no other requester maintains it.
 
-    None for the maintainer of a node under maintenance is one that is gone: the node is about to be given back.
+    If the node is under maintenance and `maintainer` is None, the object is gone and the node is about to be restored.
     """
     if not is_labelled(node):
         return ""

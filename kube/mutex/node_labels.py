@@ -1,4 +1,4 @@
-"""The labels of a run on its nodes: one for each rule, which gates the upgrade, and one of the run itself. Pure."""
+"""Labels of a run on its nodes: one for each rule, which blocks the upgrade, and one for the run itself."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ Node = Mapping[str, Any]
 
 
 def run_of(node: Node) -> str:
-    """Id of the run whose node it is, "" for none."""
+    """Return the id of the run that the node belongs to, "" for none."""
     return labels_of(node).get(RUN_LABEL, "")
 
 
 def is_gated(node: Node, run_id: str, rules: Iterable[Reference]) -> bool:
-    """Whether it carries the label of the run and that of each rule."""
+    """Return whether the node carries the labels of the run and of each rule."""
     return run_of(node) == run_id and all(rule_label(rule) in labels_of(node) for rule in rules)
 
 
 def strays(nodes: Iterable[Object], under_way: Container[str]) -> list[Object]:
-    """The nodes that a late write has labelled for a run that is no more. `under_way` are the ids of runs."""
+    """Return the nodes that a late write labelled for an inactive run; `under_way` are the ids of the active runs."""
     return [node for node in nodes if run_of(node) and run_of(node) not in under_way]
 
 
 def is_released(node: Node) -> bool:
-    """Whether it carries no label of any rule."""
+    """Return whether the node carries no rule labels."""
     return not any(name.startswith(RULE_LABEL) for name in labels_of(node))
 
 
 def gate_patch(node: Node, run_id: str, rules: Iterable[Reference]) -> list[Object]:
-    """JSON patch that gates a node, [] when it is gated. Refused when anybody wrote the node since it was read."""
+    """Build the JSON patch that adds the missing labels, [] if none is missing.
+
+    It fails if another client has changed the node since it was read.
+    """
     wanted = {RUN_LABEL: run_id, **{rule_label(rule): "" for rule in rules}}
     missing = {name: value for name, value in wanted.items() if labels_of(node).get(name) != value}
     if not missing:
@@ -45,10 +48,10 @@ def gate_patch(node: Node, run_id: str, rules: Iterable[Reference]) -> list[Obje
 
 
 def release_patch(node: Node, run_id: str) -> list[Object]:
-    """JSON patch that takes all labels of rules off, [] when there is none (MUT-43).
+    """Build the JSON patch that removes all rule labels, [] if there are none (MUT-43).
 
-    It is refused where the node is another run's by then: a write that comes late must release nobody. Where somebody
-    took the run's own label off it is put back, for by it the node's upgrade is seen.
+    The patch fails if the node belongs to another run, so that a late write cannot release that run's node. If another
+    client removed the run's own label, the patch adds it again, because events about the upgrade depend on it.
     """
     gates = [name for name in labels_of(node) if name.startswith(RULE_LABEL)]
     if not gates or run_of(node) not in ("", run_id):
@@ -61,7 +64,7 @@ def release_patch(node: Node, run_id: str) -> list[Object]:
 
 
 def clear_patch(node: Node, run_id: str) -> list[Object]:
-    """JSON patch that takes all labels of a run off, [] when it is not that run's node."""
+    """Build the JSON patch that removes all labels of a run, [] if the node does not belong to that run."""
     if run_of(node) != run_id:
         return []
     test = {"op": "test", "path": _path(RUN_LABEL), "value": run_id}

@@ -1,4 +1,4 @@
-"""MutexRule, MutexTarget and MutexRunConfig: what they are called, what they name, and their conditions. Pure."""
+"""MutexRule, MutexTarget and MutexRunConfig: paths, references, labels, status and conditions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ ROOT = f"/apis/{API_VERSION}"
 RULE, TARGET, RUN = "MutexRule", "MutexTarget", "MutexRunConfig"
 PLURALS = {RULE: "mutexrules", TARGET: "mutextargets", RUN: "mutexrunconfigs"}
 NAMESPACE = "node-upgrade-mutex-operator"
-"""Where the document has its objects, and where Jobs run unless an administrator lists other namespaces."""
+"""Namespace of these objects in the specification; Jobs run here unless an administrator permits other namespaces."""
 RULE_LABEL = "mutexrule.openshift-optional.skrzypek.io/"
-"""Beginning of the labels that keep a node from its upgrade, one for each rule; the value is empty."""
+"""Prefix of the labels that block a node's upgrade, one for each rule; the value is empty."""
 RUN_LABEL = "nodemaintenance.dev/mutex-run"
-"""On nodes and Jobs of a run, with its id; as an annotation on its pools, with the uid of its MutexRunConfig."""
+"""Label of a run's nodes and Jobs, with its id.
+
+It is also an annotation of the run's pools, with the uid of the MutexRunConfig.
+"""
 RETRY = "nodemaintenance.dev/retry"
-"""Annotation of a MutexRunConfig: any new value resumes a run that has stopped (MUT-48)."""
+"""Annotation of a MutexRunConfig: any new value resumes a stopped run (MUT-48)."""
 FINALIZER = "nodemaintenance.dev/mutex"
 LONGEST_MESSAGE = 2048
-"""Characters of a condition's message: a server's words may be longer."""
+"""Maximum length of a condition's message, in characters; a server's error message may be longer."""
 
 
 class Reference(NamedTuple):
@@ -38,90 +41,93 @@ class Reference(NamedTuple):
 
 
 def collection(kind: str, namespace: str = "") -> str:
-    """Path of all objects of a kind, or of those in a namespace."""
+    """Return the API path of all objects of a kind, or of those in one namespace."""
     inside = f"/namespaces/{segment(namespace)}" if namespace else ""
     return f"{ROOT}{inside}/{PLURALS[kind]}"
 
 
 def path_of(kind: str, namespace: str, name: str) -> str:
-    """Path of the object of this name."""
+    """Return the API path of the object with this name."""
     return f"{collection(kind, namespace)}/{segment(name)}"
 
 
 def path(item: Item) -> str:
-    """Path of an object that has its kind."""
+    """Return the API path of an object that contains its kind."""
     return path_of(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"])
 
 
 def reference(item: Item) -> Reference:
-    """How a MutexRunConfig names a rule or a target."""
+    """Return the reference by which a MutexRunConfig names this rule or target."""
     return Reference(item["metadata"]["namespace"], item["metadata"]["name"])
 
 
 def full_name(item: Item) -> str:
-    """`NAMESPACE/NAME`, as messages and commands have it."""
+    """Return `NAMESPACE/NAME`, as used in messages and commands."""
     return str(reference(item))
 
 
 def references(run: Item, field: str) -> list[Reference]:
-    """The rules or targets that a run config names, each once, in its order; without a namespace it is its own."""
+    """Return the rules or targets that a run config names, in its order and without duplicates.
+
+    An omitted namespace means the run config's own.
+    """
     own = run["metadata"]["namespace"]
     named = (Reference(item.get("namespace") or own, item["name"]) for item in run["spec"].get(field) or [])
     return list(dict.fromkeys(named))
 
 
 def canary_name(run: Item) -> str:
-    """The pool that nodes are released into."""
+    """Return the name of the pool that nodes are released into."""
     return str(run["spec"]["canary"]["name"])
 
 
 def pauses_early(run: Item) -> bool:
-    """Whether its pools are to be paused while the control plane is still being upgraded (C26)."""
+    """Return whether the pools are paused while the control plane is still upgrading (C26)."""
     return bool(run["spec"].get("pauseEarly"))
 
 
 def rule_label(rule: Reference) -> str:
-    """The label that keeps a node from its upgrade until the Jobs of this rule are done."""
+    """Return the label that blocks a node's upgrade until the Jobs of this rule are complete."""
     return f"{RULE_LABEL}{rule.name}.{rule.namespace}"
 
 
 def is_deleting(item: Item) -> bool:
-    """Deletion was requested."""
+    """Return whether the object's deletion was requested."""
     return bool(item["metadata"].get("deletionTimestamp"))
 
 
 def has_finalizer(item: Item) -> bool:
-    """Ours is on the object: something of it is still to be undone."""
+    """Return whether the object carries our finalizer: some changes are not undone yet."""
     return FINALIZER in (item["metadata"].get("finalizers") or [])
 
 
 def finalizers_patch(item: Item, *, ours: bool) -> Object:
-    """Merge patch that sets our finalizer or takes it off; refused when somebody wrote meanwhile."""
+    """Build the merge patch that sets or removes our finalizer; it fails if another client changed the object."""
     kept = [name for name in item["metadata"].get("finalizers") or [] if name != FINALIZER]
     wanted = [*kept, FINALIZER] if ours else kept
     return {"metadata": {"resourceVersion": item["metadata"]["resourceVersion"], "finalizers": wanted}}
 
 
 def status(item: Item) -> Mapping[str, Any]:
-    """The status, {} when there is none yet."""
+    """Return the status, or {} before the first one."""
     return item.get("status") or {}
 
 
 def condition(item: Item, kind: str) -> Mapping[str, Any]:
-    """The condition of that type, {} when there is none, or somebody has spoiled it."""
+    """Return the condition of this type, or {} if it is missing or malformed."""
     found = status(item).get("conditions")
     known = [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
     return next((each for each in known if each.get("type") == kind), {})
 
 
 def is_true(item: Item, kind: str) -> bool:
-    """Whether the condition of that type is True and was judged by the spec as it is now."""
+    """Return whether the condition of this type is True and was computed for the current generation."""
     found = condition(item, kind)
     return found.get("status") == "True" and found.get("observedGeneration") == item["metadata"].get("generation")
 
 
 class Verdict(NamedTuple):
-    """One condition as it should be."""
+    """The desired state of one condition."""
 
     kind: str
     holds: bool
@@ -130,7 +136,10 @@ class Verdict(NamedTuple):
 
 
 def conditions_with(item: Item, verdicts: Iterable[Verdict], now: datetime) -> list[Object]:
-    """All conditions of the object, with these; the time of one moves when its status changes."""
+    """Return all conditions of the object, updated with the verdicts.
+
+    A condition's transition time changes only with its status.
+    """
     known = {each["type"]: dict(each) for each in status(item).get("conditions") or []}
     for verdict in verdicts:
         state, before = str(verdict.holds), known.get(verdict.kind, {})
@@ -147,7 +156,10 @@ def conditions_with(item: Item, verdicts: Iterable[Verdict], now: datetime) -> l
 
 
 def status_patch(item: Item, changes: Object, verdicts: Iterable[Verdict], now: datetime) -> Object:
-    """Merge patch of the status, refused when somebody wrote meanwhile; {} when nothing would change."""
+    """Build the merge patch of the status, {} if nothing would change.
+
+    It fails if another client has changed the object since it was read.
+    """
     verdicts, known = list(verdicts), status(item)
     wanted = {**changes, "conditions": conditions_with(item, verdicts, now)} if verdicts else dict(changes)
     changed = {name: value for name, value in wanted.items() if not _is_in(known.get(name), value)}
@@ -157,7 +169,7 @@ def status_patch(item: Item, changes: Object, verdicts: Iterable[Verdict], now: 
 
 
 def _is_in(known: Any, wanted: Any) -> bool:
-    """Whether a merge patch with this value would change nothing."""
+    """Return whether a merge patch with the value `wanted` would change nothing."""
     if isinstance(wanted, Mapping) and isinstance(known, Mapping):
         return all(_is_in(known.get(name), value) for name, value in wanted.items())
     return bool(known == wanted)

@@ -1,4 +1,4 @@
-"""What a rule, a target or a run waits for, told from what is there: so the tick says what was lost. Pure."""
+"""Determines from the current objects which events rules, targets and runs wait for; the tick emits lost ones again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from kube.mutex.run_record import Stage, current, is_active, record_of
 from kube.mutex.world import World
 
 SLOT_SECONDS, SLOTS = 15, 40
-"""A tick, and the ticks of ten minutes: once in that time all is looked at, whatever is known of it (MUT-30)."""
+"""Seconds between two ticks, and ticks in ten minutes.
+
+Once in that time each object is checked, whatever its status reports (MUT-30).
+"""
 
 
 class Due(Enum):
-    """What is to be said."""
+    """The event that an object waits for."""
 
     RULE = "rule.found"
     TARGET = "target.found"
@@ -52,26 +55,32 @@ OF_STAGE = {
     Stage.CLEANUP: Due.JOB,
     Stage.DONE: Due.RESTORE,
 }
-"""Stage of a run → what brings it on."""
+"""Stage of a run → the event that continues the run."""
 LOOKING = (Stage.JOBS, Stage.RELEASED, Stage.CLEANUP)
-"""Stages that wait for the end of a Job or of an upgrade: that is told also while something is undone, which may be
-refused to be done again for ever. Every other step waits until nothing is."""
+"""Stages that wait for the end of a Job or of an upgrade.
+
+Their event is emitted even if other clients' changes are not undone yet, because undoing them may be refused forever.
+In all other stages, the run waits until these changes are undone.
+"""
 
 
 AGAIN = {
     Due.PAUSE: (("paused", claims.are_paused), ("claimed", claims.are_claimed)),
     Due.EDIT: (("edited", claims.are_edited),),
 }
-"""What is to be done again of pools → the words by which the record has it, and whether they are so."""
+"""Event that corrects pools → the name of each change in the record, and the check for it."""
 
 
 def is_turn(uid: str, moment: datetime) -> bool:
-    """Whether this tick is the one in ten minutes at which this object is looked at anyway."""
+    """Return whether this tick is the one in ten minutes that checks the object in any case."""
     return int(moment.timestamp() // SLOT_SECONDS) % SLOTS == int(uid.replace("-", "")[:8] or "0", 16) % SLOTS
 
 
 def rule_due(rule: Item, now: datetime) -> list[Due]:
-    """A rule that was never judged as it is now; one that is not valid in its turn, for its namespace may come."""
+    """Return the event for a rule whose current generation was not validated yet.
+
+    A rule that is not valid is also checked once in ten minutes, because its namespace may have been created.
+    """
     found = condition(rule, validation.VALID_CONFIG)
     if is_deleting(rule):
         return []
@@ -80,7 +89,7 @@ def rule_due(rule: Item, now: datetime) -> list[Due]:
 
 
 def target_due(target: Item, world: World) -> list[Due]:
-    """A target whose nodes, or whose conditions, are others than its status says (MUT-22)."""
+    """Return the event for a target whose nodes or conditions differ from its status (MUT-22)."""
     if is_deleting(target):
         return []
     now = validation.gathered(target, world.pools, world.nodes.values())
@@ -89,7 +98,7 @@ def target_due(target: Item, world: World) -> list[Due]:
 
 
 def _differs(item: Item, verdicts: list[Verdict]) -> bool:
-    """Whether a condition says something else, or of another spec."""
+    """Return whether a condition has another status or message, or was computed for another generation."""
     known = [condition(item, verdict.kind) for verdict in verdicts]
     return any(
         (found.get("status"), found.get("message")) != (str(verdict.holds), verdict.message[:LONGEST_MESSAGE])
@@ -99,10 +108,10 @@ def _differs(item: Item, verdicts: list[Verdict]) -> bool:
 
 
 def run_due(run: Item, world: World, runs: Sequence[Item], now: datetime, patience: float) -> list[Due]:
-    """What a run config waits for and nobody will say by himself: one event, or some of a run under way.
+    """Return the events that a run config waits for and that no step will emit; only active runs have several.
 
-    What somebody undid does not wait for the run config to be judged, which may be refused for ever. `patience` are the
-    seconds that a released node has for its upgrade.
+    Changes by other clients are undone even if the run config still has to be validated, because validation may fail
+    forever. `patience` is the time in seconds that a released node has for its upgrade.
     """
     if is_deleting(run):
         return [Due.END] if has_finalizer(run) else []
@@ -116,9 +125,10 @@ def run_due(run: Item, world: World, runs: Sequence[Item], now: datetime, patien
 
 
 def is_unseen(run: Item) -> bool:
-    """Whether a person has changed something that nobody has looked at yet.
+    """Return whether a user has changed something that was not processed yet.
 
-    A run that stopped is not resumed while it is not valid: until it is, what he wrote has been looked at.
+    A stopped run is not resumed while its config is invalid. The user's change counts as processed until the config is
+    valid.
     """
     known = status(run)
     is_new = known.get("observedGeneration") != run["metadata"].get("generation")
@@ -141,7 +151,10 @@ def _idle_due(run: Item, world: World, runs: Sequence[Item], now: datetime) -> l
 
 
 def active_due(run: Item, world: World, now: datetime, patience: float) -> list[Due]:
-    """What a run under way waits for: what somebody undid, and what brings it on, or of a halted one a Job's result."""
+    """Return the events that an active run waits for: they undo other clients' changes and continue the run.
+
+    A halted run is not continued; only the result of a Job that has ended is still recorded.
+    """
     at = run_record.stage(run, awaited.cleanups(world))
     drifted = drift(run, world)
     if validation.is_halted(run):
@@ -159,7 +172,7 @@ def active_due(run: Item, world: World, now: datetime, patience: float) -> list[
 
 
 def drift(run: Item, world: World) -> list[Due]:
-    """What has changed behind the run's back: what somebody undid, or how far the control plane is."""
+    """Return the events for changes from outside the run: by other clients, or of the control plane's version."""
     if undone := list(_undone(run, world)):
         return undone
     has_moved = validation.is_early(run) and _differs(run, [_control_plane(world)])
@@ -167,7 +180,10 @@ def drift(run: Item, world: World) -> list[Due]:
 
 
 def is_quarrel(run: Item, world: World, due: Due, now: datetime) -> bool:
-    """Whether only that is to be done again of pools which was so seconds ago: the tick alone says that."""
+    """Return whether the event would only correct pools that were already corrected seconds ago.
+
+    Such repeated corrections are left to the tick.
+    """
     record = record_of(run)
     return due in AGAIN and all(
         are_so(record, claims.at_rest(record, word, world.pools, now)) for word, are_so in AGAIN[due]
@@ -175,14 +191,14 @@ def is_quarrel(run: Item, world: World, due: Due, now: datetime) -> bool:
 
 
 def _undone(run: Item, world: World) -> Iterator[Due]:
-    """What somebody undid: a finalizer that is off, a pool that goes on, a label, a selector.
+    """Yield the events that undo other clients' changes to finalizer, pools, labels and selectors.
 
-    All of it, since redoing one may be refused for ever. But selectors come behind labels: the canary's would have a
-    node whose label is off upgraded at once.
+    All of them are emitted, because each one may be refused forever. But selectors wait for labels: otherwise the
+    canary would select an unlabelled node, which would be upgraded at once.
     """
     record = record_of(run)
     if not current(record):
-        return  # it is being given back
+        return  # no node is left: the pools are being restored
     if not has_finalizer(run):
         yield Due.CLAIM
     is_whole = claims.are_paused(record, world.pools) and claims.are_claimed(record, world.pools)
@@ -195,7 +211,10 @@ def _undone(run: Item, world: World) -> Iterator[Due]:
 
 
 def _are_gated(record: run_record.Record, world: World) -> bool:
-    """Whether each unreleased node is labelled; one that is gone, or another by now, is none of the run's."""
+    """Return whether all unreleased nodes of the run carry its labels.
+
+    A node that no longer exists, or was replaced under its name, does not belong to the run.
+    """
     rules = run_record.rules_of(record)
     known = ((name, world.nodes.get(name)) for name in run_record.unreleased(record))
     return all(
@@ -210,5 +229,8 @@ def _control_plane(world: World) -> Verdict:
 
 
 def is_under_way(run: Item) -> bool:
-    """Whether it has to be known how its Jobs stand, and who maintains its node, to tell what it waits for."""
+    """Return whether the run is active and not being deleted.
+
+    What such a run waits for depends on its Jobs and on the maintainer of its current node.
+    """
     return is_active(run) and not is_deleting(run)

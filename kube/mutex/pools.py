@@ -1,7 +1,8 @@
-"""MachineConfigPools: who belongs to them, and what a run changes of them and gives back. Pure.
+"""MachineConfigPools: which nodes belong to them, and what a run changes and restores.
 
-During a run the nodes carry a label for each rule. The canary takes whoever carries none of them, the pools of the
-targets whoever carries all; so taking a node's labels off moves it from one to the other (MUT-36, MUT-37).
+During a run, its nodes carry one label for each rule. The canary selects the nodes that carry none of these labels. The
+targets' pools select the nodes that carry all of them. Removing a node's labels therefore moves it from its pool to the
+canary (MUT-36, MUT-37).
 """
 
 from __future__ import annotations
@@ -18,58 +19,58 @@ Pool = Mapping[str, Any]
 POOLS = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools"
 CLUSTER_VERSIONS = "/apis/config.openshift.io/v1/clusterversions"
 VERSION_NAMES = ("version", "cluster")
-"""What the one ClusterVersion is called, and what the document calls it (C23)."""
+"""Names of the ClusterVersion: the real one, and the one in the specification (C23)."""
 SAMPLE_EXPRESSIONS = [{"key": "isCanary", "operator": "Exists"}]
-"""Of a canary whose selector is not known any more (MUT-49)."""
+"""Expressions for a canary whose original selector is unknown (MUT-49)."""
 Selector = Mapping[str, Any]
 
 
 def pool_path(name: str) -> str:
-    """Path of a pool."""
+    """Return the API path of a pool."""
     return f"{POOLS}/{segment(name)}"
 
 
 def name_of(item: Mapping[str, Any]) -> str:
-    """Name of a pool or a node."""
+    """Return the name of a pool or a node."""
     return str(item["metadata"]["name"])
 
 
 def selector(pool: Pool) -> Selector | None:
-    """Which nodes belong to it."""
+    """Return the pool's node selector, or None if it has none."""
     found: Selector | None = (pool.get("spec") or {}).get("nodeSelector")
     return found
 
 
 def is_paused(pool: Pool) -> bool:
-    """Whether its nodes are left alone."""
+    """Return whether the pool is paused, so that its nodes are not updated."""
     return bool((pool.get("spec") or {}).get("paused"))
 
 
 def claimed_by(pool: Pool) -> str:
-    """Uid of the MutexRunConfig that may change it, "" for none."""
+    """Return the uid of the MutexRunConfig that claims the pool, "" for none."""
     return str((pool["metadata"].get("annotations") or {}).get(RUN_LABEL) or "")
 
 
 def labels_of(node: Mapping[str, Any]) -> Mapping[str, str]:
-    """The labels of a node."""
+    """Return the node's labels."""
     found: Mapping[str, str] = node["metadata"].get("labels") or {}
     return found
 
 
 def members(pool: Pool, nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of the nodes that its selector picks, sorted (MUT-21)."""
+    """Return the names of the nodes that the pool selects, sorted (MUT-21)."""
     chosen = selector(pool)
     return sorted(name_of(node) for node in nodes if matches(chosen, labels_of(node)))
 
 
 def members_of_all(pools: Iterable[Pool], nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Those of several pools, in the order of the pools, each once."""
+    """Return the members of several pools, in the order of the pools and without duplicates."""
     nodes = list(nodes)
     return list(dict.fromkeys(name for pool in pools for name in members(pool, nodes)))
 
 
 def canary_problem(name: str, pool: Pool | None, targets: Iterable[str], nodes: Iterable[Mapping[str, Any]]) -> str:
-    """Why a pool can be no canary, "" when it can (MUT-3)."""
+    """Return why the pool cannot be a canary, "" if it can (MUT-3)."""
     if pool is None:
         return f"canary: there is no MachineConfigPool {name}"
     if name in set(targets):
@@ -83,29 +84,32 @@ def canary_problem(name: str, pool: Pool | None, targets: Iterable[str], nodes: 
 
 
 def released_selector(original: Selector, rule_labels: Iterable[str]) -> Object:
-    """The canary's during a run: whoever carries none of these labels; its own expressions go (MUT-36)."""
+    """Return the canary's selector during a run: nodes that carry none of these labels (MUT-36).
+
+    They replace the canary's own expressions.
+    """
     expressions = [{"key": label, "operator": "DoesNotExist"} for label in rule_labels]
     return {**original, "matchExpressions": expressions}
 
 
 def gated_selector(original: Selector, rule_labels: Iterable[str]) -> Object:
-    """That of a target's pool during a run: its own, and whoever carries all of these labels (MUT-37)."""
+    """Return the selector of a target's pool during a run: its own, limited to nodes with these labels (MUT-37)."""
     own = list(original.get("matchExpressions") or [])
     return {**original, "matchExpressions": [*own, *({"key": label, "operator": "Exists"} for label in rule_labels)]}
 
 
 def _of_rules(chosen: Selector | None) -> list[Mapping[str, Any]]:
-    """The expressions that a run has added."""
+    """Return the expressions that a run added."""
     return [each for each in (chosen or {}).get("matchExpressions") or [] if str(each["key"]).startswith(RULE_LABEL)]
 
 
 def is_edited(pool: Pool) -> bool:
-    """Whether its selector is that of a run."""
+    """Return whether the pool's selector contains expressions of a run."""
     return bool(_of_rules(selector(pool)))
 
 
 def takes_released(pool: Pool) -> bool:
-    """Whether it is a canary amid a run: whoever carries no label of a rule is upgraded."""
+    """Return whether the pool has the selector of a canary during a run: it selects nodes without rule labels."""
     return _is_canarys(selector(pool))
 
 
@@ -114,7 +118,7 @@ def _is_canarys(chosen: Selector | None) -> bool:
 
 
 def without_rules(chosen: Selector | None) -> Object | None:
-    """A selector from which the run's expressions are taken, for a record that was lost (MUT-49)."""
+    """Return the selector without a run's expressions, for use when the run's record is lost (MUT-49)."""
     if chosen is None:
         return None
     added = _of_rules(chosen)
@@ -127,21 +131,21 @@ def without_rules(chosen: Selector | None) -> Object | None:
 
 
 def as_before(pool: Object) -> Object:
-    """The pool without what a run whose record is lost has left of its selector."""
+    """Return the pool without the selector expressions of a run whose record is lost."""
     if not is_edited(pool):
         return pool
     return {**pool, "spec": {**pool["spec"], "nodeSelector": without_rules(selector(pool))}}
 
 
 def guarded(pool: Pool, *changes: Object) -> list[Object]:
-    """JSON patch of a pool as it was read: it is the same one, and nobody wrote it since. [] for no changes."""
+    """Build the JSON patch with these changes, [] for none; it fails if another client has changed the pool."""
     metadata = pool["metadata"]
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
     return [test, *changes] if changes else []
 
 
 def claim_patch(pool: Pool, uid: str) -> list[Object]:
-    """JSON patch by which a run claims a pool, [] when it is its own."""
+    """Build the JSON patch that claims the pool for a run, [] if the run already claims it."""
     if claimed_by(pool) == uid:
         return []
     if pool["metadata"].get("annotations"):
@@ -150,21 +154,21 @@ def claim_patch(pool: Pool, uid: str) -> list[Object]:
 
 
 def pause_patch(pool: Pool, *, paused: bool) -> list[Object]:
-    """JSON patch that pauses a pool or lets it go on, [] when it is so."""
+    """Build the JSON patch that pauses or unpauses a pool, [] if nothing would change."""
     if is_paused(pool) is paused:
         return []
     return guarded(pool, {"op": "add", "path": "/spec/paused", "value": paused})
 
 
 def selector_patch(pool: Pool, wanted: Selector | None) -> list[Object]:
-    """JSON patch of a pool's selector, [] when it is so."""
+    """Build the JSON patch that sets a pool's selector, [] if nothing would change."""
     if wanted is None or selector(pool) == wanted:
         return []
     return guarded(pool, {"op": "add", "path": "/spec/nodeSelector", "value": dict(wanted)})
 
 
 def release_patch(pool: Pool, *, paused: bool) -> list[Object]:
-    """JSON patch by which a run lets a pool go, in one write: paused or not, and nobody's."""
+    """Build the JSON patch that releases a pool in one write: it sets `paused` and removes the claim."""
     changes: list[Object] = []
     if is_paused(pool) is not paused:
         changes.append({"op": "add", "path": "/spec/paused", "value": paused})

@@ -1,6 +1,6 @@
-"""What steps write into the record of a run: its beginning, the end of a node's part, what stops and resumes it. Pure.
+"""Changes to the record of a run: its beginning, the end of each node's work, its failure and its resumption.
 
-A change is a merge patch of `status.record`; run_record.py tells how far the run is by it.
+A change is a merge patch of `status.record`. run_record.py derives the stage of the run from the record.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from kube.paths import Object
 from kube.times import timestamp
 
 JOB_FIELDS = ("namespace", "name", "uid", "createdAt", "endedAt", "result")
-"""What is recorded of one attempt of a Job; another attempt begins without."""
+"""Recorded fields of one attempt of a Job; the next attempt begins without them."""
 KEPT = 50
-"""So many nodes that are done keep their Jobs: those of all nodes of a large cluster are more than etcd takes."""
+"""Number of finished nodes whose Jobs stay recorded; the Jobs of all nodes might exceed etcd's size limit."""
 
 
 def run_id(uid: str, number: int, now: datetime) -> str:
-    """What a run's nodes and Jobs carry; a value of a label.
+    """Return the id of a run, which its nodes and Jobs carry as a label value.
 
-    With the record its number is lost, and the next run counts anew: by the moment no Job of the lost one is its own.
+    If the record is lost, the number starts from 1 again. The timestamp keeps the id unique, so that the new run does
+    not adopt Jobs of the lost one.
     """
     return f"{uid}-{number}.{int(now.timestamp() * 1000)}"
 
 
 def begun(run: Item, desired: str, world_pools: Mapping[str, Object], names: list[str], nodes: Mapping[str, Object],
           rules: list[Reference], now: datetime) -> Object:  # fmt: skip
-    """The record of a run that begins: what pools, canary and nodes are before anything is changed.
+    """Build the record of a new run: the state of pools, canary and nodes before the run changes anything.
 
-    In: the pools of the targets by name, with the canary's; the names of those of the targets; the nodes in order.
+    In: the pools of the targets and the canary, by name; the names of the targets' pools; the nodes in order.
     """
     number = int(record_of(run).get("number") or 0) + 1
     canary = world_pools[canary_name(run)]
@@ -69,7 +70,7 @@ def _before(pool: Object) -> Object:
 
 
 def with_change(known: Any, change: Any) -> Any:
-    """What a merge patch makes of a value (RFC 7386)."""
+    """Return the value after applying a merge patch (RFC 7386)."""
     if not isinstance(change, Mapping):
         return change
     merged = dict(known) if isinstance(known, Mapping) else {}
@@ -82,7 +83,7 @@ def with_change(known: Any, change: Any) -> Any:
 
 
 def shown(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
-    """The fields of the status that `kubectl get` shows, once this change of the record is written."""
+    """Return the status fields that `kubectl get` shows, as they are after this change to the record."""
     record = with_change(record_of(run), change)
     now = {**run, "status": {**status(run), "record": record}}
     name = current(record) if record and not record.get("finishedAt") else ""
@@ -95,7 +96,11 @@ def shown(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
 def pools_changed(
     record: Record, word: str, patched: list[str], claimed: list[str], now: datetime, *, is_all: bool
 ) -> Object:
-    """The change by which all pools are `paused` or `edited`; once they were, by which some are so again or refused."""
+    """Build the change that records pools as `paused` or `edited`; `word` is one of these.
+
+    The first time, it records only that all pools are done. After that, it records which pools were corrected or
+    claimed again, including those whose write was refused.
+    """
     moment = timestamp(now)
     if not record.get(f"{word}At"):
         return {f"{word}At": moment} if is_all else {}
@@ -104,16 +109,17 @@ def pools_changed(
 
 
 def restored(record: Record, names: list[str], now: datetime) -> Object:
-    """The change by which these pools are given back, while others are refused; those that were are recorded once."""
+    """Build the change that records these pools as restored while others are refused; each is recorded only once."""
     new = [name for name in names if name not in (record.get("restored") or {})]
     return {"restored": dict.fromkeys(new, timestamp(now))} if new else {}
 
 
 def over(record: Record, name: str, field: str, now: datetime) -> Object:
-    """The change by which nothing more is to be done for a node: `cleanedAt` or `droppedAt`.
+    """Build the change that marks a node as finished; `field` is `cleanedAt` or `droppedAt`.
 
-    The Jobs of those that were done long before are forgotten: a run of hundreds of nodes has thousands. Which those
-    are the order tells, since a map comes back from the API server by its keys; whom that lacks, if spoiled, is first.
+    It removes the Jobs of nodes that finished long before, because a run of hundreds of nodes has thousands of Jobs.
+    `order` determines which nodes these are, because the API server returns maps sorted by key. Nodes missing in
+    `order`, in a corrupted record, come first.
     """
     place = {each: number for number, each in enumerate(record["order"])}
     done = [each for each, known in record["nodes"].items() if known.get("jobs") and is_over(known)]
@@ -123,15 +129,16 @@ def over(record: Record, name: str, field: str, now: datetime) -> Object:
 
 
 def failure(run: Item, step: str, message: str, *, node: str = "", job: str = "", now: datetime) -> Object:
-    """What stops a run until somebody resumes it (MUT-47, MUT-48)."""
+    """Build the change that stops a run until a user resumes it (MUT-47, MUT-48)."""
     seen = {"generation": run["metadata"].get("generation", 0), "retry": retry_of(run)}
     return {"failure": {"step": step, "message": message, "node": node, "job": job, "at": timestamp(now), **seen}}
 
 
 def resumption(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
-    """The change that resumes a run where it stopped: the Job that failed gets another attempt, a node more time.
+    """Build the change that resumes a run where it stopped.
 
-    Whatever else stopped it says nothing of the Job, which may be there and run: another attempt would run beside it.
+    A failed Job gets another attempt, and a released node its full time. After any other failure, the Job gets no new
+    attempt: it may still be running, and the two attempts would run concurrently.
     """
     record, change = record_of(run), {"failure": None}
     name = current(record)
@@ -147,7 +154,7 @@ def resumption(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
 
 
 def more_time(run: Item, now: datetime) -> Object:
-    """The change of a status that gives the released node all of its time again; {} where none awaits its upgrade."""
+    """Build the status change that gives the released node its full time again; {} if no node awaits its upgrade."""
     record = record_of(run)
     name = current(record)
     is_released = bool(name) and _awaits_upgrade(record, name)

@@ -1,7 +1,7 @@
-"""The record of a run in the status of its MutexRunConfig: what was before, and how far each node is. Pure.
+"""The record of a run in the status of its MutexRunConfig: the original state, and the progress of each node.
 
-Functions keep nothing, so all that a run has to know is here. Each step writes the fields of its own, as run_changes.py
-makes them; docs/mutex.md lists them.
+Functions are stateless, so the record holds everything that a run has to know. Each step writes its own fields, with
+changes that run_changes.py builds; docs/mutex.md lists them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from kube.paths import Object
 from kube.times import SECONDS
 
 QUARREL_SECONDS = 10
-"""What somebody undoes is done again at once; undone again within these it waits for the tick, or two would write for
-ever as fast as events travel."""
+"""Cooldown between two corrections of the same change, in seconds.
+
+A change by another client is undone at once. If the client repeats it within this time, the correction waits for the
+tick; otherwise both would write as fast as events travel.
+"""
 Record = Mapping[str, Any]
 HasCleanup = Callable[[Reference], bool]
 
 
 class Stage(Enum):
-    """How far a run is; the value is what `kubectl get` shows."""
+    """Stage of a run; the value is what `kubectl get` shows."""
 
     IDLE = "Idle"
     CLAIMED = "PausingPools"
@@ -46,65 +49,68 @@ class Due(NamedTuple):
 
 
 def record_of(run: Item) -> Record:
-    """The record, {} when the run config has had no run yet."""
+    """Return the record, or {} if the run config has not had a run yet."""
     return status(run).get("record") or {}
 
 
 def is_active(run: Item) -> bool:
-    """Whether a run is under way: it has begun and is not finished."""
+    """Return whether a run has begun and has not finished."""
     record = record_of(run)
     return bool(record) and not record.get("finishedAt")
 
 
 def done_version(run: Item) -> str:
-    """The version of the last run, which is finished; "" for none."""
+    """Return the version that the last run completed, "" if it did not complete."""
     record = record_of(run)
     return str(record["desired"]) if record.get("finishedAt") and not record.get("abandoned") else ""
 
 
 def ids_under_way(runs: Iterable[Item]) -> set[str]:
-    """The ids of the runs that are under way."""
+    """Return the ids of the active runs."""
     return {str(record_of(run).get("id")) for run in runs if is_active(run)}
 
 
 def uid_of(record: Record) -> str:
-    """The uid of the run config."""
+    """Return the uid of the run config that the record belongs to."""
     return uid_of_id(str(record["id"]))
 
 
 def uid_of_id(run_id: str) -> str:
-    """The uid of the run config of a run; "" for what is no id of a run."""
+    """Return the uid of the run config that a run's id contains, "" for an invalid id."""
     return run_id.rpartition("-")[0]
 
 
 def rules_of(record: Record) -> list[Reference]:
-    """The rules of a run in their order."""
+    """Return the rules of a run in their order."""
     return [Reference(each["namespace"], each["name"]) for each in record["rules"]]
 
 
 def is_over(node: Mapping[str, Any]) -> bool:
-    """Whether nothing more is to be done for a node of the record."""
+    """Return whether the record marks the node as finished or dropped."""
     return bool(node.get("cleanedAt") or node.get("droppedAt"))
 
 
 def is_there(node: Object | None, record: Record, name: str) -> TypeGuard[Object]:
-    """Whether the node of the record is there: another one may have registered under its name."""
+    """Return whether the recorded node still exists; another node may have registered under its name."""
     return node is not None and node["metadata"]["uid"] == record["nodes"][name]["uid"]
 
 
 def current(record: Record) -> str:
-    """The node whose turn it is, "" when all are done; one of a spoiled record may be in the order alone."""
+    """Return the node that the run works on, "" when all are done.
+
+    In a corrupted record, this node may be in `order` but not in `nodes`.
+    """
     return next((name for name in record["order"] if not is_over(record["nodes"].get(name) or {})), "")
 
 
 def position(record: Record, name: str) -> str:
-    """Which node of how many it is, in words."""
+    """Return the node's position in the run as text, such as `node 2 of 5`."""
     order = list(record["order"])
     return f"node {order.index(name) + 1} of {len(order)}" if name in order else f"node ? of {len(order)}"
 
 
 def unreleased(record: Record) -> list[str]:
-    """The nodes that keep their labels."""
+    """Return the nodes that keep their labels."""
     return [
         name
         for name in record["order"]
@@ -115,15 +121,16 @@ def unreleased(record: Record) -> list[str]:
 
 
 def job_entry(record: Record, node: str, due: Due) -> Mapping[str, Any]:
-    """What is known of a Job: attempt and `JOB_FIELDS`; {} before it was created."""
+    """Return the recorded attempt and `JOB_FIELDS` of a Job; {} before it was created."""
     found: Mapping[str, Any] = (record["nodes"][node].get("jobs") or {}).get(job_key(*due)) or {}
     return found
 
 
 def next_job(record: Record, node: str, has_cleanup: HasCleanup) -> Due | None:
-    """The first Job of a node that has not completed: before the upgrade one of each rule, behind it the cleanups.
+    """Return the node's first Job that has not completed, or None; cleanup Jobs follow after the upgrade.
 
-    One that was created is waited for, whatever has become of its rule: the next node's would run beside it.
+    A Job that was created is awaited even if its rule no longer asks for it. Otherwise it would run concurrently with
+    the next node's Job.
     """
     kind = CLEANUP if record["nodes"][node].get("upgradedAt") else MAIN
     for rule in rules_of(record):
@@ -136,12 +143,12 @@ def next_job(record: Record, node: str, has_cleanup: HasCleanup) -> Due | None:
 
 
 def any_cleanup(_rule: Reference) -> bool:
-    """For whoever asks how far a run is, and has not read its rules: that does not depend on it."""
+    """Return True, for callers that need only the run's stage, which does not depend on cleanup Jobs."""
     return True
 
 
 def stage(run: Item, has_cleanup: HasCleanup) -> Stage:
-    """How far the run is."""
+    """Return the stage of the run."""
     record = record_of(run)
     if not is_active(run):
         return Stage.IDLE
@@ -150,7 +157,7 @@ def stage(run: Item, has_cleanup: HasCleanup) -> Stage:
     if not record.get("pausedAt"):
         return Stage.CLAIMED
     if not (name := current(record)):
-        return Stage.DONE  # also where no node was left to be labelled: a canary without labels would take all workers
+        return Stage.DONE  # even if no node was labelled: a canary without label expressions would select all workers
     for field, before in (("labelledAt", Stage.PAUSED), ("editedAt", Stage.LABELLED)):
         if not record.get(field):
             return before
@@ -167,12 +174,12 @@ def _stage_of_node(record: Record, name: str, has_cleanup: HasCleanup) -> Stage:
 
 
 def retry_of(run: Item) -> str:
-    """The value of the annotation by which a person resumes a run."""
+    """Return the value of the annotation by which a user resumes a run."""
     return str((run["metadata"].get("annotations") or {}).get(RETRY) or "")
 
 
 def is_resumed(run: Item) -> bool:
-    """Whether somebody has written the spec, or the annotation, since the run stopped."""
+    """Return whether the spec or the retry annotation has changed since the run stopped."""
     stopped = record_of(run).get("failure")
     if not stopped:
         return False
@@ -181,7 +188,7 @@ def is_resumed(run: Item) -> bool:
 
 
 def seconds_since(moment: object, now: datetime) -> float:
-    """Seconds since a time of the record; 0 for none."""
+    """Return the seconds since a time in the record; 0 for a missing or invalid time."""
     try:
         then = datetime.strptime(str(moment), SECONDS).replace(tzinfo=timezone.utc)
     except ValueError:
@@ -190,12 +197,12 @@ def seconds_since(moment: object, now: datetime) -> float:
 
 
 def is_fresh(moment: object, now: datetime) -> bool:
-    """Whether something was done so few seconds ago that, undone since, it waits for the tick."""
+    """Return whether a correction happened so recently that the next one waits for the tick."""
     return seconds_since(moment, now) < QUARREL_SECONDS
 
 
 def at_work(run: Item, kind: str) -> set[str]:
-    """The node whose turn it is, or with the kind Job the names of its Jobs."""
+    """Return the node that the run works on, or, for the kind Job, the names of that node's Jobs."""
     record = record_of(run)
     name = current(record)
     if kind != "Job" or not name:

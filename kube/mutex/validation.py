@@ -1,4 +1,4 @@
-"""What makes a rule, a target and a run config valid, and whether there is an upgrade to be had (MUT-10..32). Pure."""
+"""Validates rules, targets and run configs, and detects available upgrades (MUT-10..32)."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ VALID_CONFIG, NODES_GATHERED = "ValidConfig", "NodeListGathered"
 CONFIG_VALIDATED, CHECKED = "ConfigValidated", "UpgradeChecked"
 READY, AVAILABLE, OUTSIDE = "UpgradeReady", "UpgradeAvailable", "WorkersOutsideTargets"
 UPGRADE, WAITING, HELD = "NodeUpgrade", "NodeUpgradeWaiting", "NodeUpgradeHeld"
-"""Condition of the node whose turn it is, and its reasons: it waits, or nobody can upgrade it (MUT-45)."""
+"""Condition for the current node's upgrade, and its reasons: the node waits, or it cannot be upgraded now (MUT-45)."""
 LONGEST_REASON = 300
-"""Characters that the condition of a run has of each rule's or target's."""
+"""Maximum length of each rule's or target's message in the condition of a run, in characters."""
 LONGEST_LABEL = 63
-"""Bytes of a label's name behind the slash."""
+"""Maximum length of a label's name after the slash, in bytes."""
 MOST_NAMED = 10
-"""Nodes that a message names."""
+"""Maximum number of nodes that a message names."""
 
 
 def is_judged(item: Item) -> bool:
-    """Whether a rule or a target was judged as it is now, valid or not."""
+    """Return whether the current generation of a rule or target was validated, with any result."""
     return bool(condition(item, VALID_CONFIG).get("observedGeneration") == item["metadata"].get("generation"))
 
 
 def rule_problem(rule: Item) -> str:
-    """Why a rule is no good, as far as that can be told without the API server; "" when nothing is seen."""
+    """Return why a rule is invalid, "" if no problem is found; it checks only what does not need the API server."""
     name = rule_label(reference(rule)).removeprefix(RULE_LABEL)
     if len(name) > LONGEST_LABEL:
         return (
@@ -62,19 +62,19 @@ def rule_problem(rule: Item) -> str:
 
 
 def rule_verdict(problem: str) -> Verdict:
-    """The condition of a rule."""
+    """Return the condition of a rule."""
     return Verdict(VALID_CONFIG, not problem, "InvalidConfig" if problem else "ValidConfig", problem)
 
 
 class Gathered(NamedTuple):
-    """What is known of a target: its nodes, and its conditions."""
+    """The nodes and conditions of a target."""
 
     nodes: list[str]
     verdicts: list[Verdict]
 
 
 def gathered(target: Item, pools: Mapping[str, Object], nodes: Iterable[Mapping[str, Any]]) -> Gathered:
-    """The nodes of all pools of a target, none when a pool is missing (MUT-20, MUT-21)."""
+    """Return the nodes of all pools of a target, none if a pool is missing, and its conditions (MUT-20, MUT-21)."""
     names = pools_of(target)
     missing = [name for name in names if name not in pools]
     found = [] if missing else members_of_all((pools[name] for name in names), nodes)
@@ -85,7 +85,7 @@ def gathered(target: Item, pools: Mapping[str, Object], nodes: Iterable[Mapping[
 
 
 def run_problems(run: Item, world: World) -> list[str]:
-    """Why a run config cannot run, a sentence for each fault (step 1 of the document, MUT-3)."""
+    """Return the problems of a run config, one sentence for each (step 1 of the specification, MUT-3)."""
     wanted = references(run, "mutexRules")
     problems = [] if wanted else ["mutexRules: none is named, so nothing would gate the nodes: name one"]
     if not references(run, "mutexTargets"):
@@ -101,7 +101,7 @@ def run_problems(run: Item, world: World) -> list[str]:
 
 
 def rules_needed(run: Item) -> list[Reference]:
-    """The rules that must be there: those that it names, and those that its run under way began with."""
+    """Return the rules that must exist: those that the run config names, and those that its active run began with."""
     begun = rules_of(record_of(run)) if is_active(run) else []
     return list(dict.fromkeys([*references(run, "mutexRules"), *begun]))
 
@@ -117,22 +117,23 @@ def _named_problem(field: str, name: object, item: Object | None) -> str:
 
 
 def config_verdict(run: Item, world: World) -> Verdict:
-    """The condition ConfigValidated."""
+    """Return the condition ConfigValidated."""
     problems = run_problems(run, world)
     return Verdict(CONFIG_VALIDATED, not problems, "FetchFailed" if problems else "FetchSucceeded", "; ".join(problems))
 
 
 class Detection(NamedTuple):
-    """Whether there is an upgrade that a run shall gate: its version, "" for none, and the conditions that say so."""
+    """The version of an upgrade that a run must gate, "" for none, and the conditions that report it."""
 
     version: str
     verdicts: list[Verdict]
 
 
 def detection(run: Item, world: World, done: str = "") -> Detection:
-    """Step 2 of the document (MUT-2, MUT-31, MUT-32); `done` is the version of the last run, which is finished.
+    """Detect whether an upgrade is available (step 2 of the specification; MUT-2, MUT-31, MUT-32).
 
-    A run that pauses its pools early (C26) begins before the control plane is upgraded, and then waits for it.
+    `done` is the version that the last run completed. A run with `pauseEarly` (C26) begins before the control plane is
+    upgraded, and then waits for it.
     """
     wanted = versions.wanted(world.cluster_version)
     if not wanted.version:
@@ -155,7 +156,7 @@ def detection(run: Item, world: World, done: str = "") -> Detection:
 
 
 def _not_available(version: str, done: str, older: list[str], members: list[str]) -> str:
-    """Why there is no upgrade for a run to gate, "" for nothing."""
+    """Return why a run has no upgrade to gate, "" if it has one."""
     if not older:
         return f"no worker is older than {version}"
     if not members:
@@ -168,7 +169,10 @@ def _none(checked: Verdict, said: str) -> Detection:
 
 
 def control_plane_verdict(wanted: versions.Wanted) -> Verdict:
-    """Whether the control plane has the wanted version, so that nodes may follow it (MUT-32)."""
+    """Return the condition UpgradeReady: whether the control plane has the desired version (MUT-32).
+
+    Nodes may follow only then.
+    """
     if wanted.hindrance:
         return _not_ready(wanted.hindrance)
     return Verdict(READY, True, "UpgradeReady", f"the control plane is at {wanted.version}")
@@ -179,9 +183,10 @@ def _not_ready(said: str) -> Verdict:
 
 
 def outside_verdict(members: Container[str], nodes: Mapping[str, Object]) -> Verdict:
-    """Whether workers are in no target, which a run does not label, and which its canary takes (MUT-38).
+    """Return the condition that reports workers in no target (MUT-38).
 
-    `members` are the uids of the run's nodes: one that registers again under a name of theirs is none of them.
+    A run does not label such workers, so its canary selects them. `members` are the uids of the run's nodes. A node
+    that registers again under the name of a member is not a member.
     """
     workers = {name: node["metadata"]["uid"] for name, node in nodes.items() if versions.is_worker(node)}
     outside = sorted(name for name, uid in workers.items() if uid not in members)
@@ -190,17 +195,20 @@ def outside_verdict(members: Container[str], nodes: Mapping[str, Object]) -> Ver
 
 
 def is_halted(run: Item) -> bool:
-    """Whether the run under way goes no further before a person acts: it has stopped, or its config is not valid."""
+    """Return whether the active run needs a user's action to continue: it has stopped, or its config is not valid."""
     return bool(record_of(run).get("failure")) or not is_valid(run)
 
 
 def is_valid(run: Item) -> bool:
-    """Whether its config was valid when it was last judged."""
+    """Return whether the config was valid when it was last validated."""
     return condition(run, CONFIG_VALIDATED).get("status") == "True"
 
 
 def is_early(run: Item) -> bool:
-    """Whether its pools are paused, and the control plane was last seen on its way: before it (C26), or once more."""
+    """Return whether the pools are paused, no node is labelled yet, and the control plane was last seen upgrading.
+
+    That happens if the run paused its pools early (C26), or if another version was requested since.
+    """
     record = status(run).get("record") or {}
     is_paused = bool(record.get("pausedAt")) and not record.get("labelledAt")
     return is_paused and condition(run, READY).get("status") != "True"
@@ -216,6 +224,6 @@ def _is_older(node: Mapping[str, Any], version: str) -> bool:
 
 
 def named(names: list[str]) -> str:
-    """These names, or the first ones and how many more there are."""
+    """Return the names as text: all of them, or the first ones and the number of the others."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

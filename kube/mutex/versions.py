@@ -1,4 +1,4 @@
-"""Versions of OpenShift, on nodes and in the ClusterVersion, compared as semver.org has it (MUT-31). Pure."""
+"""OpenShift versions of nodes and of the ClusterVersion, compared as semver.org defines it (MUT-31)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _NUMBER = r"(0|[1-9]\d*)"
 _IDENTIFIERS = r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
 SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-({_IDENTIFIERS}))?(?:\+{_IDENTIFIERS})?", re.ASCII)
 LONGEST = 128
-"""Characters; what is longer is no version."""
+"""Maximum length of a version, in characters."""
 Key = tuple[int, int, int, bool, tuple[tuple[int, int, str], ...]]
 
 
 class NoVersion(ValueError):
-    """A text that is no version."""
+    """Error for a text that is not a version."""
 
 
 class Wanted(NamedTuple):
-    """What a ClusterVersion says: the version that is wanted, "" for none, and why no node may be released for it."""
+    """The version that a ClusterVersion requests, "" for none, and the reason why no node may be released for it."""
 
     version: str
     hindrance: str
 
 
 def key(version: str) -> Key:
-    """What versions are sorted by. Raises `NoVersion`."""
+    """Return the sort key of a version. Raises `NoVersion`."""
     found = SEMVER.fullmatch(version) if len(version) <= LONGEST else None
     if found is None:
         raise NoVersion(f"{version[:LONGEST]!r} is no version such as 4.16.4")
@@ -38,17 +38,17 @@ def key(version: str) -> Key:
 
 
 def _identifier(text: str) -> tuple[int, int, str]:
-    """Numbers come before words and are compared as numbers."""
+    """Return the sort key of a pre-release identifier: numbers sort before words, and by value."""
     return (0, int(text), "") if text.isdecimal() else (1, 0, text)
 
 
 def is_less(version: str, other: str) -> bool:
-    """Whether the first one is older. Raises `NoVersion`."""
+    """Return whether `version` is older than `other`. Raises `NoVersion`."""
     return key(version) < key(other)
 
 
 def is_version(text: str) -> bool:
-    """Whether it can be compared."""
+    """Return whether the text is a version that can be compared."""
     try:
         key(text)
     except NoVersion:
@@ -57,17 +57,17 @@ def is_version(text: str) -> bool:
 
 
 def version_of(node: Mapping[str, Any]) -> str:
-    """The version that a node carries on its label, "" for none."""
+    """Return the version in the node's label, "" for none."""
     return str((node["metadata"].get("labels") or {}).get(VERSION_LABEL) or "")
 
 
 def is_worker(node: Mapping[str, Any]) -> bool:
-    """Whether it is one of the cluster's workers."""
+    """Return whether the node has the worker role."""
     return WORKER in (node["metadata"].get("labels") or {})
 
 
 def wanted(cluster_version: Mapping[str, Any] | None) -> Wanted:
-    """What a ClusterVersion asks for (MUT-31, MUT-32, C23)."""
+    """Return the version that a ClusterVersion requests, and whether nodes may follow it (MUT-31, MUT-32, C23)."""
     if cluster_version is None:
         return Wanted("", "there is no ClusterVersion named version")
     desired = (cluster_version.get("spec") or {}).get("desiredUpdate") or {}
@@ -80,7 +80,7 @@ def wanted(cluster_version: Mapping[str, Any] | None) -> Wanted:
 
 
 def _hindrance(history: Any, version: str) -> str:
-    """Why the control plane is not there yet; "" when it is."""
+    """Return why the control plane does not have the version yet, "" if it has."""
     newest = history[0] if isinstance(history, list) and history else {"state": history}
     state, reached = str(newest.get("state") or "unknown"), newest.get("version")
     if state != "Completed":

@@ -1,4 +1,4 @@
-"""What a run stands on, as it was read: rules, targets, pools, nodes and who maintains them, versions, Jobs. Pure."""
+"""Snapshot of the objects that runs depend on: rules, targets, pools, nodes, their maintainers, versions and Jobs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from kube.paths import Object
 
 @dataclass(frozen=True)
 class World:
-    """Objects by name. `jobs` is by namespace and name, and of our own label; None where it was not read.
+    """Snapshot of the objects that runs depend on, by name.
 
-    `maintainers` is by node, of those nodes of which it was asked.
+    `jobs` holds only Jobs with our label, by namespace and name; None if they were not read. `maintainers` is by node,
+    and covers only the nodes that were queried.
     """
 
     rules: Mapping[Reference, Object] = field(default_factory=dict)
@@ -27,20 +28,20 @@ class World:
     maintainers: Mapping[str, Maintainer] = field(default_factory=dict)
 
     def rules_of(self, run: Item) -> list[Object]:
-        """The rules that a run config names, those that are there, in its order."""
+        """Return the existing rules that a run config names, in its order."""
         return [self.rules[each] for each in references(run, "mutexRules") if each in self.rules]
 
     def pool_names(self, run: Item) -> list[str]:
-        """The pools of its targets, those that are there or not, in their order, each once."""
+        """Return the names of the pools of its targets, existing or not, in order and without duplicates."""
         targets = [self.targets[each] for each in references(run, "mutexTargets") if each in self.targets]
         return list(dict.fromkeys(name for target in targets for name in pools_of(target)))
 
     def members_of(self, run: Item) -> list[str]:
-        """The nodes of its targets: pools as listed, then by name."""
+        """Return the names of the nodes of its targets: by pool in order, then by name."""
         pools = [self.pools[name] for name in self.pool_names(run) if name in self.pools]
         return members_of_all(pools, self.nodes.values())
 
 
 def pools_of(target: Item) -> list[str]:
-    """The pools that a target names."""
+    """Return the names of the pools that a target lists."""
     return [str(name) for name in target["spec"].get("machineConfigPools") or []]

@@ -1,1 +1,1 @@
-"""What virtual machines ask of a drain: who migrates and when, and whose launcher pod stays. Pure, but for `lookup`."""
+"""Rules for virtual machines on a drained node, as pure functions; only `lookup` calls the API server."""

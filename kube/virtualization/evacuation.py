@@ -1,8 +1,9 @@
-"""Which VMI is migrated next, and what each other one on a drained node waits for. Pure.
+"""Decides which VMI migrates next, and determines what each other VMI on a drained node waits for.
 
-Slots bound how many migrate at once. A name is claimed in the one Lease that all look at before its migration is
-created: two that look at once count the same slots. A claim names its attempt, and holds for longer than that may take
-to create what it claimed: until then no other attempt does, and the slot is taken, whatever has become of the VMI.
+Slots limit the number of concurrent migrations. Before a migration is created, its name is claimed in a single Lease.
+Otherwise, concurrent passes would use the same free slots. A claim names its attempt and lasts longer than the creation
+may take. Until it expires, no other attempt creates the migration, and the slot stays occupied, whatever happens to the
+VMI.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from kube.virtualization.migration_claim import Claim, Claims, Refusal, holding
 from kube.words import shortened
 
 PER_CLUSTER, PER_NODE = 5, 2
-"""As many as KubeVirt runs at once, unless it is told otherwise."""
+"""KubeVirt's default limits for concurrent migrations."""
 SHORTEST, LONGEST = timedelta(seconds=10), timedelta(minutes=5)
-"""Pause after a migration that failed; each is twice the one before."""
+"""Bounds of the backoff after a failed migration; each backoff is twice the previous one."""
 KEPT = 6
-"""Finished migrations of a VMI that are left: so many that failed make the pause the longest one."""
+"""Number of finished migrations to keep for each VMI; this many failures yield the longest backoff."""
 LONGEST_MESSAGE = 512
 MIGRATING, NOT_MIGRATABLE, WAITS_FOR_SLOT, FAILED, _ = LAUNCHER_REASONS
 
 
 class Slots(NamedTuple):
-    """How many migrations may run at once: in the cluster, and from one node."""
+    """Limits for concurrent migrations: in the cluster, and from one node."""
 
     cluster: int = PER_CLUSTER
     node: int = PER_NODE
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Slots:
-        """As the environment sets them. Raises `ValueError` naming what is no number above 0."""
+        """Read the limits from the environment. Raises `ValueError` that names a value other than a number above 0."""
         return cls(
             _positive(environment, "MIGRATIONS_PER_CLUSTER", PER_CLUSTER),
             _positive(environment, "MIGRATIONS_PER_NODE", PER_NODE),
@@ -65,7 +66,7 @@ def _positive(environment: Mapping[str, str], name: str, usual: int) -> int:
 
 
 class Wait(NamedTuple):
-    """What the VMI of a launcher pod on a drained node waits for: a word, and the sentence for a person."""
+    """What a VMI on a drained node waits for: the node, a reason in one word, and a message for users."""
 
     node: str
     reason: str
@@ -74,13 +75,13 @@ class Wait(NamedTuple):
 
 @dataclass
 class Evacuation:
-    """What is to be done now.
+    """The result of one pass.
 
     Attributes:
-        due: name of a migration → its VMI; all are claimed, then created.
-        held: what other attempts have claimed and may still create.
-        waits: namespace and name of a VMI that is still on a drained node → what it waits for.
-        outdated: migrations of ours that are finished, but for the newest of each VMI; they may be deleted.
+        due: Name of a migration → its VMI; all are claimed, then created.
+        held: Claims under which other attempts may still create migrations.
+        waits: Namespace and name of a VMI that is still on a drained node → what it waits for.
+        outdated: Our finished migrations that may be deleted; the newest ones of each VMI are kept.
     """
 
     due: dict[str, Item] = field(default_factory=dict)
@@ -99,10 +100,11 @@ def evacuation(
     attempt: str = "",
     refused: Mapping[str, Refusal] | None = None,
 ) -> Evacuation:
-    """What is due to `attempt` for the VMIs with `LiveMigrate` on the nodes `drained`, of all `vmis`.
+    """Compute what `attempt` must do for the VMIs with `LiveMigrate` on the nodes `drained`.
 
-    In: what the Lease says is `claimed`, and was `refused` of late. The order is that of names, so that all who look
-    see the same VMI as the next one; what was refused before comes last, so that it takes nobody's place.
+    In: all VMIs and migrations; the claims and the recent refusals in the Lease. VMIs are sorted by name, so that
+    concurrent passes choose the same VMI next. VMIs whose migration was refused before come last, so that they take no
+    other VMI's slot.
     """
     refused = refused or {}
     known = {key(vmi): vmi for vmi in vmis}
@@ -127,7 +129,10 @@ def evacuation(
 
 
 def _running(known: Mapping[tuple[str, str], Item], migrations: Iterable[Item]) -> dict[tuple[str, str], Item]:
-    """Namespace and name of each VMI → its migration that is not finished. One whose VMI is gone holds no slot."""
+    """Return the unfinished migration of each VMI, by the VMI's namespace and name.
+
+    A migration whose VMI no longer exists occupies no slot.
+    """
     unfinished = ((vmi_of(item), item) for item in migrations if not is_finished(item))
     return {one: item for one, item in unfinished if one in known and is_moved_by(known[one], item)}
 
@@ -135,7 +140,7 @@ def _running(known: Mapping[tuple[str, str], Item], migrations: Iterable[Item]) 
 def _share_slots(
     found: Evacuation, ready: Iterable[tuple[str, Item]], held: Collection[str], busy: Counter[str], slots: Slots
 ) -> None:
-    """Have as many be due as there are slots beside those that are `busy`, by node; the others wait."""
+    """Make as many VMIs due as there are free slots, and let the others wait; `busy` counts occupied slots by node."""
     for name, vmi in ready:
         node, count = node_of(vmi), sum(busy.values())
         if name not in held and (count >= slots.cluster or busy[node] >= slots.node):
@@ -156,7 +161,7 @@ def _full(count: int, here: int, node: str, slots: Slots) -> str:
 def _wait(
     vmi: Item, running: Item | None, migrations: Iterable[Item], refusal: Refusal | None, now: datetime
 ) -> Wait | None:
-    """What keeps it, beside a slot; None for nothing."""
+    """Return what the VMI waits for, apart from a slot; None for nothing."""
     node = node_of(vmi)
     if running is not None:
         return Wait(node, MIGRATING, progress(running, vmi))
@@ -170,7 +175,7 @@ def _wait(
 
 
 def _paused(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None:
-    """The pause after migrations that failed since one succeeded; None where there is none, or no longer."""
+    """Return the backoff after the migrations that failed since the last success, or None if it is over."""
     ours = _ours(vmi, migrations)
     success = max((number for number, item in ours.items() if is_finished(item) and not has_failed(item)), default=0)
     failures = (item for number, item in ours.items() if number > success and has_failed(item))
@@ -186,12 +191,15 @@ def _paused(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None
 
 
 def _by_tick(moment: datetime) -> str:
-    """No event says that a pause is over."""
+    """Return when the retry happens, as text; only the tick retries, because no event signals the end of a backoff."""
     return f"with the first tick after {timestamp(moment)}"
 
 
 def progress(migration: Item, vmi: Item) -> str:
-    """How far a migration is, in a sentence; the VMI may still tell of the one before."""
+    """Describe the progress of a migration in a sentence.
+
+    The VMI's migration state is used only if it belongs to this migration and not to the previous one.
+    """
     state = (vmi.get("status") or {}).get("migrationState") or {}
     is_its_own = state.get("migrationUid") == migration["metadata"].get("uid")
     target = f" to node {state['targetNode']}" if is_its_own and state.get("targetNode") else ""
@@ -200,7 +208,7 @@ def progress(migration: Item, vmi: Item) -> str:
 
 
 def _ended(migration: Item, now: datetime) -> datetime:
-    """When it failed: as it says, unless some clock is ahead; else when it was made."""
+    """Return when the migration failed: its end time unless that is in the future, else its creation time."""
     state = (migration.get("status") or {}).get("migrationState") or {}
     ended = moment_or_none(state.get("endTimestamp"))
     made = moment_or_none(migration["metadata"].get("creationTimestamp"))
@@ -208,19 +216,22 @@ def _ended(migration: Item, now: datetime) -> datetime:
 
 
 def _ours(vmi: Item, migrations: Iterable[Item]) -> dict[int, Item]:
-    """Those of its migrations that we have made for this VMI by their numbers, and none for another of its name."""
+    """Return the migrations that we created for this VMI, by number, without those of an earlier VMI of that name."""
     named = re.compile(rf"evacuation-{re.escape(vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
     found = ((named.fullmatch(item["metadata"]["name"]), item) for item in migrations)
     return {int(match[1]): item for match, item in found if match}
 
 
 def _outdated(vmi: Item, migrations: Collection[Item]) -> list[Item]:
-    """Those that we have made for this VMI and that are finished, but for the newest."""
+    """Return the finished migrations that we created for this VMI, except the newest ones."""
     if len(migrations) <= KEPT:
         return []
     return [item for _, item in sorted(_ours(vmi, migrations).items()) if is_finished(item)][:-KEPT]
 
 
 def next_name(vmi: Item, migrations: Iterable[Item]) -> str:
-    """The name of its next migration: who asks twice of the same state has the same name, which only one can have."""
+    """Return the name of the VMI's next migration.
+
+    Two processes that read the same state compute the same name, so only one of them can create the object.
+    """
     return f"evacuation-{vmi['metadata']['uid']}-{max(_ours(vmi, migrations), default=0) + 1}"

@@ -1,7 +1,7 @@
-"""What each VMI on a drained node waits for where KubeVirt itself migrates: ours only says it (DRN-10). Pure.
+"""Determines what VMIs on drained nodes wait for if KubeVirt itself migrates them; we only report it (DRN-10).
 
-KubeVirt knows one taint key; by its virt-api it also migrates a machine whose launcher somebody wants to evict.
-It creates the migrations of a node at once, and holds back those that are too many.
+KubeVirt supports a single taint key. Its virt-api also starts a migration if a client requests the eviction of the
+VMI's virt-launcher pod. KubeVirt creates all migrations of a node at once, and delays those over its limits.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from kube.words import shortened
 
 USUAL_TAINT = "kubevirt.io/drain"
 EVACUATED = "kubevirt.io/evacuationMigration"
-"""Annotation of a migration that a drain asked for: the node."""
+"""Annotation of a migration that KubeVirt created for a drain: the name of the node."""
 TAINT_FIELD = "spec.configuration.migrations.nodeDrainTaintKey"
-"""Of the KubeVirt object: another key than the usual one."""
+"""Field of the KubeVirt object that replaces the default taint key."""
 HELD_BACK = ("", "Pending")
 """Phases of a migration that has not begun."""
 LEFT_TO_OTHERS = (MIGRATING, "the controller that evictionStrategy External leaves it to is about to move it")
@@ -49,17 +49,20 @@ UNTOLD = (
     "evictionStrategy External leaves it to a controller, which KubeVirt's virt-api tells upon an eviction of the "
     "launcher pod: where virt-api is not asked about evictions, migrate the virtual machine, or shut it down",
 )
-"""Of a machine that KubeVirt does not migrate, whatever the taint: reason and message, once it is told and before."""
+"""Reason and message for a VMI with the strategy External, which KubeVirt does not migrate at any taint.
+
+`LEFT_TO_OTHERS` applies once KubeVirt has notified the external controller, `UNTOLD` before that.
+"""
 
 
 def strategy_of(vmi: Item, kubevirt: Item | None) -> str:
-    """Its eviction strategy; where it has none, the one that this KubeVirt gives such machines; "" for none."""
+    """Return the VMI's eviction strategy, else the default of this KubeVirt, "" for none."""
     usual = (((kubevirt or {}).get("spec") or {}).get("configuration") or {}).get("evictionStrategy")
     return str((vmi.get("spec") or {}).get("evictionStrategy") or usual or "")
 
 
 def is_kept_by(kubevirt: Item, vmi: Item) -> bool:
-    """Whether this KubeVirt keeps the launcher pod of a VMI by a budget."""
+    """Return whether this KubeVirt protects the VMI's virt-launcher pod with a disruption budget."""
     strategy = strategy_of(vmi, kubevirt)
     if strategy == LIVE_MIGRATE_IF_POSSIBLE and unable(vmi):
         return False
@@ -69,7 +72,7 @@ def is_kept_by(kubevirt: Item, vmi: Item) -> bool:
 def waits(
     vmis: Iterable[Item], migrations: Collection[Item], drained: Mapping[str, Node], kubevirt: Item
 ) -> dict[tuple[str, str], Wait]:
-    """Namespace and name of each VMI on the nodes `drained` that KubeVirt keeps → what it waits for."""
+    """Return what each VMI that KubeVirt protects on the nodes `drained` waits for, by the VMI's namespace and name."""
     of = by_machine(migrations)
     asking = [vmi for vmi in vmis if node_of(vmi) in drained and is_kept_by(kubevirt, vmi)]
     return {key(vmi): _wait(vmi, _its_own(vmi, of[key(vmi)]), drained[node_of(vmi)], kubevirt) for vmi in asking}
@@ -84,7 +87,7 @@ def _wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -
     under_way = next((each for each in migrations if not is_finished(each)), None)
     if under_way is not None and (under_way.get("status") or {}).get("phase", "") not in HELD_BACK:
         return Wait(name, MIGRATING, progress(under_way, vmi))
-    is_asked = (vmi.get("status") or {}).get("evacuationNodeName") == name  # by an eviction
+    is_asked = (vmi.get("status") or {}).get("evacuationNodeName") == name  # set when an eviction was requested
     if under_way is None and strategy_of(vmi, kubevirt) == EXTERNAL:
         return Wait(name, *(LEFT_TO_OTHERS if is_asked else UNTOLD))
     if under_way is None and (why := hindrance(vmi)):
@@ -99,7 +102,7 @@ def _wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -
 
 
 def _failed_of_late(migrations: Collection[Item]) -> list[Item]:
-    """Those that failed since one succeeded; all, where none did."""
+    """Return the migrations that failed since the last success, or all failed ones if there was no success."""
     successes = [_made(each) for each in migrations if is_finished(each) and not has_failed(each)]
     return [each for each in migrations if has_failed(each) and all(_made(each) > made for made in successes)]
 
@@ -109,7 +112,7 @@ def _made(migration: Item) -> str:
 
 
 def _evacuated(migration: Item) -> str:
-    """The node for whose drain KubeVirt has created a migration, "" for none."""
+    """Return the node for whose drain KubeVirt created the migration, "" for none."""
     return str((migration["metadata"].get("annotations") or {}).get(EVACUATED) or "")
 
 
@@ -120,13 +123,13 @@ def _failed(failures: int, progress: str) -> str:
 
 
 def taint_key(kubevirt: Item) -> str:
-    """Key of the taint at which KubeVirt migrates."""
+    """Return the key of the taint that makes KubeVirt migrate."""
     told = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("migrations") or {}
     return str(told.get("nodeDrainTaintKey") or USUAL_TAINT)
 
 
 def _deaf(name: str, node: Node, kubevirt: Item) -> str:
-    """Why KubeVirt does not see that the node is drained, and what helps; "" where it does."""
+    """Return why KubeVirt does not notice that the node is drained, with the remedy; "" if it does."""
     known = taint_key(kubevirt)
     if is_tainted(node, known):
         return ""

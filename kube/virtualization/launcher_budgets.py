@@ -1,6 +1,6 @@
-"""The budget that keeps the launcher pod of a VMI with `LiveMigrate` until it has migrated (DRN-9). Pure.
+"""Disruption budgets that protect the virt-launcher pod of a VMI with `LiveMigrate` until it has migrated (DRN-9).
 
-Ours, or KubeVirt's: either says in annotations what the pod waits for.
+They are created by us or by KubeVirt. Either kind has annotations that state what the pod waits for.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from kube.virtualization.machines import API_VERSION, INSTANCE, Item
 from kube.words import shortened
 
 LABEL = "nodemaintenance.dev/launcher"
-"""On our budgets: the uid of the VMI."""
+"""Label of our budgets: the uid of the VMI."""
 Kept = tuple[str, str]
-"""What a budget keeps: namespace and uid of a VMI."""
+"""Key of a budget: namespace and uid of the VMI that it protects."""
 MORE_THAN_EVER = 100
-"""While it migrates a VMI has two launcher pods, and one more of each migration that was deleted amid its work: so many
-as to let one go it never has."""
+"""Value of `minAvailable` that exceeds any number of virt-launcher pods of one VMI.
+
+During a migration, a VMI has two virt-launcher pods, and one more for each migration that was deleted while it ran.
+"""
 
 
 def budget_of(vmi: Item, wait: Wait | None) -> Object:
-    """Its budget; it goes when the VMI goes, since that owns it."""
+    """Build the VMI's budget; the VMI owns the budget, so both are deleted together."""
     metadata = vmi["metadata"]
     uid = metadata["uid"]
     owner = {"apiVersion": API_VERSION, "kind": INSTANCE, "name": metadata["name"], "uid": uid}
@@ -42,48 +44,48 @@ def budget_of(vmi: Item, wait: Wait | None) -> Object:
 
 
 def name_of(uid: str) -> str:
-    """Name of the budget of the VMI with this uid."""
+    """Return the name of the budget for the VMI with this uid."""
     return f"launcher-{uid}"
 
 
 def spec_of(vmi: Item) -> Object:
-    """What the budget of a VMI asks for."""
+    """Return the spec of a VMI's budget."""
     return {"minAvailable": MORE_THAN_EVER, "selector": {"matchLabels": {CREATED_BY: vmi["metadata"]["uid"]}}}
 
 
 def said(wait: Wait | None) -> dict[str, str]:
-    """The annotations by which a drain knows what the pod waits for; "" for nothing but the budget."""
+    """Return the annotations that state what the pod waits for; their values are "" if it waits for nothing."""
     told = wait._asdict() if wait else dict.fromkeys(Wait._fields, "")
     return {f"{WAITS}{name}": shortened(value, LONGEST_MESSAGE) for name, value in told.items()}
 
 
 def spec_patch(budget: Budget, vmi: Item) -> list[Object]:
-    """JSON patch that gives one of our budgets its spec again; [] when it keeps what it is to keep."""
+    """Build the JSON patch that restores the spec of our budget, [] if the spec is correct."""
     wanted = spec_of(vmi)
     is_so = all(budget["spec"].get(name) == wanted.get(name) for name in ("minAvailable", "maxUnavailable", "selector"))
     return [] if is_so else [{"op": "replace", "path": "/spec", "value": wanted}]
 
 
 def words_patch(budget: Budget, wait: Wait | None) -> Object:
-    """Merge patch that makes the budget say this; {} when it does."""
+    """Build the merge patch that makes the budget's annotations state `wait`, {} if they already do."""
     wanted, told = said(wait), budget["metadata"].get("annotations") or {}
     changed = {name: value for name, value in wanted.items() if told.get(name, "") != value}
     return {"metadata": {"annotations": changed}} if changed else {}
 
 
 def told_of(budget: Budget) -> str:
-    """The node of which it says that its pod waits there, "" for none."""
+    """Return the node where the pod waits according to the budget's annotations, "" for none."""
     return str((budget["metadata"].get("annotations") or {}).get(f"{WAITS}node") or "")
 
 
 def is_ours(budget: Budget) -> bool:
-    """Whether we have made it: a label alone says nothing, since anybody may set one."""
+    """Return whether we created the budget; the label alone does not prove it, since any client may set it."""
     uid = str((budget["metadata"].get("labels") or {}).get(LABEL) or "")
     return bool(uid) and budget["metadata"]["name"] == name_of(uid)
 
 
 def ours(budgets: Iterable[Budget]) -> dict[Kept, Budget]:
-    """Those that we have made, by what they keep."""
+    """Return the budgets that we created, by key."""
     return {
         (budget["metadata"]["namespace"], budget["metadata"]["labels"][LABEL]): budget
         for budget in budgets
@@ -92,12 +94,12 @@ def ours(budgets: Iterable[Budget]) -> dict[Kept, Budget]:
 
 
 def kept(vmi: Item) -> Kept:
-    """What keeps it is known by."""
+    """Return the key of the VMI's budget."""
     return vmi["metadata"]["namespace"], vmi["metadata"]["uid"]
 
 
 def of_kubevirt(budgets: Iterable[Budget]) -> dict[Kept, Budget]:
-    """Those that KubeVirt has made for launcher pods, by what they keep."""
+    """Return the budgets that KubeVirt created for virt-launcher pods, by key."""
     return {
         (budget["metadata"]["namespace"], owner["uid"]): budget
         for budget in budgets
@@ -107,6 +109,6 @@ def of_kubevirt(budgets: Iterable[Budget]) -> dict[Kept, Budget]:
 
 
 def path_of(budget: Budget) -> str:
-    """Path of a budget."""
+    """Return the API path of a budget."""
     metadata = budget["metadata"]
     return f"{budgets_in(metadata['namespace'])}/{segment(metadata['name'])}"

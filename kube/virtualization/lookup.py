@@ -1,4 +1,4 @@
-"""Reads what virtual machines stand on, side by side. A kind that is not served has no objects."""
+"""Reads the objects for the evacuation of virtual machines, concurrently; a kind that is not served has no objects."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ from kube.virtualization.machines import (
 from kube.virtualization.outlook import Hosted, launcher_of, owner_of
 
 ONE_BY_ONE = 20
-"""Nodes that are read each by itself; more cost less as a list."""
+"""Maximum number of nodes to read individually; for more, a list costs less."""
 
 
 async def instances(api: Api) -> list[Object]:
-    """The VMIs that ask for migration, in the newest state: without any there is nothing else to read."""
+    """List the VMIs that request migration, in their newest state; without any, no other object has to be read."""
     return [vmi for vmi in await all_instances(api) if stays_alive(vmi)]
 
 
 async def all_instances(api: Api) -> list[Object]:
-    """All VMIs, in the newest state."""
+    """List all VMIs, in their newest state."""
     return await listed(api, INSTANCES)
 
 
 async def migrations(api: Api) -> list[Object]:
-    """All migrations, in the newest state: what one who looked before has made is among them."""
+    """List all migrations, in their newest state, including those that another process has just created."""
     return await listed(api, MIGRATIONS)
 
 
 async def launcher_budgets(api: Api) -> list[Object]:
-    """Those that we have made for launcher pods, in the newest state."""
+    """List the budgets with our label for virt-launcher pods, in their newest state."""
     return (await pages(api, BUDGETS, labels=LABEL)).items
 
 
 async def budgets(api: Api) -> list[Object]:
-    """All disruption budgets."""
+    """List all disruption budgets."""
     return (await pages(api, BUDGETS)).items
 
 
 async def drained_nodes(api: Api, vmis: list[Object]) -> dict[str, Node]:
-    """Those of the nodes of these VMIs that carry a drain taint, by name."""
+    """Return the nodes of these VMIs that carry a drain taint, by name."""
     names = {node_of(vmi) for vmi in vmis} - {""}
     nodes = await (_read(api, names) if len(names) <= ONE_BY_ONE else _listed(api, names))
     return {node["metadata"]["name"]: node for node in nodes if is_drained(node)}
@@ -77,7 +77,7 @@ async def _listed(api: Api, names: Collection[str]) -> list[Node]:
 
 
 async def maintenance_on(api: Api, name: str) -> Item | None:
-    """The NodeMaintenance that a node is labelled for; None when there is none."""
+    """Return the NodeMaintenance that the node's label names, or None if there is none."""
     node = await absent_ok(api.get(node_path(name)))
     uid = labelled_for(node) if node else None
     found = await of_holder(api, name, uid) if uid else []
@@ -85,7 +85,7 @@ async def maintenance_on(api: Api, name: str) -> Item | None:
 
 
 async def is_served(api: Api) -> bool:
-    """Whether the cluster has virtual machines at all: one request, where it has none."""
+    """Return whether the cluster serves VMIs; in a cluster without them, this costs one request."""
     try:
         await resource(api, API_VERSION, INSTANCE)
     except NotFound:
@@ -94,12 +94,15 @@ async def is_served(api: Api) -> bool:
 
 
 async def hosted(api: Api, node: str) -> Hosted:
-    """The virtual machines of a node, with what is about them. It costs what is there, not what the cluster has."""
+    """Read the virtual machines of a node and their related objects.
+
+    The cost depends on the number of virtual machines on the node, not on the size of the cluster.
+    """
     path, fields = pods_on(node)
     pods, theirs = await together(pages(api, path, fields=fields, labels=LAUNCHERS), kubevirts(api))
     names = sorted({name for pod in pods.items if (name := launcher_of(pod))})
     found = await together(*(absent_ok(api.get(instance_path(*name))) for name in names))
-    # One that comes here has a launcher here already, and is still on its other node.
+    # A VMI that migrates to this node already has a virt-launcher pod here, but is still on its source node.
     vmis = [vmi for vmi in found if vmi is not None and node_of(vmi) in ("", node) and not is_over(vmi)]
     owners = sorted({owner for vmi in vmis if (owner := owner_of(vmi))})
     machines = await together(*(absent_ok(api.get(machine_path(*owner))) for owner in owners))

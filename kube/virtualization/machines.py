@@ -1,4 +1,4 @@
-"""Virtual machine instances (VMI) and their migrations (VMIM): where they are, what they say of themselves. Pure."""
+"""VirtualMachineInstances (VMI) and their migrations (VMIM): their nodes, phases, conditions and API paths."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ INSTANCES = f"/apis/{API_VERSION}/virtualmachineinstances"
 MIGRATIONS = f"/apis/{API_VERSION}/virtualmachineinstancemigrations"
 LIVE_MIGRATE = "LiveMigrate"
 LIVE_MIGRATE_IF_POSSIBLE, EXTERNAL = "LiveMigrateIfPossible", "External"
-"""Strategies of later versions of KubeVirt, which are its own to follow."""
+"""Strategies of later KubeVirt versions, which only KubeVirt itself implements."""
 DRAIN_TAINTS = ("medik8s.io/drain", "kubevirt.io/drain")
-"""Keys of the taints that ask for migration, whoever set them, with whatever value (C3, DRN-8)."""
+"""Keys of the taints that request migration, whichever client set them and with any value (C3, DRN-8)."""
 LAUNCHERS = "kubevirt.io=virt-launcher"
-"""Selects the launcher pods."""
+"""Label selector for virt-launcher pods."""
 FINISHED = ("Succeeded", "Failed")
 
 
 def key(item: Item) -> tuple[str, str]:
-    """Namespace and name."""
+    """Return the object's namespace and name."""
     return item["metadata"]["namespace"], item["metadata"]["name"]
 
 
 def vmi_of(migration: Item) -> tuple[str, str]:
-    """Namespace and name of the VMI that it moves."""
+    """Return the namespace and name of the VMI that the migration moves."""
     return migration["metadata"]["namespace"], str((migration.get("spec") or {}).get("vmiName") or "")
 
 
 def by_machine(migrations: Iterable[Item]) -> Mapping[tuple[str, str], list[Item]]:
-    """Namespace and name of each VMI → the migrations of this name; none of any other."""
+    """Group the migrations by the namespace and name of their VMI; any other key has an empty list."""
     found: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
     for migration in migrations:
         found[vmi_of(migration)].append(migration)
@@ -44,64 +44,64 @@ def by_machine(migrations: Iterable[Item]) -> Mapping[tuple[str, str], list[Item
 
 
 def is_moved_by(vmi: Item, migration: Item) -> bool:
-    """Whether a migration is of this VMI, and not of one that had its name before."""
+    """Return whether the migration belongs to this VMI, and not to an earlier VMI with the same name."""
     made, since = (item["metadata"].get("creationTimestamp") or "" for item in (migration, vmi))
     return vmi_of(migration) == key(vmi) and made >= since
 
 
 def migrations_path(namespace: str) -> str:
-    """Path of the migrations in a namespace."""
+    """Return the API path of the migrations in a namespace."""
     return f"/apis/{API_VERSION}/namespaces/{segment(namespace)}/virtualmachineinstancemigrations"
 
 
 def migration_path(migration: Item) -> str:
-    """Path of a migration."""
+    """Return the API path of a migration."""
     namespace, name = key(migration)
     return f"{migrations_path(namespace)}/{segment(name)}"
 
 
 def instance_path(namespace: str, name: str) -> str:
-    """Path of an instance."""
+    """Return the API path of a VMI."""
     return f"/apis/{API_VERSION}/namespaces/{segment(namespace)}/virtualmachineinstances/{segment(name)}"
 
 
 def machine_path(namespace: str, name: str) -> str:
-    """Path of a VirtualMachine."""
+    """Return the API path of a VirtualMachine."""
     return f"/apis/{API_VERSION}/namespaces/{segment(namespace)}/virtualmachines/{segment(name)}"
 
 
 def node_of(vmi: Item) -> str:
-    """The node that it runs on, "" for none."""
+    """Return the node that the VMI runs on, "" for none."""
     return str((vmi.get("status") or {}).get("nodeName") or "")
 
 
 def stays_alive(vmi: Item) -> bool:
-    """Whether it asks to be migrated rather than shut down (DRN-7, C14)."""
+    """Return whether the VMI requests migration instead of a shutdown (DRN-7, C14)."""
     return bool((vmi.get("spec") or {}).get("evictionStrategy") == LIVE_MIGRATE)
 
 
 def is_kept(vmi: Item) -> bool:
-    """Whether its launcher pod must not be evicted: it asks for that, and nobody ends it."""
+    """Return whether the VMI's virt-launcher pod must not be evicted: the VMI requests migration and is not ending."""
     return stays_alive(vmi) and not is_ending(vmi)
 
 
 def is_ending(vmi: Item) -> bool:
-    """Whether it has ended for good, or somebody ends it."""
+    """Return whether the VMI has finished or is being deleted."""
     return is_over(vmi) or bool(vmi["metadata"].get("deletionTimestamp"))
 
 
 def is_running(vmi: Item) -> bool:
-    """Whether it runs, and nobody ends it."""
+    """Return whether the VMI runs and is not being deleted."""
     return (vmi.get("status") or {}).get("phase") == "Running" and not vmi["metadata"].get("deletionTimestamp")
 
 
 def is_over(vmi: Item) -> bool:
-    """Whether it has ended for good."""
+    """Return whether the VMI has finished."""
     return (vmi.get("status") or {}).get("phase") in FINISHED
 
 
 def unable(vmi: Item) -> str:
-    """Why it cannot be migrated, "" when it can (OSV-2)."""
+    """Return why the VMI cannot be migrated, "" if it can (OSV-2)."""
     conditions: Iterable[Item] = (vmi.get("status") or {}).get("conditions") or []
     found = next((item for item in conditions if item.get("type") == "LiveMigratable"), {})
     if found.get("status") == "True":
@@ -110,7 +110,10 @@ def unable(vmi: Item) -> str:
 
 
 def hindrance(vmi: Item) -> str:
-    """The same, also of one that does not run, and what helps."""
+    """Return why the VMI cannot be migrated now, with the remedy; "" if it can.
+
+    Unlike `unable`, the function also reports a VMI that is not running.
+    """
     if not is_running(vmi):
         phase = (vmi.get("status") or {}).get("phase") or "Pending"
         return f"it is {phase}, and only what is Running can migrate: wait, or shut down {vmi['metadata']['name']}"
@@ -119,28 +122,31 @@ def hindrance(vmi: Item) -> str:
 
 
 def is_drained(node: Node) -> bool:
-    """Whether a drain taint is on the node."""
+    """Return whether the node carries a drain taint."""
     return any(is_tainted(node, taint) for taint in DRAIN_TAINTS)
 
 
 def is_finished(migration: Item) -> bool:
-    """Whether nothing comes of it any more."""
+    """Return whether the migration has ended."""
     return (migration.get("status") or {}).get("phase") in FINISHED
 
 
 def has_failed(migration: Item) -> bool:
-    """Whether it ended with the VMI where it was."""
+    """Return whether the migration has failed, so that the VMI stayed on its node."""
     return (migration.get("status") or {}).get("phase") == "Failed"
 
 
 def source_of(migration: Item) -> str:
-    """The node that it leaves, "" until it says so: its VMI is on the other one a moment before it is finished."""
+    """Return the migration's source node, "" until its status contains the node.
+
+    Just before a migration finishes, its VMI is already on the target node, so the VMI's node is not always the source.
+    """
     state = (migration.get("status") or {}).get("migrationState") or {}
     return str(state.get("sourceNode") or "")
 
 
 def migration_body(name: str, vmi: Item) -> Object:
-    """The migration of this name for a VMI, with which it goes."""
+    """Build the migration of this name; the VMI owns it, so it is deleted with the VMI."""
     namespace, instance = key(vmi)
     metadata = {"name": name, "namespace": namespace, "labels": {"nodemaintenance.dev/evacuation": "true"}}
     owner = {"apiVersion": API_VERSION, "kind": INSTANCE, "name": instance, "uid": vmi["metadata"]["uid"]}

@@ -1,6 +1,6 @@
-"""The Lease in which migrations are claimed before they are created: by which attempt, and until when. Pure.
+"""The Lease in which migrations are claimed before they are created: by which attempt, and until when.
 
-What was refused, or twice had no answer, stands there too, for as long as it is not tried again.
+It also lists the migrations that were refused, or twice got no answer, until they may be retried.
 """
 
 from __future__ import annotations
@@ -18,24 +18,32 @@ from kube.words import shortened
 CLAIM = "virtual-machine-migrations"
 CLAIM_PATH = f"{LEASES}/{CLAIM}"
 CLAIMED = "nodemaintenance.dev/migrations"
-"""Annotation of that Lease: name of a migration → attempt, node and end of its claim, as a JSON object."""
+"""Annotation of the Lease: name of a migration → attempt, node and end of its claim, as a JSON object."""
 REFUSED = "nodemaintenance.dev/refused-migrations"
-"""Annotation of that Lease: name of a migration → how often it was refused, until when it rests, and the last words."""
+"""Annotation of the Lease, a JSON object: name of a migration → number of refusals, retry time and last error."""
 SHORTEST, LONGEST = timedelta(seconds=10), timedelta(minutes=1)
-"""Pause after a refusal; each is twice the one before."""
+"""Bounds of the backoff after a refusal; each backoff is twice the previous one."""
 WRITE_SECONDS = 2.0
-"""In so much time an attempt sends all that it writes, and in as much again the API server does it or never will."""
+"""Time limit for all writes of an attempt, in seconds.
+
+The API server carries them out within the same time again, or never.
+"""
 LONGEST_WORDS = 400
-"""Characters of a refusal that are kept."""
+"""Maximum length of a stored error message, in characters."""
 NOBODY = "nobody"
-"""In the place of an attempt: no event has this id."""
+"""Attempt of an abandoned claim: no event has this id."""
 LEASE = timedelta(seconds=10)
-"""A claim holds for so long: what is left beside the two spans above is for clocks that differ."""
+"""Duration of a claim: twice `WRITE_SECONDS`, and the rest for differences between clocks."""
 
 
 class Claim(NamedTuple):
-    """Who may create a migration of this name: the attempt, by the id of its event, so that the same event delivered
-    again goes on with it; the node that the machine leaves; and until when nobody else may."""
+    """The exclusive right to create the migration of one name.
+
+    Attributes:
+        attempt: Id of the event that claimed it. The same event, delivered again, continues with the claim.
+        node: Node that the VMI leaves.
+        until: Time until which no other attempt may create the migration.
+    """
 
     attempt: str
     node: str
@@ -46,7 +54,7 @@ Claims = dict[str, Claim]
 
 
 class Refusal(NamedTuple):
-    """How often a migration was refused, until when it is not asked for again, and the words of the last refusal."""
+    """The refusals of a migration: their number, the time before which it is not retried, and the last message."""
 
     times: int
     until: datetime
@@ -57,13 +65,13 @@ Refusals = dict[str, Refusal]
 
 
 def claimed(lease: Item | None) -> Claims:
-    """What the Lease says is claimed; what somebody spoiled claims nothing."""
+    """Return the claims in the Lease; malformed ones are ignored."""
     read = {name: _claim(value) for name, value in _told(lease, CLAIMED).items()}
     return {name: claim for name, claim in read.items() if claim}
 
 
 def refused(lease: Item | None, now: datetime) -> Refusals:
-    """What the Lease says was refused of late; what somebody spoiled is none."""
+    """Return the recent refusals in the Lease; malformed ones are ignored."""
     read = {name: _refusal(value) for name, value in _told(lease, REFUSED).items()}
     return {name: one for name, one in read.items() if one and abs(one.until - now) <= 2 * LONGEST}
 
@@ -84,7 +92,7 @@ def _refusal(told: Any) -> Refusal | None:
 
 
 def again_refused(known: Mapping[str, Refusal], words: Mapping[str, str], now: datetime) -> Refusals:
-    """What is known of refusals, and these, by the words of each: each rests twice as long as the last time."""
+    """Add new refusals, with the error message of each, to the known ones; each backoff is twice the previous one."""
     times = {name: known[name].times + 1 if name in known else 1 for name in words}
     pauses = {name: min(SHORTEST * 2 ** min(count - 1, 10), LONGEST) for name, count in times.items()}
     fresh = {name: Refusal(times[name], now + pauses[name], shortened(words[name], LONGEST_WORDS)) for name in words}
@@ -97,31 +105,31 @@ def _claim(told: Any) -> Claim | None:
 
 
 def holding(claims: Mapping[str, Claim], created: Collection[str], now: datetime) -> Claims:
-    """Those under which a migration may still be created: it is not there, and its time is not over.
+    """Return the claims under which a migration may still be created: it does not exist, and the claim has not expired.
 
-    One that claims far more time than anybody does is spoiled, and must not take its slot for ever.
+    A claim that lasts far too long is corrupted and must not occupy its slot forever.
     """
     return {name: one for name, one in claims.items() if name not in created and now < one.until <= now + 2 * LEASE}
 
 
 def claims_of(attempt: str, due: Mapping[str, Item], now: datetime) -> Claims:
-    """The claims of this attempt on the migrations `due`."""
+    """Return this attempt's claims on the migrations `due`."""
     return {name: Claim(attempt, node_of(vmi), now + LEASE) for name, vmi in due.items()}
 
 
 def abandoned(claims: Mapping[str, Claim]) -> Claims:
-    """These, as claims of nobody: they hold their slots until they are over, and no attempt goes on with them."""
+    """Return these claims without an attempt: they occupy slots until they expire, but no attempt continues them."""
     return {name: claim._replace(attempt=NOBODY) for name, claim in claims.items()}
 
 
 def lease_of(claims: Mapping[str, Claim]) -> Object:
-    """The Lease with these claims."""
+    """Build the Lease with these claims."""
     metadata = {"name": CLAIM, "namespace": LEASE_NAMESPACE, "annotations": _annotations(claims, {})}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
 
 
 def lease_patch(lease: Item, claims: Mapping[str, Claim], refusals: Mapping[str, Refusal]) -> Object:
-    """Merge patch that writes these, if nobody wrote the Lease since it was read."""
+    """Build the merge patch with claims and refusals; it fails if another client has changed the Lease."""
     version = lease["metadata"]["resourceVersion"]
     return {"metadata": {"resourceVersion": version, "annotations": _annotations(claims, refusals)}}
 

@@ -1,4 +1,4 @@
-"""What a drain of its node does with each virtual machine, told before it begins and meanwhile (OSV-2, OSV-3). Pure."""
+"""Forecasts what a drain of a node does with each virtual machine, before and during the drain (OSV-2, OSV-3)."""
 
 from __future__ import annotations
 
@@ -24,31 +24,37 @@ from kube.virtualization.machines import (
 from kube.words import counted, shortened
 
 MOVES, RESTARTS, STOPS, BLOCKS = "moves", "restarts", "stops", "blocks"
-"""Goes on elsewhere without a break; is shut down and started elsewhere; is shut down for good; holds the drain up."""
+"""Effects of a drain on a virtual machine.
+
+- `MOVES`: It migrates to another node without interruption.
+- `RESTARTS`: It is shut down and started on another node.
+- `STOPS`: It is shut down and not started again.
+- `BLOCKS`: It blocks the drain.
+"""
 RESTARTED = ("Always", "Running", "RerunOnFailure")
-"""Run strategies by which KubeVirt starts a machine again; `Running` is a document's word (C15)."""
+"""Run strategies with which KubeVirt starts a virtual machine again; `Running` is the specification's word (C15)."""
 LONGEST = 256
-"""Characters of what a condition says."""
+"""Maximum length of a condition's message, in characters."""
 NAMED = 3
-"""Machines that a warning names."""
+"""Maximum number of virtual machines that a warning names."""
 
 
 class Outlook(NamedTuple):
-    """What a drain does with a machine, and the sentence for a person."""
+    """The effect of a drain on a virtual machine, and a sentence that explains it to users."""
 
     drain: str
     why: str
 
 
 class Hosted(NamedTuple):
-    """The machines of a node.
+    """The virtual machines of a node.
 
     Attributes:
-        instances: the VMIs there.
-        machines: the VirtualMachines that own them, by namespace and name.
-        migrations: all of their namespaces.
-        kubevirt: the object of a KubeVirt that moves and protects them itself, which knows more strategies than we do
-            (DRN-10); None where that is ours.
+        instances: The VMIs on the node.
+        machines: The VirtualMachines that own them, by namespace and name.
+        migrations: All migrations in the VMIs' namespaces.
+        kubevirt: The KubeVirt object if KubeVirt itself migrates and protects VMIs, None if we do. KubeVirt supports
+            more strategies than we do (DRN-10).
     """
 
     instances: Collection[Item] = ()
@@ -58,7 +64,7 @@ class Hosted(NamedTuple):
 
 
 def run_strategy(machine: Item | None) -> str:
-    """When its instance is to be there, in the newer or the older field (C15); "" for an instance of its own."""
+    """Return the run strategy, from the newer or the older field (C15); "" for a VMI without a VirtualMachine."""
     if machine is None:
         return ""
     spec = machine.get("spec") or {}
@@ -66,7 +72,10 @@ def run_strategy(machine: Item | None) -> str:
 
 
 def outlook(vmi: Item, machine: Item | None, kubevirt: Item | None = None) -> Outlook:
-    """What a drain does with this instance, which `machine` owns, if any; `kubevirt` as in `Hosted`."""
+    """Forecast what a drain does with this VMI.
+
+    `machine` is the VirtualMachine that owns the VMI, if any; `kubevirt` as in `Hosted`.
+    """
     strategy, why = strategy_of(vmi, kubevirt), unable(vmi)
     if kubevirt and strategy == EXTERNAL:
         return Outlook(BLOCKS, f"until the controller has moved it that evictionStrategy {EXTERNAL} leaves it to")
@@ -83,21 +92,21 @@ def outlook(vmi: Item, machine: Item | None, kubevirt: Item | None = None) -> Ou
 
 
 def launcher_of(pod: Item) -> tuple[str, str] | None:
-    """Namespace and name of the VMI whose launcher a pod is; None for any other pod."""
+    """Return the namespace and name of the VMI whose virt-launcher pod this is; None for any other pod."""
     owners: Iterable[Item] = pod["metadata"].get("ownerReferences") or []
     name = next((owner["name"] for owner in owners if owner.get("kind") == INSTANCE), None)
     return (pod["metadata"]["namespace"], name) if name else None
 
 
 def owner_of(vmi: Item) -> tuple[str, str] | None:
-    """Namespace and name of the VirtualMachine that owns it; None for an instance of its own."""
+    """Return the namespace and name of the VirtualMachine that owns the VMI, or None."""
     owners: Iterable[Item] = vmi["metadata"].get("ownerReferences") or []
     name = next((owner["name"] for owner in owners if owner.get("kind") == MACHINE), None)
     return (vmi["metadata"]["namespace"], name) if name else None
 
 
 def reports(hosted: Hosted) -> list[Object]:
-    """What is told of each machine of a node, by namespace and name."""
+    """Build a report for each VMI of a node, sorted by namespace and name."""
     known = {key(vmi): vmi for vmi in hosted.instances}
     moved = ((known.get(vmi_of(item)), item) for item in sorted(hosted.migrations, key=_age))
     latest = {key(vmi): item for vmi, item in moved if vmi and is_moved_by(vmi, item)}
@@ -106,7 +115,7 @@ def reports(hosted: Hosted) -> list[Object]:
 
 
 def _age(migration: Item) -> tuple[bool, str]:
-    """Orders the finished ones by their age, and before all others."""
+    """Return a sort key that orders migrations by age, with the finished ones before all others."""
     return not is_finished(migration), str(migration["metadata"].get("creationTimestamp") or "")
 
 
@@ -128,16 +137,16 @@ def _report(vmi: Item, hosted: Hosted, migration: Item | None) -> Object:
 
 
 def _latest(migration: Item, vmi: Item) -> Object:
-    """The one in flight; the last one, where that failed."""
+    """Describe the migration in flight, or the last one if it failed."""
     status, state = migration.get("status") or {}, (vmi.get("status") or {}).get("migrationState") or {}
     is_this = state.get("migrationUid") in (None, migration["metadata"]["uid"])
-    target = state.get("targetNode") if is_this else None  # of the one before it says nothing
+    target = state.get("targetNode") if is_this else None  # else the VMI's state is that of another migration
     target = target or (status.get("migrationState") or {}).get("targetNode")
     return {"name": migration["metadata"]["name"], "target": target or "", "phase": status.get("phase") or "Pending"}
 
 
 def warnings(found: Iterable[Object]) -> list[str]:
-    """What a person should know of the machines of a node before it is drained; nothing of those that move."""
+    """Return the warnings about the virtual machines of a node before it is drained; those that migrate need none."""
     by_drain: dict[str, list[Object]] = {}
     for report in found:
         by_drain.setdefault(report["drain"], []).append(report)
@@ -149,13 +158,13 @@ def warnings(found: Iterable[Object]) -> list[str]:
 
 
 def moves(found: Iterable[Object]) -> str:
-    """The line about those that move, "" for none."""
+    """Return the line about the virtual machines that migrate, "" for none."""
     moving = [report for report in found if report["drain"] == MOVES]
     return "{} will move to another node without a break: {}".format(*_named(moving)) if moving else ""
 
 
 def unheard(kubevirt: Item | None, found: Iterable[Object], taint: str) -> str:
-    """Why those that would move may stay where a maintenance sets this taint, "" where they do not."""
+    """Return why virtual machines may not migrate at the taint that a maintenance sets, "" if they do."""
     if kubevirt is None or taint_key(kubevirt) == taint or not moves(found):
         return ""
     return (
@@ -166,7 +175,7 @@ def unheard(kubevirt: Item | None, found: Iterable[Object], taint: str) -> str:
 
 
 def _named(found: Collection[Object], *, because: bool = False) -> tuple[str, str]:
-    """How many, and the first of them by name, with the reason of each where it differs."""
+    """Return the number of virtual machines and the first names, each with its reason if `because` is set."""
     names = [f"{each['namespace']}/{each['name']}{_reason(each) if because else ''}" for each in found]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return counted(len(names), "virtual machine"), ", ".join(names[:NAMED]) + more
